@@ -31,7 +31,7 @@ from django_zklock.report.formatting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
 
@@ -138,7 +138,10 @@ class Detail:
     @property
     def queue(self) -> list[tuple[Row, int, int]]:
         """The waiters by process: the first of it, how many there are, and the place of the last."""
-        return list(_by_process(self.waiters))
+        processes: dict[object, list[Row]] = {}
+        for row in self.waiters:
+            processes.setdefault((row.info.host, row.info.pid, row.info.pid or row.number), []).append(row)
+        return [(rows[0], len(rows), rows[-1].number) for rows in processes.values()]
 
     @property
     def queue_in_order(self) -> list[tuple[Row, int, int]]:
@@ -233,15 +236,6 @@ def row_of(
         other_locks=tuple(others),
         waits=waits,
     )
-
-
-def _by_process(waiters: Sequence[Row]) -> Iterator[tuple[Row, int, int]]:
-    """Group the waiters by process, the first to come first."""
-    processes: dict[object, list[Row]] = {}
-    for row in waiters:
-        processes.setdefault((row.info.host, row.info.pid, row.info.pid or row.number), []).append(row)
-    for rows in processes.values():
-        yield rows[0], len(rows), rows[-1].number
 
 
 def _others(key: str, holder: ScannedContender, others: Snapshot) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,7 +26,6 @@ TIMES: Final = ((15, _("For 15 min")), (60, _("For 1 h")), (480, _("For 8 h")))
 REASONS: Final = "zklock-reasons"
 """The id of the element with the reasons that a field offers."""
 _NO_COMPLETION: Final = forms.TextInput(attrs={"autocomplete": "off"})
-_MAX_TARGET: Final = 36 + 20 + MAX_KEY + 2
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
     forms.FloatField: models.FloatField,
     forms.IntegerField: models.IntegerField,
@@ -46,11 +46,10 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target | None:
         """Return the target that this text names, or None if it is not the `str` of a target."""
-        guid, _colon, rest = text.partition(":")
-        token, _colon, key = rest.partition(":")
-        if len(text) > _MAX_TARGET or not (guid and is_key(key) and token.isascii() and token.isdigit()):
+        match = re.fullmatch("([^:]{1,36}):([0-9]{1,20}):(.*)", text, re.DOTALL)
+        if match is None or not is_key(match[3]):
             return None
-        return cls(key, guid, int(token[:20]))
+        return cls(match[3], match[1], int(match[2]))
 
 
 def _check_key(key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,9 +34,9 @@ LOOK_EVERY: float = 15.0
 SHOWN_FOR: Final = 120.0
 """Seconds for which the counts of a look are shown."""
 _TAB_OF: Final = {
-    "attention": "attention",
     "acknowledge": "attention",
     "groups": "groups",
+    "host": "hosts",
     "all_history": "history",
     "health": "servers",
 }
@@ -53,16 +54,17 @@ class Tab(NamedTuple):
     alarm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The figures of the last look of this process."""
+    """The figures of the last look of this process, as the tabs show them. Without one, nothing is known."""
 
-    at: float
-    incidents: int
-    locks: int
-    running: int
-    servers: int
-    state: str
+    at: float = -math.inf
+    incidents: int = 0
+    locks: str = ""
+    servers: str = ""
+    is_short: bool = False
+    """Whether some servers do not run."""
+    state: str = ""
 
 
 class LastLook:
@@ -74,7 +76,7 @@ class LastLook:
 
     def clear(self) -> None:
         """Forget it."""
-        self._look: Look | None = None
+        self._look = Look()
         self._renewed = 0.0
         self._thread: threading.Thread | None = None  # that renews it
         self._mutex = threading.Lock()  # only one thread is started
@@ -82,12 +84,20 @@ class LastLook:
     def store(self, snapshot: Snapshot, servers: EnsembleReport, seen: Verdict) -> None:
         """Remember a look that a page has taken."""
         running = max(sum(server.serves for server in servers.servers), int(snapshot.answers))
+        count = len(servers.servers)
         self._renewed = now = clock.now()
-        self._look = Look(now, len(seen.incidents), snapshot.total, running, len(servers.servers), snapshot.state)
+        self._look = Look(
+            at=now,
+            incidents=len(seen.incidents),
+            locks=str(snapshot.total),
+            servers=f"{running}/{count} !" if running < count else str(count),
+            is_short=running < count,
+            state=snapshot.state,
+        )
 
-    def get(self, long_held: float = LONG_HELD) -> Look | None:
+    def get(self, long_held: float = LONG_HELD) -> Look:
         """
-        Return it at once, unless it is too old. A thread renews it for the next page.
+        Return it at once; an empty one if it is too old. A thread renews it for the next page.
 
         If that thread hangs, as in a query to the tables of events, no second one is started.
         """
@@ -99,7 +109,7 @@ class LastLook:
                 self._thread = threading.Thread(target=self._renew, args=(long_held,), name="zklock-look", daemon=True)
                 with suppress(RuntimeError):  # there is no room for another thread
                     self._thread.start()
-        return self._look if self._look and now - self._look.at < SHOWN_FOR else None
+        return self._look if now - self._look.at < SHOWN_FOR else Look()
 
     def _renew(self, long_held: float) -> None:
         try:
@@ -116,11 +126,10 @@ last: Final = LastLook()
 
 
 def _named() -> str:
-    look = last.get()
-    if look is None or not look.incidents:
+    count = last.get().incidents
+    if not count:
         return _("locks")
-    text = ngettext("locks (%(count)d needs attention)", "locks (%(count)d need attention)", look.incidents)
-    return text % {"count": look.incidents}
+    return ngettext("locks (%(count)d needs attention)", "locks (%(count)d need attention)", count) % {"count": count}
 
 
 plural_name: Final = deferred(_named, str)()
@@ -145,27 +154,20 @@ def context(
     """Return what a page shows around its contents. `snapshot` is what it shows of the locks, if it does."""
     look = last.get(long_held)
     page = str(request.resolver_match and request.resolver_match.url_name).removeprefix("zklock_lock_")
-    of_host = page == "host" or (page == "groups" and request.GET.get("by") == "host")
-    is_list = page == "changelist" and (request.GET or request.method == "POST")
-    of_first = page == "changelist" and not is_list
-    current = "hosts" if of_host else "attention" if of_first else _TAB_OF.get(page, "locks")
-    counts = {"attention": "", "locks": "", "servers": ""}
-    is_short = False
-    if look is not None:
-        is_short = look.running < look.servers
-        servers = f"{look.running}/{look.servers} !" if is_short else str(look.servers)
-        counts = {"attention": str(look.incidents or ""), "locks": str(look.locks), "servers": servers}
-    if snapshot is not None:
-        counts["locks"] = str(snapshot.total)
+    current = _TAB_OF.get(page, "locks")
+    if page == "groups" and request.GET.get("by") == "host":
+        current = "hosts"
+    elif page == "changelist" and not (request.GET or request.method == "POST"):
+        current = "attention"
+    locks, state = (look.locks, look.state) if snapshot is None else (str(snapshot.total), snapshot.state)
     tabs = [
-        Tab("attention", _("Attention"), url("changelist"), counts["attention"], bool(counts["attention"])),
-        Tab("locks", _("Locks"), f"{url('changelist')}?q=", counts["locks"]),
+        Tab("attention", _("Attention"), url("changelist"), str(look.incidents or ""), look.incidents > 0),
+        Tab("locks", _("Locks"), f"{url('changelist')}?q=", locks),
         Tab("groups", _("Groups"), url("groups")),
         Tab("hosts", _("Hosts"), f"{url('groups')}?by=host"),
         Tab("history", _("History"), url("all_history")),
-        Tab("servers", _("Servers"), url("health"), counts["servers"], is_short),
+        Tab("servers", _("Servers"), url("health"), look.servers, look.is_short),
     ]
-    state = snapshot.state if snapshot is not None else look.state if look is not None else ""
     return {
         "tabs": tabs,
         "current": current,

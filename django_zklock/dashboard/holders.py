@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.contrib import messages
@@ -98,6 +99,7 @@ class Process(NamedTuple):
         return self.host or (str(count) if count > MAX_KEYS else "")
 
 
+@dataclass
 class HoldersPage:
     """
     The present holders of a host, or else of the locks with these keys, with a form that names each of them.
@@ -108,32 +110,24 @@ class HoldersPage:
     holders now. After another failure, the same ones are ticked.
     """
 
-    def __init__(
-        self,
-        views: LockViews,
-        request: HttpRequest,
-        process: Process,
-        keys: Collection[str] = (),
-        meant: str = "",
-        form: ReasonForm | None = None,
-        stale: Collection[str] = (),
-        back_url: str = "",
-    ) -> None:
-        self._views = views
-        self._request = request
-        self._process = process
-        self._meant = meant
-        self._form = form
-        self._stale = stale
-        self._back_url = back_url
+    views: LockViews
+    request: HttpRequest
+    process: Process
+    keys: Collection[str]
+    meant: str
+    form: ReasonForm | None = None
+    stale: Collection[str] = ()
+    back_url: str = ""
+
+    def __post_init__(self) -> None:
         self._waits: Collection[Any] = ()
         self._read: dict[str, Any] = {}  # what is wrong with what was read
-        self.locks = self._read_all() if process.host else self._read_some(keys)
+        self.locks = self._read_all() if self.process.host else self._read_some()
 
     @property
     def is_empty(self) -> bool:
         """Whether the request names neither a host nor a lock."""
-        return not (self._process.host or self.locks)
+        return not (self.process.host or self.locks)
 
     @property
     def is_away(self) -> bool:
@@ -142,13 +136,13 @@ class HoldersPage:
 
     def context(self) -> dict[str, Any]:
         """Return the values for the template."""
-        host, pid = self._process
+        host, pid = self.process
         context: dict[str, Any] = {
             **self._read,
             "is_host": bool(host),
-            "form_url": self._views.url("break"),
-            "back_url": self._back_url,
-            "refused": [successor_text(lock) for lock in self.locks if lock.key in self._stale][:MAX_NAMED],
+            "form_url": self.views.url("break"),
+            "back_url": self.back_url,
+            "refused": [successor_text(lock) for lock in self.locks if lock.key in self.stale][:MAX_NAMED],
             "holds": self._holds[:MAX_TARGETS],
             "hidden": max(0, len(self._holds) - MAX_TARGETS),
             "ticked": self._ticked(),
@@ -160,15 +154,15 @@ class HoldersPage:
         return {
             **context,
             "title": host_and_pid(host, pid),
-            "host_url": self._views.host_url(host) if pid else "",
-            "form_url": self._views.host_url(host, pid),
+            "host_url": self.views.host_url(host) if pid else "",
+            "form_url": self.views.host_url(host, pid),
             "waits": [(lock, row) for lock, row in self._contenders if row.number > 0],
             "panel": past.ask("history.host_panel", host, pid, tokens),
         }
 
     def _read_all(self) -> list[LockInfo]:
         # Not shared: this page does not refresh itself.
-        snapshot = lazy.inspection.snapshot(reply_timeout=self._views.reply_timeout, max_age=0.0, max_locks=None)
+        snapshot = lazy.inspection.snapshot(reply_timeout=self.views.reply_timeout, max_age=0.0, max_locks=None)
         self._waits = snapshot.waits
         self._read = {
             "problem": clean(snapshot.problem, MAX_ERROR),
@@ -177,10 +171,10 @@ class HoldersPage:
         }
         return list(snapshot.locks)
 
-    def _read_some(self, keys: Collection[str]) -> list[LockInfo]:
+    def _read_some(self) -> list[LockInfo]:
         locks = []
-        for key in [key for key in dict.fromkeys(keys) if is_key(key)][:MAX_TARGETS]:
-            lock = self._views.read_lock(key)
+        for key in [key for key in dict.fromkeys(self.keys) if is_key(key)][:MAX_TARGETS]:
+            lock = self.views.read_lock(key)
             if lock.problem:  # the others would fail as slowly
                 self._read = {"problem": lock.problem, "age": lock.age}
                 return [lock.info]
@@ -196,7 +190,7 @@ class HoldersPage:
         victims = () if lock.deadlocked else [wait.owner for wait in self._waits if wait.holds == lock.key]
         contenders = (*lock.holders, *lock.expired_holds, *lock.waiters)
         for number, contender in enumerate(contenders, 1 + len(lock.waiters) - len(contenders)):
-            if self._process.runs(contender):
+            if self.process.runs(contender):
                 yield row_of(lock.key, contender, number, waits=contender.waits_as in victims)
 
     @cached_property
@@ -210,9 +204,9 @@ class HoldersPage:
         return [row for _lock, row in self._holds[:MAX_TARGETS]]
 
     def _ticked(self) -> list[str]:
-        if "target" in self._request.POST:
-            return [] if self._stale else self._request.POST.getlist("target")
-        return self._request.GET.getlist("target") or [row.target for row in self._shown if not row.waits]
+        if "target" in self.request.POST:
+            return [] if self.stale else self.request.POST.getlist("target")
+        return self.request.GET.getlist("target") or [row.target for row in self._shown if not row.waits]
 
     @cached_property
     def _labels(self) -> dict[str, str]:
@@ -220,7 +214,7 @@ class HoldersPage:
         rows = self._shown
         if self.is_away or not rows:
             return {}
-        allowed = self._views.allowed(self._request)
+        allowed = self.views.allowed(self.request)
         are_holds = all(row.info.operator for row in rows)
         offered = {
             "ask": any(row.info.can_be_asked for row in rows),
@@ -232,26 +226,26 @@ class HoldersPage:
 
     def _buttons(self) -> dict[str, Any]:
         """Return the buttons and their form; nothing if no action is offered."""
-        is_meant = self._meant in self._labels
-        buttons = [(self._meant, self._labels[self._meant])] if is_meant else [*self._labels.items()]
+        is_meant = self.meant in self._labels
+        buttons = [(self.meant, self._labels[self.meant])] if is_meant else [*self._labels.items()]
         if not buttons:
             return {}
-        form = self._form
-        if form is None or self._stale:
-            form = ReasonForm(word=self._process.word(len(self._shown)) if "break" in dict(buttons) else "")
-        form.fields["reason"].widget.attrs["autofocus"] = is_meant and not (form.errors or self._stale)
+        form = self.form
+        if form is None or self.stale:
+            form = ReasonForm(word=self.process.word(len(self._shown)) if "break" in dict(buttons) else "")
+        form.fields["reason"].widget.attrs["autofocus"] = is_meant and not (form.errors or self.stale)
         return {"buttons": buttons, "form": form, "needs_click": len(buttons) > 1}
 
     def _titles(self) -> dict[str, Any]:
         """Return the title of the form of an action, and links to those of the others; of no action, a title."""
         keys = [lock.key for lock in self.locks]
         values = {"lock": key_text(keys[0]), "count": len(keys)}
-        if self._meant not in self._labels:
+        if self.meant not in self._labels:
             title = _("Chosen locks") if len(keys) > 1 else _("Holders of %(lock)s")
             return {"title": title % values, "others": []}
-        action = ACTIONS[self._meant]
-        here = f"{self._views.url('break')}?{urlencode({'key': keys}, doseq=True)}"
-        others = [(label, f"{here}&do={name}") for name, label in self._labels.items() if name != self._meant]
+        action = ACTIONS[self.meant]
+        here = f"{self.views.url('break')}?{urlencode({'key': keys}, doseq=True)}"
+        others = [(label, f"{here}&do={name}") for name, label in self._labels.items() if name != self.meant]
         title = action.title_of_several if len(keys) > 1 else action.title
         return {"title": title % values, "others": others}
 

@@ -158,7 +158,6 @@ class LockAdminMixin(LockViews):
     @shows_denial
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show what needs attention, or the list if the request has a query: `?q=` is all of it."""
-        self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         if not request.GET and request.method != "POST":
             return self._attention(request, snapshot)

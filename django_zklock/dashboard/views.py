@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partialmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from django import forms
 from django.contrib import messages
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo, Snapshot
     from django_zklock.operations.audit import Action
 
+    _View: TypeAlias = Callable[..., HttpResponse]
+
 logger = Logger("django_zklock.dashboard")
 
 VIEW: Final = "zklock.view_lock"
@@ -102,22 +104,20 @@ _DENIED: Final = {
 class Denied(PermissionDenied):
     """The user lacks this permission."""
 
-    def __init__(self, permission: str) -> None:
-        super().__init__(permission)
-        self.permission = permission
 
-
-def shows_denial(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Return a view that shows within the admin which permission the user lacks."""
+def shows_denial(view: _View) -> _View:
+    """Return a view for users who may see locks. It shows within the admin which permission the user lacks."""
 
     @functools.wraps(view)
     def run(pages: LockViews, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        needed = "view_lock"
         try:
-            return view(pages, request, *args, **kwargs)
+            if pages.has_view_permission(request):
+                return view(pages, request, *args, **kwargs)
         except Denied as denied:
-            needed = denied.permission if pages.has_view_permission(request) else "view_lock"
-            context = {"title": _("Not allowed"), "text": _DENIED[needed], "permission": needed}
-            return pages.page(request, "denied", context, FORBIDDEN)
+            needed = str(denied)
+        context = {"title": _("Not allowed"), "text": _DENIED[needed], "permission": needed}
+        return pages.page(request, "denied", context, FORBIDDEN)
 
     return run
 
@@ -144,7 +144,7 @@ class LockViews:
 
     admin_site: AdminSite
     opts: Any
-    _get_obj_does_not_exist_redirect: Callable[..., HttpResponse]
+    _get_obj_does_not_exist_redirect: _View
     reply_timeout: float
     long_held: float
     refresh: int
@@ -180,7 +180,7 @@ class LockViews:
             checks["stack"] = self.has_show_stack_permission
         return [name for name, check in checks.items() if check(request)]
 
-    def require(self, allowed: bool, permission: str = "view_lock") -> None:
+    def require(self, allowed: bool, permission: str) -> None:
         """Raise `Denied` unless this is allowed."""
         if not allowed:
             raise Denied(permission)
@@ -295,7 +295,7 @@ class LockViews:
         no_lock = re_path("^(?P<object_id>)$", view(self.change_view), name="zklock_lock_change")
         return [*own, *super().get_urls(), no_lock]  # type: ignore[misc]
 
-    def _action_view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    def _action_view(self, view: _View) -> _View:
         """Return a view of the admin that records its operations as those of the user."""
 
         @functools.wraps(view)
@@ -314,7 +314,6 @@ class LockViews:
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the holders and waiters of one lock, and the possible actions."""
-        self.require(self.has_view_permission(request))
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
         lock = self.get_object(request, unquote(object_id))
@@ -340,7 +339,6 @@ class LockViews:
     @shows_denial
     def groups_view(self, request: HttpRequest) -> HttpResponse:
         """Show the locks in groups: by path, template or host."""
-        self.require(self.has_view_permission(request))
         by = request.GET.get("by", "path")
         if by not in GROUPINGS:
             by = "path"
@@ -382,7 +380,6 @@ class LockViews:
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the history of a lock that an app adds. Without one, show the actions in Django's own log."""
-        self.require(self.has_view_permission(request))
         lock = self.get_object(request, unquote(object_id))
         page = past.source.history.page(self, request, lock.key, extra_context) if past.source and lock else None
         return page or super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
@@ -390,7 +387,6 @@ class LockViews:
     @shows_denial
     def all_history_view(self, request: HttpRequest) -> HttpResponse:
         """Show the history of all locks that an app adds. Without one, say what to install."""
-        self.require(self.has_view_permission(request))
         page: HttpResponse | None = past.source.history.page(self, request, "") if past.source else None
         return page or self.page(request, "no_history", {"title": _("History of all locks")})
 
@@ -520,7 +516,6 @@ class LockViews:
     @shows_denial
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """Show the servers of the ensemble, and what is wrong with them."""
-        self.require(self.has_view_permission(request))
         snapshot = self.snapshot(request)
         report = verdict.servers_now(self.reply_timeout)
         connection = lazy.inspection.connection()
@@ -538,7 +533,6 @@ class LockViews:
 
     @shows_denial
     def json_view(self, request: HttpRequest) -> HttpResponse:
-        self.require(self.has_view_permission(request))
         return _json(self.snapshot(request))
 
     # --- Holders: break their locks, ask them to release, end their holds -------------------------------------------
@@ -551,7 +545,7 @@ class LockViews:
         meant = pressed or request.GET.get("do", "")
         needed = ACTIONS[meant].permission if meant in ACTIONS else "break_lock"
         allowed = [name for name in ACTIONS if name in self.allowed(request)]
-        self.require(bool(allowed) or (bool(process.host) and self.has_view_permission(request)), needed)
+        self.require(bool(allowed or process.host), needed)
         if request.method != "POST":
             return self.holders_page(request, request.GET.getlist("key"), meant)
         self.require(pressed in ("", *allowed), needed)
@@ -642,6 +636,4 @@ def refuse(form: forms.Form, error: Exception) -> int:
 
 
 def _json(snapshot: Snapshot) -> JsonResponse:
-    from django_zklock.inspection.info import to_json  # noqa: PLC0415 - imports kazoo
-
-    return JsonResponse(to_json(snapshot))
+    return JsonResponse(lazy.inspection.info.to_json(snapshot))

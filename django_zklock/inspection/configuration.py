@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk.outage import Host, address
@@ -15,6 +15,8 @@ from django_zklock.core.zk.outage import Host, address
 MAX_SERVERS: Final = 100
 MAX_NAME: Final = 100  # characters of a host
 MAX_PORT: Final = 65535
+Addresses: TypeAlias = Mapping[Host, Set[Host]]
+"""The IP addresses of each host, with its port."""
 _UNSPECIFIED: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - nothing binds to it
 _VOTING: Final = frozenset({"leader", "follower"})
 
@@ -80,7 +82,7 @@ def is_weighted(config: bytes) -> bool:
 
 
 def matches(
-    roles: Mapping[Host, str], configured: Sequence[ConfiguredServer], addresses: Mapping[Host, Set[Host]]
+    roles: Mapping[Host, str], configured: Sequence[ConfiguredServer], addresses: Addresses
 ) -> dict[Host, ConfiguredServer]:
     """
     Return which members the servers with these roles are, by their addresses. No member is two servers.
@@ -97,7 +99,7 @@ def matches(
     return known
 
 
-def _is_at(own: Set[Host], server: ConfiguredServer, addresses: Mapping[Host, Set[Host]]) -> bool:
+def _is_at(own: Set[Host], server: ConfiguredServer, addresses: Addresses) -> bool:
     wherever = {ip for ip, _ in own}
     for host in server.hosts:
         there = addresses.get(host, frozenset())

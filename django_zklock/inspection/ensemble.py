@@ -35,7 +35,7 @@ from django_zklock.core.zk.outside import context, resolve
 from django_zklock.core.zk.session import ConnectionState
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import configuration
-from django_zklock.inspection.configuration import ConfiguredServer
+from django_zklock.inspection.configuration import Addresses, ConfiguredServer
 from django_zklock.locks.requests import call
 from django_zklock.shared import Shared
 
@@ -290,7 +290,7 @@ def _addresses_of(hosts: Set[Host], connected: str) -> dict[Host, Set[Host]]:
     return known
 
 
-def _aliases(hosts: Iterable[Host], addresses: Mapping[Host, Set[Host]]) -> set[Host]:
+def _aliases(hosts: Iterable[Host], addresses: Addresses) -> set[Host]:
     """Return the hosts that are the same server as one before."""
     seen: set[Host] = set()
     aliases = set()
@@ -302,7 +302,7 @@ def _aliases(hosts: Iterable[Host], addresses: Mapping[Host, Set[Host]]) -> set[
 
 
 def _ask_configured(
-    server: ConfiguredServer, addresses: Mapping[Host, Set[Host]], ask: Callable[[Host], ServerReport]
+    server: ConfiguredServer, addresses: Addresses, ask: Callable[[Host], ServerReport]
 ) -> ServerReport:
     """Ask a member that is not in `URL`. Only its machine can say that it is down: its address may be unreachable."""
     host = server.host

@@ -131,18 +131,24 @@ def record_action(
         via=via,
         at=time.time(),
         sure=sure,
-        holder=printable(str(holder), MAX_TEXT) if holder is not None else printable(who, MAX_TEXT),
+        holder=printable(str(holder or who), MAX_TEXT),
         token=contender.token if contender is not None else None,
         limit=limit,
         seconds=hold.seconds if hold is not None else seconds,
     )
-    extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": via}
-    extra["host"] = socket.gethostname()
+    host = socket.gethostname()
+    extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": via, "host": host}
     if contender is not None:
         extra["token"] = contender.token
-    values = {"key": key, "by": by, "why": f": {reason}" if reason else "", "hold": hold, "limit": limit}
-    values["holder"] = action.holder
-    values["was"] = "was" if sure else "may have been"
+    values = {
+        "key": key,
+        "by": by,
+        "why": f": {reason}" if reason else "",
+        "hold": hold,
+        "limit": limit,
+        "holder": action.holder,
+        "was": "was" if sure else "may have been",
+    }
     if holder is not None:
         extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
         values["holder"] = f"{holder} (guid {holder.guid}, token {holder.token})"

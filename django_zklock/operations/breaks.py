@@ -18,7 +18,7 @@ from django_zklock.core.queue import break_record, order
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.multi import Create
-from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
+from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_no_running_loop, check_target
 from django_zklock.locks.events import events
 from django_zklock.operations.audit import check_by, check_reason, record_action
@@ -73,7 +73,7 @@ def break_lock(
     child = next((child for child in queue if child.guid == guid), None)
     node = None if child is None else client.read(child.name)
     if child is None or node is None or ContenderInfo.from_node(key, child, node).token != token:
-        raise _changed_hands(key)
+        raise client.changed_hands(named=True)
     record = BreakRecord(by, reason)
     record_path = break_record.record_path(client.base, child.name)
     extra = (Create(path=record_path, data=record.encode()),)
@@ -86,7 +86,7 @@ def break_lock(
             record_action("broken", client.key, by, reason, holder=broken.holder, sure=False)
         raise
     if not done and not (delete.tried and _was_recorded(client, record, record_path)):
-        raise _changed_hands(key)
+        raise client.changed_hands(named=True)
     record_action("broken", client.key, by, reason, holder=broken.holder)
     events.send(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
     client.session.post(drive, _purge(client, record_path))
@@ -112,7 +112,3 @@ def _purge(client: QueueClient, path: str) -> Story[None]:
     for record in records.values():
         if path in records and record.ctime < records[path].ctime - LEFT_OVER_AFTER:
             gateway.delete(record.path)
-
-
-def _changed_hands(key: str) -> LockChangedHands:
-    return LockChangedHands(f"The lock {key!r} is no longer held by that contender.", lock=key)

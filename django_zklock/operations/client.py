@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from django_zklock import conf
@@ -148,6 +149,7 @@ def children(directory: DirectoryState | None, session_id: int) -> Step:
     return Done(() if directory is None else directory.children)
 
 
+@dataclass(slots=True)
 class DeleteNode:
     """
     Delete a znode of the queue, for `QueueClient.run`. The value is True if this update deleted it.
@@ -156,12 +158,12 @@ class DeleteNode:
     not matter: no other znode ever gets this name, and it belongs to the same contender whatever its data are.
     """
 
-    def __init__(self, parent: str, name: str, extra: tuple[Operation, ...] = (), limits: Limits | None = None) -> None:
-        self.tried = False  # whether a delete was sent. If the znode is gone then, the reply may have been lost
-        self._parent = parent
-        self._name = name
-        self._extra = extra
-        self._limits = limits
+    _parent: str
+    _name: str
+    _extra: tuple[Operation, ...] = ()
+    _limits: Limits | None = None
+    tried: bool = False
+    """Whether a delete was sent. If the znode is gone then, the reply may have been lost."""
 
     def __call__(self, directory: DirectoryState | None, session_id: int) -> Step:
         if directory is None or self._name not in directory.children:

@@ -17,7 +17,7 @@ highest earlier limit, and by that limit they count as holders (`holders.permit_
 
 from __future__ import annotations
 
-import uuid
+from dataclasses import replace
 from functools import partial
 
 from django_zklock import signals
@@ -84,7 +84,7 @@ def _change(key: str, limit: int | None, by: str, reason: str, reply_timeout: fl
     client, what = QueueClient(key, reply_timeout), "limit cleared" if limit is None else "limit set"
     check_own_key(key)
     try:
-        done: bool = client.run(LimitChange(client.parent, limit or 0, by=by, reason=reason))
+        done: bool = client.run(partial(_replace_marker, client.parent, limit or 0, LimitRecord(by=by, reason=reason)))
         if limit is None:
             client.run(partial(_remove_marker, client.parent))
     except ZooKeeperUnavailable:
@@ -114,41 +114,29 @@ def limit_of(key: str, *, reply_timeout: float = REPLY_TIMEOUT) -> SetLimit | No
             return markers.set_limit(name, node.data, node.ctime)
 
 
-class LimitChange:
+def _replace_marker(
+    parent: str, limit: int, change: LimitRecord, directory: DirectoryState | None, session_id: int
+) -> Step:
     """
-    An update that replaces the marker of the limit; 0 clears the limit.
+    Replace the marker of the limit; 0 clears the limit. The value is False if there is no limit to clear, else True.
 
-    Its value is False if there is no limit to clear, else True. The directory's data are the record of the last change.
-    By the id in it, a change recognizes itself after a lost reply.
+    The directory's data are the record of the last change. By the id in it, a change recognizes itself after a lost
+    reply.
     """
-
-    def __init__(self, parent: str, limit: int, *, by: str, reason: str) -> None:
-        self._parent = parent
-        self._limit = limit
-        self._by = by
-        self._reason = reason
-        self._id = str(uuid.uuid4())
-
-    def __call__(self, directory: DirectoryState | None, session_id: int) -> Step:
-        names = () if directory is None else directory.children
-        last = LimitRecord.decode(b"" if directory is None else directory.data)
-        if last.id == self._id:
-            return Done(True)
-        # A marker that this release cannot read sets a limit, too.
-        if not self._limit and all(markers.limit_in(name) == 0 for name in filter(markers.is_limit_marker, names)):
-            return Done(False)
-        marker = order.limit_marker_in(names)
-        record = LimitRecord(
-            by=self._by,
-            reason=self._reason,
-            before=max(markers.limit_in(marker) or 0, last.before) if marker else 0,
-            id=self._id,
-            unknown=last.unknown,
-        ).encode()
-        set_data = SetData(path=self._parent, data=record, version=0 if directory is None else directory.version)
-        deletes = (Delete(path=f"{self._parent}/{name}") for name in names if markers.is_limit_marker(name))
-        create = Create(path=f"{self._parent}/{markers.limit_marker(self._limit)}", data=record)
-        return Commit((set_data, *deletes, create), True)
+    names = () if directory is None else directory.children
+    last = LimitRecord.decode(b"" if directory is None else directory.data)
+    if last.id == change.id:
+        return Done(True)
+    # A marker that this release cannot read sets a limit, too.
+    if not limit and all(markers.limit_in(name) == 0 for name in filter(markers.is_limit_marker, names)):
+        return Done(False)
+    marker = order.limit_marker_in(names)
+    before = max(markers.limit_in(marker) or 0, last.before) if marker else 0
+    data = replace(change, before=before, unknown=last.unknown).encode()
+    set_data = SetData(path=parent, data=data, version=0 if directory is None else directory.version)
+    deletes = (Delete(path=f"{parent}/{name}") for name in names if markers.is_limit_marker(name))
+    create = Create(path=f"{parent}/{markers.limit_marker(limit)}", data=data)
+    return Commit((set_data, *deletes, create), True)
 
 
 def _remove_marker(parent: str, directory: DirectoryState | None, session_id: int) -> Step:

@@ -56,12 +56,21 @@ def request_release(
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)
+    request = release_request.release_request(
+        by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    )
     targets: list[_Target] = []
+    problem = ""
     try:
-        _ask(client, targets, by=by, reason=reason, guid=guid, token=token)
+        for child in client.holders(guid):
+            problem = _write(client, targets, child, request, token) or problem
     finally:
         for target in targets:
             record_action("release requested", client.key, by, reason, holder=target.holder, sure=target.sure)
+    if problem and not targets:
+        raise ValueError(problem)
+    if not targets:
+        raise client.changed_hands(named=bool(guid or token))
     return ReleaseRequested(key=key, holders=tuple(target.holder for target in targets), reason=reason, by=by)
 
 
@@ -75,25 +84,12 @@ class _Target:
     """Whether ZooKeeper has confirmed the write."""
 
 
-def _ask(client: QueueClient, targets: list[_Target], *, by: str, reason: str, guid: str, token: int) -> None:
-    """Ask the holders, or the one with this guid and token. Put them into `targets`, even if an error is raised."""
-    request = release_request.release_request(
-        by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    )
-    problem = ""
-    for child in client.holders(guid):
-        problem = _write(client, targets, child, request, token) or problem
-    if problem and not targets:
-        raise ValueError(problem)
-    if not targets:
-        raise client.changed_hands(named=bool(guid or token))
-
-
 def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> str:
     """
     Write the request into the znode. Repeat this if another client has written the znode meanwhile.
 
-    Returns why this holder receives no requests, or an empty string. Other holders may receive them.
+    The holder is put into `targets`, even if an error is raised. Returns why this holder receives no requests, or an
+    empty string. Other holders may receive them.
     """
     target: _Target | None = None
     while (node := client.read(child.name)) is not None:

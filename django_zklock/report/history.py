@@ -50,7 +50,7 @@ class Broken(OfHistory):
             if row.broken_by:
                 broken[row.host, row.pid, row.broken_by].append(row)
         for (host, pid, by), rows in broken.items():
-            last = max(row.broken_at for row in rows if row.broken_at)
+            last = max(row.broken_at for row in rows)
             values = {"by": formatting.clean(by)}
             yield cls(host=host, pid=pid, keys=_keys(rows), values=values, since=last, age=_age(last))
 
@@ -219,6 +219,3 @@ def _age(when: datetime) -> float:
 def _keys(rows: list[Any]) -> tuple[str, ...]:
     """Return the locks of rows, each once."""
     return tuple(dict.fromkeys(row.key for row in rows))
-
-
-CAUSES: Final = (Broken, Stale, Hot, Order, Ended, Dying, Flapping)

@@ -132,5 +132,4 @@ def _template(lock: LockInfo) -> str:
     return next((who.template for who in (*lock.holders, *lock.waiters) if who.template), "")
 
 
-COUNTERS: Final = (Counter, Unreadable, Wearing)
-CAUSES: Final = (*COUNTERS, Crowded)
+CAUSES: Final = (Counter, Unreadable, Wearing, Crowded)

@@ -183,14 +183,11 @@ def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> l
     """Return the incidents of these causes, the worst first. Callers behind a holder that hangs are no second one."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
     blamed = {key for incident in incidents if incident.holders for key in incident.keys}
-    callers = {"hot", "crowded"}
-    incidents = [incident for incident in incidents if incident.cause not in callers or incident.keys[0] not in blamed]
     hot = {key for incident in incidents if incident.cause == "hot" for key in incident.keys}
-    incidents = [incident for incident in incidents if incident.cause != "crowded" or incident.keys[0] not in hot]
+    hidden = {"hot": blamed, "crowded": blamed | hot}
+    shown = [incident for incident in incidents if hidden.get(incident.cause, set()).isdisjoint(incident.keys)]
     order = [*CAUSES]
-    return sorted(
-        incidents, key=lambda incident: (order.index(incident.cause), -incident.blocked, -(incident.age or 0.0))
-    )
+    return sorted(shown, key=lambda incident: (order.index(incident.cause), -incident.blocked, -(incident.age or 0.0)))
 
 
 def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], Facts]:

@@ -60,7 +60,7 @@ def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Attempt], list[str]
     if hosts := Counter(row.host for row in _not_sure(rows)):
         text = _("First look: processes on %(hosts)s may have ended with %(count)d locks. Look again in 8 s.")
         unsure = [text % {"hosts": keys_text(list(hosts), MAX_NAMED), "count": hosts.total()}]
-    late = timezone.now() - timedelta(seconds=LATE)
+    late = table.ago(LATE)
     return [row for row in rows if row.broken_by or (row.missed_at and row.missed_at <= late)], unsure
 
 
@@ -88,7 +88,7 @@ def _unfinished(snapshot: Snapshot) -> list[Attempt]:
 
 def _not_sure(rows: Sequence[Attempt]) -> list[Attempt]:
     """Return the rows of hosts or locks with many missed holds, of which some may get their end yet."""
-    missed, late = [row for row in rows if not row.broken_by], timezone.now() - timedelta(seconds=LATE)
+    missed, late = [row for row in rows if not row.broken_by], table.ago(LATE)
     counts = Counter(name for row in missed for name in {("host", row.host), ("key", row.key)})
     many = [row for row in missed if max(counts["host", row.host], counts["key", row.key]) >= MANY]
     return [row for row in many if row.missed_at is not None and row.missed_at > late]

@@ -6,10 +6,9 @@ import csv
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from datetime import timezone as zones
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -64,13 +63,12 @@ _YEARS: Final = [
     MaxValueValidator(datetime(2999, 1, 1, tzinfo=zones.utc)),
 ]
 
-_T = TypeVar("_T")
 _Tokens: TypeAlias = "set[int] | None"
 
 
 def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     """Return the panel of the page of a lock. `is_current`: the state is not an old one."""
-    grants: list[Attempt] = _read(table.last_grants, lock.key, MOST_GRANTS, default=[])
+    grants = table.last_grants(lock.key, MOST_GRANTS)
     first = lock.holders[0] if lock.holders else None
     is_known = is_current and not lock.problem
     template = first.template if first is not None else grants[0].template if grants else ""
@@ -78,7 +76,7 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     tokens = {holder.token for holder in lock.holders} if is_known else None
     events = _events_of(grants, lambda attempt: tokens)
     content = Past(
-        chart=_read(chart.series_of, lock.key, [lock] if is_known else None, default=[]),
+        chart=past.ask("chart.series_of", lock.key, [lock] if is_known else None, default=[]),
         bars=[
             _bar(attempt, event, tokens)
             for attempt, event in zip(grants, events, strict=True)
@@ -111,20 +109,19 @@ def _bar(attempt: Attempt, event: PastEvent, held: _Tokens) -> timeline.Bar:
 def chart_panel(snapshot: Snapshot) -> Panel | None:
     """Return the panel of the first page and of the list; None if there is nothing to show."""
     locks = None if snapshot.problem else snapshot.locks
-    series: list[Any] = _read(partial(chart.series_of, "", locks, complete=snapshot.complete), default=[])
+    series = chart.series_of("", locks, complete=snapshot.complete)
     return Panel("admin/zklock/lock/chart.html", series) if series else None
 
 
 def recent_reasons() -> list[str]:
     """Return the last few reasons of operators, for the forms."""
     rows = OperatorAction._default_manager.exclude(reason="").order_by("-at").values_list("reason", flat=True)
-    reasons: list[str] = _read(lambda: list(rows[:RECENT_ACTIONS]), default=[])
-    return list(dict.fromkeys(reasons))[:RECENT_REASONS]
+    return list(dict.fromkeys(rows[:RECENT_ACTIONS]))[:RECENT_REASONS]
 
 
 def host_panel(host: str, pid: int, held: Collection[int]) -> Panel:
     """Return the panel of a host, or of a process of it. `held` are the tokens of its present holds."""
-    attempts: list[Attempt] = _read(table.last_losses, host, pid, MOST_GRANTS + len(held), default=[])
+    attempts = table.last_losses(host, pid, MOST_GRANTS + len(held))
     rows = [attempt for attempt in attempts if attempt.token not in held and not _is_recent(attempt)][:MOST_GRANTS]
     return Panel("admin/zklock/lock/losses.html", by_day(_events_of(rows, lambda attempt: set(held))))
 
@@ -166,15 +163,6 @@ def history(
     held, others = _held_now(reply_timeout) if is_open else ({}, None)
     events = _events_of(rows, lambda attempt: held.get(attempt.key, others))
     return events[:most], rows[most] if len(rows) > most else None
-
-
-def _read(ask: Callable[..., _T], *args: Any, default: _T) -> _T:
-    """Return what `ask` reads from the tables, or the default if they cannot be read or do not exist."""
-    try:
-        return ask(*args)
-    except Exception:
-        logger.exception("the table of events cannot be read")
-        return default
 
 
 class HistoryForm(forms.Form):
@@ -271,10 +259,10 @@ def by_day(events: Sequence[PastEvent]) -> list[tuple[datetime, list[Entry]]]:
 def _events_of(records: Sequence[Attempt | OperatorAction], held: Callable[[Attempt], _Tokens]) -> list[PastEvent]:
     """Return rows about these records. `held` returns the tokens of a lock's present holders; None if unknown."""
     attempts = [record for record in records if isinstance(record, Attempt)]
-    broken: dict[tuple[str, int | None], str] = _read(table.broken_by, attempts, default={})
+    broken: dict[tuple[str, int | None], str] = past.ask("table.broken_by", attempts, default={})
     open_rows = [row for row in attempts if row.outcome == row.HELD and (row.key, row.token) not in broken]
     over = [row for row in open_rows if (tokens := held(row)) is not None and row.token not in tokens]
-    _read(facts.settle, over, default=None)
+    past.ask("facts.settle", over)
     return [
         _of_attempt(record, held(record), broken.get((record.key, record.token), ""))
         if isinstance(record, Attempt)
@@ -317,7 +305,7 @@ def _end_of(attempt: Attempt) -> str:
 
 def _is_recent(attempt: Attempt) -> bool:
     """Return whether a hold is so young that its end may not be in the table yet."""
-    return attempt.outcome == attempt.HELD and attempt.at > timezone.now() - timedelta(seconds=facts.LATE)
+    return attempt.outcome == attempt.HELD and attempt.at > table.ago(facts.LATE)
 
 
 def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_zklock import signals
 from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Acted, Deadlocked, Ended, Granted, Refused, TimedOut
+from django_zklock.contrib.events.table import Acted, Attempted, Deadlocked, Ended
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.core import clock, fork
 from django_zklock.core.protocol.grant import Grant
@@ -49,8 +49,18 @@ def flush(timeout: float = EXIT_TIMEOUT) -> None:
     _writer.flush(timeout)
 
 
-def _granted(grant: Grant, waited: float | None, at: float) -> Granted:
-    return Granted(at, grant.key, grant.token, grant.template, grant.kind.word, grant.what, waited, grant.session_id)
+def _granted(grant: Grant, waited: float | None, at: float) -> Attempted:
+    return Attempted(
+        Attempt.HELD,
+        at,
+        grant.key,
+        grant.template,
+        grant.kind.word,
+        grant.token,
+        grant.what,
+        waited,
+        grant.session_id,
+    )
 
 
 class Recorder:
@@ -80,7 +90,7 @@ def _on_contended(
     # A try that did not wait counts in a view, whose client gets an error. A task that tries is skipped or comes again,
     # and other code may do without the lock.
     if waited or "request" in about:
-        _writer.put(TimedOut(time.time(), lock, template, kind, waited))
+        _writer.put(Attempted(Attempt.TIMED_OUT, time.time(), lock, template, kind, waited=waited))
 
 
 def _on_deadlocked(*, lock: str, circle: tuple[DeadlockLink, ...], waited: float, **kwargs: object) -> None:
@@ -88,7 +98,7 @@ def _on_deadlocked(*, lock: str, circle: tuple[DeadlockLink, ...], waited: float
 
 
 def _on_refused(*, lock: str, template: str, kind: str, work: str, **kwargs: object) -> None:
-    _writer.put(Refused(time.time(), lock, template, kind, work))
+    _writer.put(Attempted(Attempt.STALE, time.time(), lock, template, kind, work=work))
 
 
 def _begin_child() -> None:

@@ -44,37 +44,28 @@ MARGIN: Final = 60.0
 """Seconds by which the time of a grant may differ between its two events, if a clock was set in between."""
 
 
-class Granted(NamedTuple):
-    """A lock was granted."""
+class Attempted(NamedTuple):
+    """A lock was granted or not, or the fenced write of its holder was refused. A try that did not wait has 0 s."""
 
+    outcome: str
     at: float
     """In seconds since 1970, as in all events."""
     key: str
-    token: int
     template: str
     kind: str
-    work: str
-    waited: float | None
-    session: int | None
+    token: int | None = None
+    work: str = ""
+    waited: float | None = None
+    session: int | None = None
 
 
 class Ended(NamedTuple):
     """A hold has ended. `granted` is complete, in case the event of the grant was dropped."""
 
-    granted: Granted
+    granted: Attempted
     outcome: str
     held: float
     reason: str
-
-
-class TimedOut(NamedTuple):
-    """A wait for a lock timed out, or a try was refused at once: `waited` is 0."""
-
-    at: float
-    key: str
-    template: str
-    kind: str
-    waited: float
 
 
 class Deadlocked(NamedTuple):
@@ -93,66 +84,59 @@ class Acted(NamedTuple):
     """Those of an `operations.audit.Action`."""
 
 
-class Refused(NamedTuple):
-    """A fenced write of a holder was refused."""
-
-    at: float
-    key: str
-    template: str
-    kind: str
-    work: str
-
-
-Event: TypeAlias = Granted | Ended | TimedOut | Deadlocked | Refused | Acted
+Event: TypeAlias = Attempted | Ended | Deadlocked | Acted
 _Row = TypeVar("_Row")
+
+
+def ago(seconds: float) -> datetime:
+    """Return the time so many seconds ago."""
+    return timezone.now() - timedelta(seconds=seconds)
 
 
 def write(events: Collection[Event]) -> None:
     """Write events to the tables in one transaction. The end of a hold updates the row of its grant, if it has one."""
     rows: list[Attempt] = []
     actions: list[OperatorAction] = []
-    held: dict[tuple[str, int], Attempt] = {}
+    held: dict[tuple[str, int | None], Attempt] = {}
     database = router.db_for_write(Attempt)
     table = Attempt._default_manager.using(database)
     with transaction.atomic(database):
         for event in events:
             if isinstance(event, Acted):
                 actions.append(_action(event))
-            elif isinstance(event, Granted):
-                rows.append(_granted(event))
-                held[event.key, event.token] = rows[-1]
             elif isinstance(event, Ended):
                 grant = event.granted
                 end = {"outcome": event.outcome, "held": event.held, "reason": printable(event.reason, MAX_TEXT)}
                 row = held.pop((grant.key, grant.token), None)
                 if row is None and not _open_row(table, grant).update(**end):
-                    row = _granted(grant)
+                    row = _row(grant)
                     rows.append(row)
                 if row is not None:
                     for name, value in end.items():
                         setattr(row, name, value)
             elif isinstance(event, Deadlocked):
                 rows += _waits(event)
-            elif isinstance(event, Refused):
-                rows.append(_row(event, Attempt.STALE, work=printable(event.work, MAX_TEXT)))
-        table.bulk_create([*rows, *_not_granted(events)])
+            elif event.outcome != Attempt.TIMED_OUT:
+                rows.append(_row(event))
+                held[event.key, event.token] = rows[-1]  # a refused write has no token, so no end finds its row
+        table.bulk_create([*rows, *_timed_out(events)])
         OperatorAction._default_manager.using(database).bulk_create(actions)
 
 
-def _not_granted(events: Iterable[Event]) -> list[Attempt]:
+def _timed_out(events: Iterable[Event]) -> list[Attempt]:
     """Return the rows of waits that timed out. Tries that did not wait are many: those of a second share one."""
     rows: dict[object, Attempt] = {}
     for event in events:
-        if isinstance(event, TimedOut):
+        if isinstance(event, Attempted) and event.outcome == Attempt.TIMED_OUT:
             same = event if event.waited else (event.key, event.template, int(event.at))
             if same in rows:
                 rows[same].count += 1
             else:
-                rows[same] = _row(event, Attempt.TIMED_OUT, waited=event.waited)
+                rows[same] = _row(event)
     return list(rows.values())
 
 
-def _open_row(table: QuerySet[Attempt], grant: Granted) -> QuerySet[Attempt]:
+def _open_row(table: QuerySet[Attempt], grant: Attempted) -> QuerySet[Attempt]:
     """Return the row of a grant, if it was written earlier. Holds of a lock that lingers share a token."""
     times = _time(grant.at - MARGIN), _time(grant.at + MARGIN)
     key = shortened(grant.key, MAX_TEXT)
@@ -172,28 +156,26 @@ def accepts_rows() -> bool:
     return True
 
 
-def _granted(event: Granted) -> Attempt:
-    more = {"token": event.token, "waited": event.waited, "session": event.session}
-    return _row(event, Attempt.HELD, work=printable(event.work, MAX_TEXT), **more)
-
-
 def _waits(event: Deadlocked) -> Iterator[Attempt]:
     """Yield a row for each wait of a deadlock, in the order of the circle."""
     for link in event.circle:
         holder, waited = link.holder, event.waited if link.waits_for == event.key else None
-        wait = TimedOut(event.at, link.waits_for, link.waits_for_template, holder.kind, event.waited)
-        texts = {"host": holder.host, "work": printable(holder.what, MAX_TEXT)}
-        reason = shortened(link.holds, MAX_TEXT)
-        yield _row(wait, Attempt.DEADLOCK, pid=holder.pid, waited=waited, reason=reason, **texts)
+        lock = link.waits_for, link.waits_for_template, holder.kind
+        wait = Attempted(Attempt.DEADLOCK, event.at, *lock, work=holder.what, waited=waited)
+        yield _row(wait, host=holder.host, pid=holder.pid, reason=shortened(link.holds, MAX_TEXT))
 
 
-def _row(event: Granted | TimedOut | Refused, outcome: str, **more: Any) -> Attempt:
+def _row(event: Attempted, **more: Any) -> Attempt:
     return Attempt(
+        outcome=event.outcome,
+        at=_time(event.at),
         key=shortened(event.key, MAX_TEXT),
         template=shortened(event.template, MAX_TEXT),
         kind=event.kind,
-        at=_time(event.at),
-        outcome=outcome,
+        token=event.token,
+        work=printable(event.work, MAX_TEXT),
+        waited=event.waited,
+        session=event.session,
         **{"host": _HOST, "pid": os.getpid(), **more},
     )
 
@@ -328,7 +310,7 @@ def past_losses(seconds: float, timeout: float) -> dict[str, int]:
     A loss by a break, by `max_hold` or by a deleted znode is no trouble of the network, and does not count. Several
     losses of one session count once. Rows without a session count once for each process.
     """
-    since = timezone.now() - timedelta(seconds=seconds)
+    since = ago(seconds)
     lost = Attempt._default_manager.filter(outcome=Attempt.LOST, at__gte=since - SEARCHED, reason__in=troubles.ALL)
     sessions = {
         (row.host, row.session or f"pid {row.pid}")
@@ -357,7 +339,7 @@ def past_unfinished(seconds: float, timeout: float) -> list[Attempt]:
 
     They are read where they are written: a copy of the database may be late.
     """
-    database, since = router.db_for_write(Attempt), timezone.now() - timedelta(seconds=seconds)
+    database, since = router.db_for_write(Attempt), ago(seconds)
     actions = OperatorAction._default_manager.using(database).filter(what="broken", at__gte=since, token__isnull=False)
     broken = {(action.key, action.token): action for action in _read(actions.order_by("at"))}
     rows = Attempt._default_manager.using(database).filter(outcome=Attempt.HELD, token__isnull=False)
@@ -382,7 +364,7 @@ def refresh(rows: Iterable[Attempt]) -> None:
 @Shared
 def past_deadlocks(seconds: float, timeout: float) -> list[list[Attempt]]:
     """Return the waits of each deadlock of the last so many seconds, in the order of its circle; the newest first."""
-    since = timezone.now() - timedelta(seconds=seconds)
+    since = ago(seconds)
     rows = Attempt._default_manager.filter(outcome=Attempt.DEADLOCK, at__gte=since).order_by("-at", "pk")
     return [list(circle) for _, circle in groupby(_read(rows[:DEADLOCKED]), key=lambda row: row.at)]
 
@@ -399,7 +381,7 @@ def mark_missed(rows: Sequence[int]) -> None:
 @Shared
 def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
     """Return by key how many callers were refused in the last so many seconds, and how many there were."""
-    rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds)).order_by()
+    rows = Attempt._default_manager.filter(at__gte=ago(seconds)).order_by()
     counted = rows.values("key").annotate(
         refused=Sum("count", filter=Q(outcome=Attempt.TIMED_OUT)), callers=Sum("count")
     )
@@ -410,7 +392,7 @@ def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
 @Shared
 def past_stale(seconds: float, timeout: float) -> dict[str, list[str]]:
     """Return by template the keys under which fenced writes were refused, one for each write."""
-    since = timezone.now() - timedelta(seconds=seconds)
+    since = ago(seconds)
     rows = Attempt._default_manager.filter(outcome=Attempt.STALE, at__gte=since).order_by("-at")
     keys: defaultdict[str, list[str]] = defaultdict(list)
     for row in _read(rows.only("template", "key")[:UNFINISHED]):
@@ -421,7 +403,7 @@ def past_stale(seconds: float, timeout: float) -> dict[str, list[str]]:
 @Shared
 def past_epochs(seconds: float, timeout: float) -> list[int]:
     """Return the first and the last epoch of the grants of the last so many seconds, if there are any."""
-    rows = Attempt._default_manager.filter(at__gte=timezone.now() - timedelta(seconds=seconds), token__gte=1 << 32)
+    rows = Attempt._default_manager.filter(at__gte=ago(seconds), token__gte=1 << 32)
     with transaction.atomic(rows.db):
         tokens = rows.aggregate(Min("token"), Max("token"))
     return [token >> 32 for token in tokens.values() if token is not None]

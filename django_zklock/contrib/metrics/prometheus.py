@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
@@ -51,6 +51,7 @@ _HEARTBEAT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 _MARGIN_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 _LOCK: Final = ("lock", "kind")
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
+_Times: TypeAlias = dict[tuple[str, str], list[float]]  # moments by labels
 
 _forks = threading.RLock()  # held by a receiver while it counts, and during a fork
 
@@ -169,13 +170,13 @@ class Metrics:
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_released),
             (signals.lock_lost, self._on_lost),
-            (signals.lock_contended, self._on_contended),
-            (signals.lock_deadlocked, self._on_deadlocked),
+            (signals.lock_contended, functools.partial(self._count, self._contended)),
+            (signals.lock_deadlocked, functools.partial(self._count, self._deadlocks)),
             (signals.lock_failed, self._on_failed),
-            (signals.lock_held_long, self._on_held_long),
-            (signals.lock_release_requested, self._on_release_requested),
+            (signals.lock_held_long, functools.partial(self._count_hold, self._held_long)),
+            (signals.lock_release_requested, functools.partial(self._count_hold, self._release_requests)),
             (signals.lock_broken, self._on_broken),
-            (signals.write_refused, self._on_refused),
+            (signals.write_refused, functools.partial(self._count, self._refused)),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
             (signals.heartbeat, self._on_heartbeat),
             (signals.connection_state_changed, self._on_state),
@@ -261,10 +262,10 @@ class Metrics:
             self._names.add(template)
         return template, kind
 
-    def unfinished(self) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[float]]]:
+    def unfinished(self) -> tuple[_Times, _Times]:
         """Return since when callers wait, and since when locks are held, by labels; on clock.now()."""
-        waits: dict[tuple[str, str], list[float]] = {}
-        holds: dict[tuple[str, str], list[float]] = {}
+        waits: _Times = {}
+        holds: _Times = {}
         with _forks:
             if not self._has_begun:
                 self._begin_counters()
@@ -338,27 +339,18 @@ class Metrics:
                 if counted is not None:
                     self._holds_now.add(counted.labels, -1)
 
-    def _on_contended(self, *, template: str, kind: str, **kwargs: object) -> None:
-        self._contended.labels(*self._labels(template, kind)).inc()
+    def _count(self, counter: Counter, *, template: str, kind: str, **kwargs: object) -> None:
+        counter.labels(*self._labels(template, kind)).inc()
 
-    def _on_deadlocked(self, *, template: str, kind: str, **kwargs: object) -> None:
-        self._deadlocks.labels(*self._labels(template, kind)).inc()
+    def _count_hold(self, counter: Counter, *, hold: Hold, **kwargs: object) -> None:
+        counter.labels(*self._labels_of(hold)).inc()
 
     def _on_failed(self, *, error: type[BaseException], template: str, kind: str, **kwargs: object) -> None:
         if issubclass(error, ZooKeeperUnavailable):
             self._unavailable.labels(*self._labels(template, kind)).inc()
 
-    def _on_held_long(self, *, hold: Hold, **kwargs: object) -> None:
-        self._held_long.labels(*self._labels_of(hold)).inc()
-
-    def _on_release_requested(self, *, hold: Hold, **kwargs: object) -> None:
-        self._release_requests.labels(*self._labels_of(hold)).inc()
-
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
-
-    def _on_refused(self, *, template: str, kind: str, **kwargs: object) -> None:
-        self._refused.labels(*self._labels(template, kind)).inc()
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)
@@ -384,14 +376,14 @@ _connected: dict[CollectorRegistry, Metrics] = {}
 
 def connect(registry: CollectorRegistry | None) -> None:
     """Count in a registry, unless this is done already."""
-    registry = REGISTRY if registry is None else registry
+    registry = registry or REGISTRY
     if registry not in _connected:
         _connected[registry] = Metrics(registry)
 
 
 def disconnect(registry: CollectorRegistry | None) -> None:
     """Stop counting in a registry, if this is done."""
-    metrics = _connected.pop(REGISTRY if registry is None else registry, None)
+    metrics = _connected.pop(registry or REGISTRY, None)
     if metrics is not None:
         metrics.stop()
 
