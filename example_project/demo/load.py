@@ -116,6 +116,8 @@ class Customers:
             connection.close()
         if response.status in (200, 410):
             return str(json.loads(body)["result"])
+        if response.status == 500 and b"lock_not_rolled_back" in body:
+            return "unavailable"  # the purchase has a `ref`, so the customer may ask again
         return {409: "conflict", 503: "unavailable"}.get(response.status, f"status {response.status}")
 
     def _order(self, sku: str, door: str, ref: str) -> str:

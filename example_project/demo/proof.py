@@ -126,8 +126,10 @@ class Proof:
         say("  ZooKeeper serves again")
 
     def _aborts(self) -> int:
-        """Count the aborts in the logs of the views and the results of the tasks, independently of the receipts."""
-        return self._site.count_in_logs(" was aborted: ") + self._tally.count("aborted")
+        """Count the aborts in the logs, and in the results of the tasks, independently of the receipts."""
+        of_views = (" was aborted: ", " is not rolled back: ")
+        of_tasks = "s: LockLost("  # they may run twice, so they are sent again
+        return sum(map(self._site.count_in_logs, (*of_views, of_tasks))) + self._tally.count("aborted")
 
     def _unless_unsafe(self, event: str) -> str:
         return f", while {event}:" if self._ensemble is not None else ", and nobody makes trouble:"
@@ -146,7 +148,7 @@ class Proof:
         if self._ensemble is not None:
             rows += [
                 ("conflicts", f"{count('conflict')} answers 409, {self._site.count_in_logs('] retry: ')} task retries"),
-                ("answers 503", f"{count('unavailable')}, ZooKeeper away or the work aborted"),
+                ("answers 503 and 500", f"{count('unavailable')}, ZooKeeper away or the work aborted"),
                 ("aborts", f"{self._aborts()} of purchases and deliveries, {books.receipts()} receipts"),
                 ("locks held at the stop", str(self._held)),
                 ("longest wait after a kill", f"{max(self._waits, default=0):.2f} s (bound: {self._bound:g} s)"),
