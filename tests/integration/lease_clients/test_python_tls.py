@@ -31,6 +31,7 @@ class Gate:
         self._context.verify_mode = ssl.CERT_REQUIRED
         self._context.set_alpn_protocols(["h2"])
         self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[None] | None] = []  # one for each connection
         self._server: asyncio.Server
 
     async def open(self) -> None:
@@ -40,6 +41,11 @@ class Gate:
     def close(self) -> None:
         self._server.close()
         self.reset()
+
+    async def end(self) -> None:
+        """Close it, and wait for its connections: a test must leave none."""
+        self.close()
+        await asyncio.gather(*filter(None, self._tasks), return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def refusing(self) -> AsyncIterator[asyncio.Semaphore]:
@@ -62,10 +68,12 @@ class Gate:
         self._writers.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.append(asyncio.current_task())
+        self._writers.append(writer)
         subject = writer.get_extra_info("peercert")["subject"]
         self.names += [value for field in subject for name, value in field if name == "commonName"]
         behind, to_behind = await asyncio.open_connection("127.0.0.1", self._behind)
-        self._writers += [writer, to_behind]
+        self._writers.append(to_behind)
         await asyncio.gather(_pass_on(reader, to_behind), _pass_on(behind, writer))
 
 
@@ -112,7 +120,7 @@ async def client(files: Files, gate: Gate) -> AsyncIterator[AsyncZkLockClient]:
     address = f"localhost:{gate.port}"
     async with AsyncZkLockClient(address, ca=files.ca, key=files.key, certificate=files.certificate) as client:
         yield client
-    gate.close()
+    await gate.end()
 
 
 async def kept(lease: Lease) -> None:
