@@ -178,6 +178,8 @@ class HoldersPage:
             if lock.problem:  # the others would fail as slowly
                 self._read = {"problem": lock.problem, "age": lock.age}
                 return [lock.info]
+            if lock.info.is_unread:
+                self._read = {"problem": " ".join(lock.reasons), "incomplete": True}
             locks.append(lock.info)
         return locks
 

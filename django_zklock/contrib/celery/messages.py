@@ -140,15 +140,16 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
 
     Record also by which queue it came, if it may be sent again: to learn that, kombu asks Redis about some exchanges.
     """
-    if locked_of(request.task) is not None:
+    is_locked = locked_of(request.task) is not None
+    if is_locked:
         request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
     setattr(request, _RECEIVED, clock.now())
     headers = request.request_dict
-    if isinstance(headers.get("headers"), dict):  # those of an agent: Celery shows the task no others
+    if not isinstance(headers.get("headers"), dict):  # the sender may have put anything there
+        headers["headers"] = None  # also for the process that runs the task
+    elif is_locked:  # those of an agent: Celery shows the task no others
         headers["headers"] |= {name: value for name, value in headers.items() if name.startswith("zklock_")}
         headers["headers"] |= _of_delivery(headers)
-    else:  # the sender may have put anything there
-        headers["headers"] = None  # also for the process that runs the task
     # Celery knows only of Redis and RabbitMQ that they deliver a message again.
     sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))

@@ -71,7 +71,8 @@ def _unfinished(snapshot: Snapshot) -> list[Attempt]:
     alive = {(contender.host, contender.pid) for contender in contenders}
     sessions = {contender.session_id for contender in contenders}
     present = {contender.token for contender in contenders}
-    is_known = not snapshot.problem and snapshot.total == len(snapshot.locks)
+    unread = snapshot.total - sum(not lock.is_unread for lock in snapshot.locks)
+    is_known = not (snapshot.problem or unread)
 
     def is_missed(row: Attempt) -> bool:
         return is_known and (row.session not in sessions if row.session else (row.host, row.pid) not in alive)

@@ -64,6 +64,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         for holder, stack in stacks.items():
             for line in (f"Stack of {formatting.process_of(holder)} (the innermost function is first):", *stack):
                 write_line(out, line)
+    if lock.is_unread:
+        raise failure("It is not known who holds this lock.", ExitCode.PARTIAL)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
         raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)

@@ -257,8 +257,21 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     assert ending("status")[0] == ending("list")[0] == ExitCode.PARTIAL
     page = operator.get(f"{LIST}secret/change/").content.decode()
     assert_shows(page, "Unknown", hides=["Free", "This lock is free.", "ZooKeeper does not answer."])
+    assert ending("show", "secret")[0] == ending("show", "secret", "--json")[0] == ExitCode.PARTIAL
+    chosen = operator.get(f"{LIST}break/?key=secret").content.decode()
+    assert_shows(chosen, "It is not known who holds it.", hides=["Nobody holds it now."])
     assert operator.get(PROBE).status_code == 503
     assert "Nothing needs attention." not in operator.get(LIST).content.decode()
+    zoo.client.delete(f"{zoo.base}/secret")
+
+
+def test_no_process_has_ended_for_a_look_that_did_not_see_all_holders(operator: Client, zoo: Zoo) -> None:
+    """Its session may be that of the holder of the queue that may not be listed."""
+    zoo.client.ensure_path(zoo.base)
+    zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
+    attempts(3, Attempt.HELD, held=None)
+    assert cards(operator) == []
+    assert not Attempt.objects.filter(missed_at__isnull=False).exists()
     zoo.client.delete(f"{zoo.base}/secret")
 
 
