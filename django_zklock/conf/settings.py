@@ -190,11 +190,15 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
     if values["acl"] == "creator" and not values.get("auth") and not (tls and tls.cert):
         hint = "Give AUTH, or a TLS CERT."
         problems.add("E007", f'{_at("ACL")} is "creator", but there are no credentials.', hint)
+    locks = _locks(given.get("LOCKS", {}), problems)
+    if values.get("lock_order"):
+        pairs = (map(functools.partial(_template, locks), pair) for pair in values["lock_order"])
+        values["lock_order"] = frozenset(map(tuple, pairs))
     config = Config(
         hosts=url.hosts,
         base=url.chroot + root,
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), problems),
-        locks=_locks(given.get("LOCKS", {}), problems),
+        locks=locks,
         leases=read_leases(given.get("LEASES", {}), _at("LEASES"), problems),
         **{**_query(url, problems), **values},
     )
@@ -231,6 +235,12 @@ def _locks(value: object, problems: Problems) -> Mapping[str, LockOptions]:
     if not all(isinstance(name, str) and name for name in value):
         problems.add("E010", f"{_at('LOCKS')} has a name that is empty or not a str.", _LOCKS_EXAMPLE)
     return MappingProxyType({name: _lock(_at("LOCKS", name), entry, problems) for name, entry in value.items()})
+
+
+def _template(locks: Mapping[str, LockOptions], name: str) -> str:
+    """Return the path template of a lock: that of the entry with this name, else the name itself."""
+    path: str = locks.get(name, NOT_GIVEN).get("path", name)
+    return path
 
 
 def _lock(where: str, entry: object, problems: Problems) -> LockOptions:
@@ -332,6 +342,14 @@ def _links(value: object) -> Mapping[str, str]:
     return MappingProxyType(dict(links))
 
 
+def _lock_order(value: object) -> frozenset[tuple[str, str]] | None:
+    if value in ("warn", "off"):
+        return frozenset() if value == "warn" else None
+    if not isinstance(value, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in value):
+        raise InvalidValue('is neither "warn" nor "off" nor a list of pairs')
+    return frozenset((outer, inner) for outer, inner in value)
+
+
 def _has_plain_fields(text: str) -> bool:
     try:
         fields = list(string.Formatter().parse(text))
@@ -354,6 +372,9 @@ _KEYS: Final = {
     ),
     "TOKEN_KEYS": Row("E011", keys.read_keys, keys.ADVICE),
     **dict.fromkeys(("STRICT", "REAL_IN_TESTS"), Row("E014", boolean, "It is False by default.")),
+    "LOCK_ORDER": Row(
+        "E022", _lock_order, 'For example [("orders/{order}", "stock/{sku}")]: the first is acquired before the second.'
+    ),
     "STACKS": Row("E014", boolean, "It is True by default."),
     "JUTE_MAXBUFFER": Row("E021", _buffer_size, "Give the jute.maxbuffer of the servers, 1048575 by default."),
     "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),

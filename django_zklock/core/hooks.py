@@ -46,6 +46,9 @@ class Events:
     def lost(self, held: HeldLock, reason: str, receipt: Receipt | None) -> None:
         """A lock was lost; on the protocol's thread, once for each grant. The receipt is that of the abort, if any."""
 
+    def order_inverted(self, contender: AnyContender, circle: Any, advice: str) -> None:
+        """This contender closes a circle of `core.locks.order`: locks are acquired in two orders."""
+
     def release_requested(self, grant: Grant, request: ReleaseRequest) -> None:
         """Another session asks the holder to release its lock."""
 

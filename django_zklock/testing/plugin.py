@@ -7,6 +7,9 @@ pytest loads it in every run where this package is installed, so it imports litt
 Without the fixture `zklock`, a test that contacts ZooKeeper fails: it would reach the server in the project's settings.
 The marker `zklock_real` allows this for a test, and the ini option `zklock_real` for all tests. With the ini option
 `zklock_all`, all tests and fixtures have locks on one dev server.
+
+At the end, the run names the locks that its tests acquire in two orders. With `STRICT`, it fails. The marker
+`zklock_order_meant` leaves a test out.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import pytest
 
 from django_zklock.core.zk import process
 from django_zklock.testing import FORBIDDEN
+from django_zklock.testing.order import OrderOfRun, meant
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer
@@ -34,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Forbid connections to the ZooKeeper in the settings until the end of the run."""
     config.addinivalue_line("markers", "zklock_real: let the test contact the ZooKeeper in settings.ZKLOCK.")
+    config.addinivalue_line("markers", "zklock_order_meant: the order in which the test acquires locks is meant.")
+    if not hasattr(config, "workerinput"):  # else a worker of pytest-xdist, and this is of the run
+        config.pluginmanager.register(_Order(config))
     process.forbid(FORBIDDEN)
     config.add_cleanup(lambda: process.forbid(""))
     if config.getini("zklock_real"):
@@ -41,6 +48,28 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(process.disallow)
     elif config.getini("zklock_all"):
         config.pluginmanager.register(AllTests())
+
+
+class _Order:
+    """Names the locks that the tests of the whole run acquire in two orders. With `STRICT`, the run fails."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._order = OrderOfRun()
+        self._inversions: list[str] = []
+        config.add_cleanup(self._order.stop)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Read what all processes have seen."""
+        self._inversions = self._order.inversions()
+        if self._inversions and session.exitstatus == pytest.ExitCode.OK and self._order.fails_run():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Show it."""
+        if self._inversions:
+            terminalreporter.section("Order of the locks")
+            terminalreporter.write_line("\n".join(self._inversions))
 
 
 class AllTests:
@@ -80,7 +109,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     if marked:
         process.allow()
     try:
-        yield
+        with meant() if item.get_closest_marker("zklock_order_meant") else nullcontext():
+            yield
     finally:
         if marked:
             process.disallow()

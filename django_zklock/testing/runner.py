@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import types
 import unittest
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 from django.test.runner import DiscoverRunner
 
 from django_zklock.testing import suite
+from django_zklock.testing.order import OrderOfRun
 
 _run = unittest.TestCase.run
 
@@ -42,6 +44,7 @@ class ZkLockRunner(DiscoverRunner):
 
     def setup_test_environment(self, **kwargs: Any) -> None:
         super().setup_test_environment(**kwargs)
+        self._order = OrderOfRun()
         _start()
 
     def build_suite(self, *args: Any, **kwargs: Any) -> Any:
@@ -50,7 +53,16 @@ class ZkLockRunner(DiscoverRunner):
             tests.init_worker = types.MethodType(functools.partial(_init_worker, init_worker.__func__), tests)
         return tests
 
+    def suite_result(self, suite: Any, result: Any, **kwargs: Any) -> int:
+        """Add the locks that the tests acquire in two orders. With `STRICT`, each counts as a failure."""
+        inversions = self._order.inversions()
+        for inversion in inversions:
+            self.log(inversion, level=logging.WARNING)
+        failed: int = super().suite_result(suite, result, **kwargs)
+        return failed + (len(inversions) if self._order.fails_run() else 0)
+
     def teardown_test_environment(self, **kwargs: Any) -> None:
         unittest.TestCase.run = _run  # type: ignore[method-assign]
         suite.stop()
+        self._order.stop()
         super().teardown_test_environment(**kwargs)

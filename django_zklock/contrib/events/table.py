@@ -18,6 +18,7 @@ from django.db.models import Max, Min, Q, QuerySet, Sum
 from django.utils import timezone
 
 from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
+from django_zklock.core.locks import order
 from django_zklock.core.queue.escaping import printable, shortened
 from django_zklock.core.zk import troubles
 from django_zklock.shared import Shared
@@ -161,7 +162,9 @@ def _waits(event: Deadlocked) -> Iterator[Attempt]:
     for link in event.circle:
         holder, waited = link.holder, event.waited if link.waits_for == event.key else None
         lock = link.waits_for, link.waits_for_template, holder.kind
-        wait = Attempted(Attempt.DEADLOCK, event.at, *lock, work=holder.what, waited=waited)
+        place = order.place_of(link.holds_template, link.waits_for_template)
+        work = f"{holder.what} at {place}" if place else holder.what
+        wait = Attempted(Attempt.DEADLOCK, event.at, *lock, work=work, waited=waited)
         yield _row(wait, host=holder.host, pid=holder.pid, reason=shortened(link.holds, MAX_TEXT))
 
 

@@ -172,6 +172,7 @@ class Metrics:
             (signals.lock_lost, self._on_lost),
             (signals.lock_contended, functools.partial(self._count, self._contended)),
             (signals.lock_deadlocked, functools.partial(self._count, self._deadlocks)),
+            (signals.lock_order_inverted, self._on_order_inverted),
             (signals.lock_failed, self._on_failed),
             (signals.lock_held_long, functools.partial(self._count_hold, self._held_long)),
             (signals.lock_release_requested, functools.partial(self._count_hold, self._release_requests)),
@@ -208,6 +209,7 @@ class Metrics:
         self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
         self._swallowed = counter("aborts_swallowed_total", "Aborts whose interrupt was swallowed by the work.")
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
+        self._orders = counter("lock_order_total", "Orders of locks that can lead to a deadlock.", ())
         self._refused = counter("refused_writes_total", "Fenced writes of holders that were refused.")
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
@@ -351,6 +353,9 @@ class Metrics:
 
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
+
+    def _on_order_inverted(self, **kwargs: object) -> None:
+        self._orders.inc()
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)

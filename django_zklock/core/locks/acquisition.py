@@ -23,6 +23,7 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
+from django_zklock.core.locks import order
 from django_zklock.core.locks.batch import Batch, BatchContender
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
@@ -219,6 +220,10 @@ class Acquisition:
             contender = kind(session, spec, caller, wait, waits=waits)
         self.contenders.append(contender)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
+        # Those of other owners count, too, that wait for this one, as a coroutine does for a thread.
+        if (wait.held is not None or (waits and enclosing_holds.get() is not None)) and spec.adopts is None:
+            before = next((first for first, second in itertools.pairwise(self.specs) if second is spec), None)
+            order.note(contender, self.owner, before)
         return waiter, contender
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:

@@ -31,6 +31,7 @@ EXAMPLES: Final = {
     "limit": ("-- imports", "--reason='the database is slow' -- imports 3"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "serve": ("", "--http 127.0.0.1:8080"),
+    "order": ("order.jsonl", "--mermaid order.jsonl"),
     "doctor": ("--strict --json", "--incident"),
     "devserver": ("", "--port 2182 --data locks.json"),
 }

@@ -1,0 +1,221 @@
+"""
+The order in which owners acquire locks, from template to template: it tells a deadlock before it happens.
+
+If an owner acquires B while it holds A, and another acquires A while it holds B, each can wait for the other. They need
+not meet for this to be known: the two orders are enough. So the kernel of Linux finds deadlocks, too (lockdep).
+
+What a process has seen stays in its memory. Tests collect it in a file; see `django_zklock.testing.order`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from django_zklock.core import hooks
+from django_zklock.core.execution.owner import Owner
+from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks
+from django_zklock.core.locks.refusals import AnyContender
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.log import Logger
+from django_zklock.core.queue.nodes import Kind
+
+logger = Logger("django_zklock.locks")
+
+FILE: Final = "ZKLOCK_LOCK_ORDER"
+"""The environment variable with the path of a file, to which each process adds what it sees. Tests set it."""
+MOST_EDGES: Final = 10_000
+"""Most pairs of templates that a process remembers. Names that are no templates, one for each row, are many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A lock was acquired inside another one."""
+
+    outer: str
+    inner: str
+    """The templates of the two."""
+    place: str
+    """Where the inner one was acquired: a file and a line."""
+    sorted: bool = False
+    """Whether one `zk_locks` acquired both. It sorts them by key, so two of these never wait for each other."""
+
+
+Circle = tuple[Edge, ...]
+"""The last edge has closed it. The others are older, and lead from its `inner` to its `outer`."""
+
+
+class LockOrder:
+    """The edges that were seen, and the circles among them. Any thread adds to it, by single operations."""
+
+    def __init__(self) -> None:
+        self.edges: dict[tuple[str, str], Edge] = {}  # the oldest first
+        self._told: dict[frozenset[tuple[str, str]], object] = {}
+
+    def knows(self, outer: str, inner: str, *, sorted: bool = False) -> bool:
+        """Return whether there is nothing new about this pair. It is cheap."""
+        edge = self.edges.get((outer, inner))
+        if edge is None:
+            return len(self.edges) >= MOST_EDGES
+        return sorted or not edge.sorted
+
+    def add(self, edge: Edge) -> Circle | None:
+        """Add an edge. Return the shortest circle that it closes, unless that was returned before."""
+        self.edges[edge.outer, edge.inner] = edge
+        circle = self._circle(edge)
+        if circle is None:
+            return None
+        pairs = frozenset((each.outer, each.inner) for each in circle)
+        mark = object()
+        return circle if self._told.setdefault(pairs, mark) is mark else None
+
+    def _circle(self, last: Edge) -> Circle | None:
+        """Return the shortest way back from the inner template to the outer one, and this edge."""
+        if last.outer == last.inner:
+            return None if last.sorted else (last,)
+        ways: deque[Circle] = deque(((),))
+        seen = {(last.inner, last.sorted)}
+        while ways:
+            way = ways.popleft()
+            end = way[-1].inner if way else last.inner
+            for edge in list(self.edges.values()):
+                if edge.outer != end:
+                    continue
+                circle = (*way, edge, last)
+                all_sorted = all(each.sorted for each in circle)
+                if edge.inner == last.outer and not all_sorted:
+                    return circle
+                if (edge.inner, all_sorted) not in seen:
+                    seen.add((edge.inner, all_sorted))
+                    ways.append((*way, edge))
+        return None
+
+
+def advice(circle: Circle) -> str:
+    """Return what is wrong, where, and what to do."""
+    last = circle[-1]
+    if last.outer == last.inner:
+        return (
+            f"A lock of {last.inner!r} is acquired inside another one of them, at {last.place}. Two callers with the "
+            "same keys in another order would wait for each other. Acquire them together, by zk_locks(...)."
+        )
+    names = " before ".join(repr(edge.outer) for edge in circle)
+    places = " and ".join(dict.fromkeys(edge.place for edge in circle[:-1]))
+    do = "do" if " and " in places else "does"
+    return (
+        f"Locks are acquired in two orders, so their callers can wait for each other. Always lock {names}: {places} "
+        f"{do}, {last.place} does not. Or acquire them together, by zk_locks(...)."
+    )
+
+
+# --- what this process sees ---------------------------------------------------------------------------------------
+
+seen = LockOrder()
+is_meant = False
+"""Whether the order of locks is meant at the moment, as in a test that is marked so. Then nothing is seen."""
+
+
+def note(contender: AnyContender, owner: Owner, before: LockSpec | None) -> None:
+    """
+    See that an owner wants a lock, and would wait for it. Tell the circles that this closes.
+
+    `before` is the one of the same call that comes just before. Other locks of the owner are those of its open blocks,
+    and of the transactions that keep one. What another thread may release does not count.
+    """
+    spec = contender.spec
+    inner = spec.template or spec.key
+    for held in _held_by(owner):
+        outer = held.grant.template or held.key
+        reads = held.only_reads and spec.kind is Kind.READ
+        if not (seen.knows(outer, inner) or reads or held.key == spec.key):
+            _see(contender, Edge(outer, inner, _place()))
+    outer = "" if before is None else before.template or before.key
+    if outer and not seen.knows(outer, inner, sorted=True):
+        _see(contender, Edge(outer, inner, _place(), sorted=True))
+
+
+def _held_by(owner: Owner) -> Iterator[HeldLock]:
+    """Yield the holds of the open blocks, and of transactions, around the caller."""
+    enclosing = enclosing_holds.get()
+    while enclosing is not None:
+        reference, enclosing = enclosing
+        held = reference()
+        # A coroutine that runs in a thread, or a thread that works for one: the block waits for it. A task that was
+        # begun inside a block may outlive it.
+        if held is not None and not held.is_dropped and (held.owner == owner or held.owner.kind != owner.kind):
+            yield held
+    if hooks.scope.is_open():
+        yield from (held for held in held_locks.all() if held.observer is not None and held.owner == owner)
+
+
+def _see(contender: AnyContender, edge: Edge) -> None:
+    meant = contender.session.options.lock_order
+    if meant is None or (edge.outer, edge.inner) in meant or is_meant:
+        return
+    _write(edge)
+    circle = seen.add(edge)
+    if circle is not None:
+        text = advice(circle)
+        logger.warning("%s", text)
+        hooks.events.order_inverted(contender, circle, text)
+
+
+def place_of(outer: str, inner: str) -> str:
+    """Return where this process has acquired the inner one of these templates inside the outer one; empty: nowhere."""
+    edge = seen.edges.get((outer, inner))
+    return "" if edge is None else edge.place
+
+
+def _place() -> str:
+    """Return where the lock is acquired: the line of the caller, or of the function that has the decorator."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("django_zklock."):
+        locked = frame.f_locals.get("locked")
+        code = getattr(getattr(locked, "function", None), "__code__", None)
+        if code is not None:
+            return _line(code.co_filename, code.co_firstlineno)
+        frame = frame.f_back
+    return _line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _line(path: str, number: int) -> str:
+    folder = os.getcwd() + os.sep
+    return f"{path.removeprefix(folder)}:{number}"
+
+
+# --- the file of a test run ---------------------------------------------------------------------------------------
+
+
+def _write(edge: Edge) -> None:
+    path = os.environ.get(FILE)
+    if path:
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(edge)) + "\n")
+        except OSError as error:
+            logger.warning("the order of locks is not in the file %r: %s", path, error)
+
+
+def read(lines: Iterable[str]) -> tuple[LockOrder, list[Circle]]:
+    """Return the edges that processes wrote to a file, and the circles among them. Raises `ValueError`."""
+    order = LockOrder()
+    circles = []
+    for line in lines:
+        edge = _edge(json.loads(line))
+        if not order.knows(edge.outer, edge.inner, sorted=edge.sorted):
+            circle = order.add(edge)
+            if circle is not None:
+                circles.append(circle)
+    return order, circles
+
+
+def _edge(fields: Any) -> Edge:
+    try:
+        return Edge(**fields)
+    except TypeError as error:
+        raise ValueError(f"{fields!r} is no pair of locks.") from error

@@ -1,0 +1,247 @@
+"""Locks that are acquired in two orders are told before any deadlock, once, with the places and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from support.zoo import Zoo
+
+from django_zklock import Lock, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
+from django_zklock.core.locks import order
+
+
+@pytest.fixture(autouse=True)
+def fresh(zoo: Zoo) -> Iterator[None]:
+    """A process that has seen nothing."""
+    before, order.seen = order.seen, order.LockOrder()
+    yield
+    order.seen = before
+
+
+def stock(sku: object) -> Lock:
+    return zk_lock("stock/{sku}", fields={"sku": sku})
+
+
+def orders(pk: object) -> Lock:
+    return zk_lock("orders/{order}", fields={"order": pk})
+
+
+def line() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def test_two_orders_are_told_with_both_places_and_the_cure(caplog: pytest.LogCaptureFixture) -> None:
+    with orders(1):
+        first = line() + 1
+        with stock("a"):
+            pass
+    assert not caplog.messages
+    with stock("b"):
+        last = line() + 1
+        with orders(2):
+            pass
+    (text,) = caplog.messages
+    place = "tests/contract/locks/test_lock_order.py"
+    assert (
+        f"Always lock 'orders/{{order}}' before 'stock/{{sku}}': {place}:{first} does, {place}:{last} does not" in text
+    )
+
+
+def test_a_circle_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    for pk in range(3):
+        with orders(pk), stock(pk):
+            pass
+        with stock(pk), orders(pk):
+            pass
+    assert len(caplog.messages) == 1
+
+
+def test_a_circle_of_three_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    for outer, inner in [("a", "b"), ("b", "c"), ("c", "a")]:
+        assert not caplog.messages
+        with zk_lock(outer), zk_lock(inner):
+            pass
+    (text,) = caplog.messages
+    assert "Always lock 'a' before 'b' before 'c'" in text
+
+
+def test_the_same_order_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    for pk in range(3):
+        with orders(pk), stock(pk), zk_lock("till"):
+            pass
+        with orders(pk), zk_lock("till"):
+            pass
+    assert not caplog.messages
+
+
+def test_two_keys_of_one_template_are_told_unless_they_are_acquired_together(caplog: pytest.LogCaptureFixture) -> None:
+    with zk_locks("account/{a}", "account/{b}", fields={"a": 1, "b": 2}):
+        pass
+    assert not caplog.messages
+    with stock(1), stock(1), stock(2):
+        pass
+    (text,) = caplog.messages
+    assert "A lock of 'stock/{sku}' is acquired inside another one of them" in text
+
+
+def test_locks_that_are_only_acquired_together_have_no_order(caplog: pytest.LogCaptureFixture) -> None:
+    for tenant in ("x", "a"):  # sorted by key, the two templates come in both orders
+        with zk_locks("{tenant}/a", "m/{row}", fields={"tenant": tenant, "row": 1}):
+            pass
+    assert not caplog.messages
+    with zk_lock("m/{row}", fields={"row": 1}), zk_lock("{tenant}/a", fields={"tenant": "x"}):
+        pass
+    assert len(caplog.messages) == 1  # a single one inside another can meet them
+
+
+def test_a_try_that_does_not_wait_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    with orders(1), stock(1):
+        pass
+    with stock(1):
+        assert zk_lock("orders/{order}", fields={"order": 1}).acquire(timeout=0)
+        zk_lock("orders/{order}", fields={"order": 1}).release()
+        with zk_lock("orders/{order}", fields={"order": 1}, timeout=0):
+            pass
+    assert not caplog.messages
+
+
+def test_readers_below_readers_are_not_told_and_a_writer_is(caplog: pytest.LogCaptureFixture) -> None:
+    with zk_read("a"), zk_read("b"):
+        pass
+    with zk_read("b"), zk_read("a"):
+        pass
+    assert not caplog.messages
+    with zk_read("a"), zk_lock("b"):
+        pass
+    with zk_read("b"), zk_lock("a"):
+        pass
+    assert len(caplog.messages) == 1
+
+
+def test_a_hold_that_another_thread_may_release_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    with orders(1), stock(1):
+        pass
+    held = zk_lock("stock/{sku}", fields={"sku": 1})
+    held.acquire()
+    with orders(1):
+        pass
+    held.release()
+    assert not caplog.messages
+
+
+def test_a_lock_that_was_released_in_its_block_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    with orders(1), stock(1):
+        pass
+    with stock(1) as hold:
+        hold.release()
+        with orders(1):
+            pass
+    assert not caplog.messages
+
+
+def test_orders_of_two_threads_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    def run(outer: str, inner: str) -> None:
+        with zk_lock(outer), zk_lock(inner):
+            pass
+
+    for outer, inner in [("a", "b"), ("b", "a")]:
+        with ThreadPoolExecutor(1) as pool:  # one after the other: no deadlock happens
+            pool.submit(run, outer, inner).result()
+    assert len(caplog.messages) == 1
+
+
+def test_an_order_is_seen_across_coroutines_and_the_threads_that_work_for_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def inner() -> None:
+        with zk_lock("b"):
+            pass
+
+    async def run() -> None:
+        async with zk_lock("a"):
+            await sync_to_async(inner)()
+        async with zk_lock("b"), zk_lock("a"):
+            pass
+
+    asyncio.run(run())
+    (text,) = caplog.messages
+    assert "Always lock 'a' before 'b'" in text
+
+
+def test_a_task_that_may_outlive_a_block_is_not_inside_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def inner() -> None:
+        async with zk_lock("b"):
+            pass
+
+    async def run() -> None:
+        async with zk_lock("a"):
+            task = asyncio.create_task(inner())
+            await asyncio.sleep(0.1)
+        await task
+        async with zk_lock("b"), zk_lock("a"):
+            pass
+
+    asyncio.run(run())
+    assert not caplog.messages
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lock_that_a_transaction_keeps_is_still_held(caplog: pytest.LogCaptureFixture) -> None:
+    with transaction.atomic():
+        with zk_lock("a", release_on="commit"):
+            pass
+        with zk_lock("b", release_on="commit"):
+            pass
+    with zk_lock("b"), zk_lock("a"):
+        pass
+    assert len(caplog.messages) == 1
+
+
+def test_blocks_of_an_exit_stack_and_permits_have_an_order(caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(zk_semaphore("a", 2))
+        stack.enter_context(zk_lock("b"))
+    with zk_lock("b"), zk_semaphore("a", 2):
+        pass
+    assert len(caplog.messages) == 1
+
+
+def test_the_place_of_a_decorated_function_is_its_definition(caplog: pytest.LogCaptureFixture) -> None:
+    first = line() + 2
+
+    @zk_locked("b")
+    def inner() -> None:
+        pass
+
+    with zk_lock("a"):
+        inner()
+    with zk_lock("b"), zk_lock("a"):
+        pass
+    (text,) = caplog.messages
+    assert f"test_lock_order.py:{first} does" in text
+
+
+def test_an_order_that_is_meant_is_not_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    locks = {"till": {"path": "tills/{till}"}}
+    with zoo.configured(LOCKS=locks, LOCK_ORDER=[("till", "stock/{sku}")]):
+        with stock(1), zk_lock("till", fields={"till": 1}):
+            pass
+        with zk_lock("till", fields={"till": 1}), stock(1):
+            pass
+    assert not caplog.messages
+
+
+def test_it_can_be_turned_off(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    with zoo.configured(LOCK_ORDER="off"):
+        with stock(1), orders(1):
+            pass
+        with orders(1), stock(1):
+            pass
+    assert not caplog.messages
