@@ -53,16 +53,16 @@ class ZkLockRunner(DiscoverRunner):
             tests.init_worker = types.MethodType(functools.partial(_init_worker, init_worker.__func__), tests)
         return tests
 
-    def suite_result(self, suite: Any, result: Any, **kwargs: Any) -> int:
-        """Add the locks that the tests acquire in two orders. With `STRICT`, each counts as a failure."""
-        inversions = self._order.inversions()
-        for inversion in inversions:
-            self.log(inversion, level=logging.WARNING)
-        failed: int = super().suite_result(suite, result, **kwargs)
-        return failed + (len(inversions) if self._order.fails_run() else 0)
-
     def teardown_test_environment(self, **kwargs: Any) -> None:
         unittest.TestCase.run = _run  # type: ignore[method-assign]
         suite.stop()
+        self._inversions = self._order.inversions()
         self._order.stop()
         super().teardown_test_environment(**kwargs)
+
+    def suite_result(self, suite: Any, result: Any, **kwargs: Any) -> int:
+        """Add the locks that the tests acquire in two orders. With `STRICT`, each counts as a failure."""
+        for inversion in self._inversions:
+            self.log(inversion, level=logging.WARNING)
+        failed: int = super().suite_result(suite, result, **kwargs)
+        return failed + (len(self._inversions) if self._order.fails_run() else 0)

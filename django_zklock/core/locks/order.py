@@ -15,15 +15,19 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core import hooks
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks
-from django_zklock.core.locks.refusals import AnyContender
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.nodes import Kind
+
+if TYPE_CHECKING:
+    from django_zklock.core.locks.refusals import AnyContender  # it imports kazoo
 
 logger = Logger("django_zklock.locks")
 
@@ -78,22 +82,22 @@ class LockOrder:
         """Return the shortest way back from the inner template to the outer one, and this edge."""
         if last.outer == last.inner:
             return None if last.sorted else (last,)
-        ways: deque[Circle] = deque(((),))
-        seen = {(last.inner, last.sorted)}
+        ways: deque[Circle] = deque(((last,),))
+        seen = set()
         while ways:
             way = ways.popleft()
-            end = way[-1].inner if way else last.inner
-            for edge in list(self.edges.values()):
-                if edge.outer != end:
-                    continue
-                circle = (*way, edge, last)
-                all_sorted = all(each.sorted for each in circle)
+            for edge in self._inside(way[-1].inner):
+                longer = (*way, edge)
+                all_sorted = all(each.sorted for each in longer)
                 if edge.inner == last.outer and not all_sorted:
-                    return circle
+                    return (*longer[1:], last)
                 if (edge.inner, all_sorted) not in seen:
                     seen.add((edge.inner, all_sorted))
-                    ways.append((*way, edge))
+                    ways.append(longer)
         return None
+
+    def _inside(self, outer: str) -> list[Edge]:
+        return [edge for edge in list(self.edges.values()) if edge.outer == outer]
 
 
 def advice(circle: Circle) -> str:
@@ -108,8 +112,8 @@ def advice(circle: Circle) -> str:
     places = " and ".join(dict.fromkeys(edge.place for edge in circle[:-1]))
     do = "do" if " and " in places else "does"
     return (
-        f"Locks are acquired in two orders, so their callers can wait for each other. Always lock {names}: {places} "
-        f"{do}, {last.place} does not. Or acquire them together, by zk_locks(...)."
+        f"Two callers can wait for each other. Always lock {names}: {places} {do}, {last.place} does not. Or acquire "
+        "them together, by zk_locks(...)."
     )
 
 
@@ -128,15 +132,17 @@ def note(contender: AnyContender, owner: Owner, before: LockSpec | None) -> None
     and of the transactions that keep one. What another thread may release does not count.
     """
     spec = contender.spec
-    inner = spec.template or spec.key
+    inner = _name(spec)
     for held in _held_by(owner):
-        outer = held.grant.template or held.key
-        reads = held.only_reads and spec.kind is Kind.READ
-        if not (seen.knows(outer, inner) or reads or held.key == spec.key):
-            _see(contender, Edge(outer, inner, _place()))
-    outer = "" if before is None else before.template or before.key
-    if outer and not seen.knows(outer, inner, sorted=True):
-        _see(contender, Edge(outer, inner, _place(), sorted=True))
+        both_read = held.only_reads and spec.kind is Kind.READ
+        if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
+            _see(contender, Edge(_name(held.grant), inner, _place()))
+    if before is not None and not seen.knows(_name(before), inner, sorted=True):
+        _see(contender, Edge(_name(before), inner, _place(), sorted=True))
+
+
+def _name(lock: QueueSpec | Grant) -> str:
+    return lock.template or lock.key
 
 
 def _held_by(owner: Owner) -> Iterator[HeldLock]:
@@ -145,8 +151,8 @@ def _held_by(owner: Owner) -> Iterator[HeldLock]:
     while enclosing is not None:
         reference, enclosing = enclosing
         held = reference()
-        # A coroutine that runs in a thread, or a thread that works for one: the block waits for it. A task that was
-        # begun inside a block may outlive it.
+        # A thread that works for a coroutine, or a coroutine that runs in a thread: the block waits for it. A task that
+        # was begun inside a block may outlive it.
         if held is not None and not held.is_dropped and (held.owner == owner or held.owner.kind != owner.kind):
             yield held
     if hooks.scope.is_open():
@@ -161,7 +167,7 @@ def _see(contender: AnyContender, edge: Edge) -> None:
     circle = seen.add(edge)
     if circle is not None:
         text = advice(circle)
-        logger.warning("%s", text)
+        logger.warning("locks are acquired in two orders: %s", text)
         hooks.events.order_inverted(contender, circle, text)
 
 

@@ -18,8 +18,9 @@ from django_zklock.core.locks import order
 
 
 @pytest.fixture(autouse=True)
-def fresh(zoo: Zoo) -> Iterator[None]:
-    """A process that has seen nothing."""
+def fresh(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has seen nothing, and tells the run nothing: the orders here are meant."""
+    monkeypatch.delenv(order.FILE, raising=False)
     before, order.seen = order.seen, order.LockOrder()
     yield
     order.seen = before
