@@ -162,8 +162,8 @@ def _waits(event: Deadlocked) -> Iterator[Attempt]:
     for link in event.circle:
         holder, waited = link.holder, event.waited if link.waits_for == event.key else None
         lock = link.waits_for, link.waits_for_template, holder.kind
-        place = order.place_of(link.holds_template, link.waits_for_template)
-        work = f"{holder.what} at {place}" if place else holder.what
+        location = order.location_of(link.holds_template, link.waits_for_template)
+        work = f"{holder.what} at {location}" if location else holder.what
         wait = Attempted(Attempt.DEADLOCK, event.at, *lock, work=work, waited=waited)
         yield _row(wait, host=holder.host, pid=holder.pid, reason=shortened(link.holds, MAX_TEXT))
 

@@ -9,6 +9,7 @@ What a process has seen stays in its memory. Tests collect it in a file; see `dj
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -44,7 +45,7 @@ class Edge:
     outer: str
     inner: str
     """The templates of the two."""
-    place: str
+    location: str
     """Where the inner one was acquired: a file and a line."""
     sorted: bool = False
     """Whether one `zk_locks` acquired both. It sorts them by key, so two of these never wait for each other."""
@@ -59,7 +60,7 @@ class LockOrder:
 
     def __init__(self) -> None:
         self.edges: dict[tuple[str, str], Edge] = {}  # the oldest first
-        self._told: dict[frozenset[tuple[str, str]], object] = {}
+        self._reported: dict[frozenset[tuple[str, str]], object] = {}
 
     def knows(self, outer: str, inner: str, *, sorted: bool = False) -> bool:
         """Return whether there is nothing new about this pair. It is cheap."""
@@ -74,9 +75,9 @@ class LockOrder:
         circle = self._circle(edge)
         if circle is None:
             return None
-        pairs = frozenset((each.outer, each.inner) for each in circle)
+        pairs = frozenset((edge.outer, edge.inner) for edge in circle)
         mark = object()
-        return circle if self._told.setdefault(pairs, mark) is mark else None
+        return circle if self._reported.setdefault(pairs, mark) is mark else None
 
     def _circle(self, last: Edge) -> Circle | None:
         """Return the shortest way back from the inner template to the outer one, and this edge."""
@@ -88,7 +89,7 @@ class LockOrder:
             way = ways.popleft()
             for edge in self._inside(way[-1].inner):
                 longer = (*way, edge)
-                all_sorted = all(each.sorted for each in longer)
+                all_sorted = all(edge.sorted for edge in longer)
                 if edge.inner == last.outer and not all_sorted:
                     return (*longer[1:], last)
                 if (edge.inner, all_sorted) not in seen:
@@ -105,15 +106,15 @@ def advice(circle: Circle) -> str:
     last = circle[-1]
     if last.outer == last.inner:
         return (
-            f"A lock of {last.inner!r} is acquired inside another one of them, at {last.place}. Two callers with the "
-            "same keys in another order would wait for each other. Acquire them together, by zk_locks(...)."
+            f"A lock of {last.inner!r} is acquired inside another one of them, at {last.location}. Two callers with "
+            "the same keys in another order would wait for each other. Acquire them together, by zk_locks(...)."
         )
     names = " before ".join(repr(edge.outer) for edge in circle)
-    places = " and ".join(dict.fromkeys(edge.place for edge in circle[:-1]))
-    do = "do" if " and " in places else "does"
+    older = list(dict.fromkeys(edge.location for edge in circle[:-1]))
+    do = "do" if older[1:] else "does"
     return (
-        f"Two callers can wait for each other. Always lock {names}: {places} {do}, {last.place} does not. Or acquire "
-        "them together, by zk_locks(...)."
+        f"Two callers can wait for each other. Always lock {names}: {' and '.join(older)} {do}, {last.location} does "
+        "not. Or acquire them together, by zk_locks(...)."
     )
 
 
@@ -136,9 +137,9 @@ def note(contender: AnyContender, owner: Owner, before: LockSpec | None) -> None
     for held in _held_by(owner):
         both_read = held.only_reads and spec.kind is Kind.READ
         if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
-            _see(contender, Edge(_name(held.grant), inner, _place()))
+            _see(contender, Edge(_name(held.grant), inner, _location()))
     if before is not None and not seen.knows(_name(before), inner, sorted=True):
-        _see(contender, Edge(_name(before), inner, _place(), sorted=True))
+        _see(contender, Edge(_name(before), inner, _location(), sorted=True))
 
 
 def _name(lock: QueueSpec | Grant) -> str:
@@ -171,13 +172,13 @@ def _see(contender: AnyContender, edge: Edge) -> None:
         hooks.events.order_inverted(contender, circle, text)
 
 
-def place_of(outer: str, inner: str) -> str:
+def location_of(outer: str, inner: str) -> str:
     """Return where this process has acquired the inner one of these templates inside the outer one; empty: nowhere."""
     edge = seen.edges.get((outer, inner))
-    return "" if edge is None else edge.place
+    return "" if edge is None else edge.location
 
 
-def _place() -> str:
+def _location() -> str:
     """Return where the lock is acquired: the line of the caller, or of the function that has the decorator."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("django_zklock."):
@@ -190,8 +191,9 @@ def _place() -> str:
 
 
 def _line(path: str, number: int) -> str:
-    folder = os.getcwd() + os.sep
-    return f"{path.removeprefix(folder)}:{number}"
+    with contextlib.suppress(OSError):  # the current folder was deleted
+        path = path.removeprefix(os.getcwd() + os.sep)
+    return f"{path}:{number}"
 
 
 # --- the file of a test run ---------------------------------------------------------------------------------------

@@ -35,15 +35,19 @@ def run(out: Output, options: argparse.Namespace) -> None:
 def _text(seen: LockOrder) -> list[str]:
     if not seen.edges:
         return ["No lock was acquired inside another one."]
-    return [f"{edge.outer} before {edge.inner}: {edge.place}" for edge in seen.edges.values()]
+    return [f"{edge.outer} before {edge.inner}: {edge.location}" for edge in seen.edges.values()]
 
 
 def _mermaid(seen: LockOrder) -> list[str]:
     names = dict.fromkeys(name for pair in seen.edges for name in pair)
     ids = {name: f"lock{number}" for number, name in enumerate(names)}
     boxes = [f'    {id}["{_escaped(name)}"]' for name, id in ids.items()]
-    arrows = [f'    {ids[edge.outer]} -->|"{_escaped(edge.place)}"| {ids[edge.inner]}' for edge in seen.edges.values()]
+    arrows = [_arrow(ids[edge.outer], edge.location, ids[edge.inner]) for edge in seen.edges.values()]
     return ["flowchart LR", *boxes, *arrows]
+
+
+def _arrow(outer: str, text: str, inner: str) -> str:
+    return f'    {outer} -->|"{_escaped(text)}"| {inner}'
 
 
 def _escaped(text: str) -> str:

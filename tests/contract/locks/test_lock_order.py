@@ -49,10 +49,8 @@ def test_two_orders_are_told_with_both_places_and_the_cure(caplog: pytest.LogCap
         with orders(2):
             pass
     (text,) = caplog.messages
-    place = "tests/contract/locks/test_lock_order.py"
-    assert (
-        f"Always lock 'orders/{{order}}' before 'stock/{{sku}}': {place}:{first} does, {place}:{last} does not" in text
-    )
+    file = "tests/contract/locks/test_lock_order.py"
+    assert f"Always lock 'orders/{{order}}' before 'stock/{{sku}}': {file}:{first} does, {file}:{last} does not" in text
 
 
 def test_a_circle_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
