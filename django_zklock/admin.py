@@ -7,23 +7,50 @@ For a theme with its own `ModelAdmin`, call `admin.site.unregister(Lock)` and re
 
 from __future__ import annotations
 
-from django.contrib import admin
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from django_zklock.dashboard import frame
-from django_zklock.dashboard.lock_admin import LockAdminMixin
+from django.contrib import admin
+from django.utils.functional import lazy
+
 from django_zklock.models import Lock
+
+if TYPE_CHECKING:
+    from django_zklock.dashboard.lock_admin import LockAdmin, LockAdminMixin
 
 __all__ = ["LockAdmin", "LockAdminMixin"]
 
+DASHBOARD = "django_zklock.dashboard"
+
+
+def _plural_name() -> str:
+    return str(import_module(f"{DASHBOARD}.frame").plural_name)
+
 
 # Migrations see the name in the class, and the index of the admin this one, which may have a count.
-Lock._meta.verbose_name_plural = frame.plural_name
+Lock._meta.verbose_name_plural = lazy(_plural_name, str)()
 
 
 @admin.register(Lock)
-class LockAdmin(LockAdminMixin, admin.ModelAdmin):  # type: ignore[misc,type-arg]
-    """The locks, in Django's own admin."""
+class LazyLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Becomes a `LockAdmin` when Django asks for its pages or checks it, as most processes never do."""
 
-    actions_on_top = False  # the locks come first
-    actions_on_bottom = True
-    change_list_template = "admin/zklock/lock/compact_list.html"
+    def _become_complete(self) -> None:
+        self.__class__ = import_module(f"{DASHBOARD}.lock_admin").LockAdmin
+        self.__init__(self.model, self.admin_site)  # type: ignore[misc]
+
+    def get_urls(self) -> list[Any]:
+        self._become_complete()
+        return self.get_urls()
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        self._become_complete()
+        return self.check(**kwargs)
+
+
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{DASHBOARD}.lock_admin"), name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,24 +16,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock import conf
-from django_zklock.checks import (
-    check_access,
-    check_decorators,
-    check_root,
-    check_semaphores,
-    check_session_timeout,
-    check_settings,
-    check_tls_files,
-    check_transport,
-    check_views,
-)
 from django_zklock.contrib import celery
 from django_zklock.core.zk import process
-from django_zklock.core.zk.options import SessionOptions
-from django_zklock.testing import FORBIDDEN
 
 if TYPE_CHECKING:
+    from django_zklock.core.zk.options import SessionOptions
     from django_zklock.locks.hold import Hold
 
 
@@ -53,19 +42,11 @@ class ZkLockConfig(AppConfig):
 
         This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        always = (
-            check_settings,
-            check_session_timeout,
-            check_semaphores,
-            check_views,
-            check_decorators,
-            check_tls_files,
-        )
-        for check in always:
-            checks.register(check, "zklock")
-        checks.register(check_transport, "zklock", checks.Tags.security, deploy=True)
-        checks.register(check_access, "zklock", checks.Tags.security, deploy=True)
-        checks.register(check_root, "zklock", deploy=True)
+        for name in ("settings", "session_timeout", "semaphores", "views", "decorators", "tls_files"):
+            checks.register(_check(name), "zklock")
+        for name in ("transport", "access"):
+            checks.register(_check(name), "zklock", checks.Tags.security, deploy=True)
+        checks.register(_check("root"), "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         celery.register()
         if "django_tasks_database" in apps.app_configs:
@@ -87,9 +68,22 @@ class ZkLockConfig(AppConfig):
         return signing.sign(hold, until)
 
 
+def _check(name: str) -> Callable[..., list[checks.CheckMessage]]:
+    """Return a system check, which imports its module when it is called: servers call none at their start."""
+
+    def check(**kwargs: Any) -> list[checks.CheckMessage]:
+        messages: list[checks.CheckMessage] = getattr(import_module("django_zklock.checks"), f"check_{name}")(**kwargs)
+        return messages
+
+    return check
+
+
 def session_options() -> SessionOptions:
     """Return the options of the session. Raises `ImproperlyConfigured`, and in forbidden tests `RuntimeError`."""
+    from django_zklock import conf  # noqa: PLC0415
+    from django_zklock.core.zk.options import SessionOptions  # noqa: PLC0415
     from django_zklock.locks import lock  # noqa: F401, PLC0415 - connects the core with Django; it imports kazoo
+    from django_zklock.testing import FORBIDDEN  # noqa: PLC0415
 
     config = conf.current()
     # Only a test run imports this module. `setup_test_environment` sets the attribute.
@@ -101,6 +95,8 @@ def session_options() -> SessionOptions:
 
 def on_setting_changed(*, setting: str, **kwargs: Any) -> None:
     """Drop the configuration when a test changes `settings.ZKLOCK`, and the session if its options change, too."""
+    from django_zklock import conf  # noqa: PLC0415 - this is for tests
+
     if setting == "ZKLOCK":
         conf.forget()
         with suppress(ImproperlyConfigured, RuntimeError):

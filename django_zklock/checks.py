@@ -23,7 +23,7 @@ from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import over_defaults
 from django_zklock.core.zk.options import TlsProblem
-from django_zklock.decorators import context as contexts
+from django_zklock.decorators import library
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.http.requests import atomic_databases, opted_out
 from django_zklock.names.template import Template
@@ -191,7 +191,7 @@ def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
     if conf.setting("ROOT_URLCONF") and atomic_databases():
         functions += (view for view in _views(get_resolver().url_patterns) if _locked(view) is None)
     with suppress(Exception):  # a task that cannot be made, which its first use reports
-        functions += contexts.library.functions()
+        functions += library.current.functions()
     for text in sorted({text for function in functions for text in _hidden(function)}):
         yield checks.Warning(
             text,

@@ -218,3 +218,11 @@ def _text_of(lock: Lock) -> str:
     for holder in lock.info.holders:
         texts += [formatting.process_of(holder), formatting.work_of(holder), holder.guid, *holder.about.values()]
     return " ".join(texts).casefold()
+
+
+class LockAdmin(LockAdminMixin, admin.ModelAdmin):  # type: ignore[misc,type-arg]
+    """The locks, in Django's own admin."""
+
+    actions_on_top = False  # the locks come first
+    actions_on_bottom = True
+    change_list_template = "admin/zklock/lock/compact_list.html"

@@ -2,14 +2,12 @@
 The context of a call of a decorated function: a task, or any other code.
 
 The context has the lock of the call and defaults for its options. It decides what the call returns without the
-lock, or after its loss. Django imports this module at its start, so it imports neither kazoo nor a library for tasks.
+lock, or after its loss. The checks import this module, so it imports neither kazoo nor a library for tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from django_zklock.conf.arguments import FunctionPolicy
 from django_zklock.conf.options import NOT_GIVEN, LockOptions
@@ -84,56 +82,3 @@ class FunctionContext:
         if self.options["on_conflict"] == "raise" or not isinstance(error, LockNotAcquired):
             raise error
         return self.options.get("skip_value")
-
-
-# --- tasks --------------------------------------------------------------------------------------------------------
-
-
-class TaskLibrary:
-    """
-    A library whose workers call decorated functions. This one has no workers; `contrib.celery` overrides its methods.
-
-    A process may import Celery at any time, or never.
-    """
-
-    def connect(self, *, unique: bool) -> None:
-        """
-        Connect to the library if the process has imported it; repeating it is harmless.
-
-        With `unique`, some functions have the option `unique`, which needs the library.
-        """
-
-    def context_of(self, wrapper: Callable[..., Any]) -> FunctionContext | None:
-        """Return the context of a call of the decorated function `wrapper`; None if no worker makes this call."""
-        return None
-
-    def functions(self) -> Iterable[Callable[..., Any]]:
-        """Return the functions that calls of the library's tasks go through."""
-        return ()
-
-
-CELERY: Final = "django_zklock.contrib.celery"
-NONE: Final = TaskLibrary()
-library = NONE
-"""The library of this process. `register_library` writes it."""
-_unique = False  # True as soon as a function has the option `unique`
-
-
-def register_library(registered: TaskLibrary) -> None:
-    """Support a task library. It is connected now if the process uses it, else as soon as a function is decorated."""
-    global library
-    library = registered
-    library.connect(unique=_unique)
-
-
-def connect_library(*, unique: bool) -> None:
-    """
-    Connect to the task library. The decorator calls this for each function.
-
-    A unique task does not wait for Django to start: a program without `django.setup()` would send all duplicates.
-    """
-    global _unique
-    _unique = _unique or unique
-    if unique and library is NONE:
-        import_module(CELERY).register()  # a higher layer
-    library.connect(unique=_unique)

@@ -37,7 +37,7 @@ from django_zklock.conf.arguments import (
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
 from django_zklock.conf.spelling import frames_of_package
-from django_zklock.decorators import context as contexts
+from django_zklock.decorators import library
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.decorators.validation import (
     check_function,
@@ -149,7 +149,7 @@ def zk_locked(
         function = function_to_lock(name, args, kwargs)
         check_function(function, options)
         locked = LockedFunction(name, options, function)
-        contexts.connect_library(unique=options.get("unique") is not None)
+        library.connect(unique=options.get("unique") is not None)
         return locked.wrapper
 
     return decorate
@@ -211,7 +211,7 @@ class LockedFunction:
         """Complete the context of one call; without one, that of the caller. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
         options = self._resolve(binding)
-        context = context or contexts.library.context_of(self.wrapper)
+        context = context or library.current.context_of(self.wrapper)
         if context is None:
             self._check_options_of_tasks()
             request = requests.find_request(args)
@@ -235,7 +235,7 @@ class LockedFunction:
 
     def _check_options_of_tasks(self) -> None:
         """Raise `ImproperlyConfigured` if options have no effect, because no task is known to call this function."""
-        if self._of_tasks and self.wrapper not in contexts.library.functions():
+        if self._of_tasks and self.wrapper not in library.current.functions():
             raise ImproperlyConfigured(
                 f"{self.name} has {' and '.join(self._of_tasks)} in its @zk_locked, which only has an effect on the "
                 "function of a Celery task, and no task is known that calls this function. A decorator between it and "

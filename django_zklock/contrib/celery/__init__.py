@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock.core.protocol import releases
-from django_zklock.decorators.context import TaskLibrary, register_library
-from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.core import tellers
+from django_zklock.decorators import library
+from django_zklock.decorators.library import TaskLibrary
 
 if TYPE_CHECKING:
     from celery import Task
@@ -46,6 +46,8 @@ def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> OperatorHold |
         UnreadableQueue: another program has written to the reservations of this key.
 
     """
+    from django_zklock.locks.arguments import check_no_running_loop  # noqa: PLC0415 - not at the start of Django
+
     check_no_running_loop("queued", "await sync_to_async(queued)(...)")
     lifecycle = import_module(f"{__name__}.unique.lifecycle")
     hold: OperatorHold | None = lifecycle.reservation_of(task, args, kwargs)
@@ -83,8 +85,8 @@ class CeleryLibrary(TaskLibrary):
 
 def register() -> None:
     """Let the decorator support Celery, and let messages wait for releases; repeating it is harmless."""
-    register_library(CeleryLibrary())
-    releases.connect_when_imported("celery", _connect_publishing)
+    library.register(CeleryLibrary())
+    tellers.connect_when_imported("celery", _connect_publishing)
 
 
 def _connect_publishing() -> None:

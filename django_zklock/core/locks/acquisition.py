@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from django_zklock.core import clock, hooks
+from django_zklock.core import clock, hooks, tellers
 from django_zklock.core.errors import LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
@@ -30,7 +30,6 @@ from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosi
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
-from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.adoption import Adopter
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
@@ -307,7 +306,7 @@ class Acquisition:
     def end_block(self, error: BaseException | None) -> tuple[BaseException | None, list[HeldLock]]:
         """End the block, if there is one, and release. Return the error to raise, and the holds to wait for, if any."""
         holds = self.holds.copy()
-        releases.connect_tellers()
+        tellers.connect()
         if self.block is not None:
             error = self.block.close(error)
         self.release()

@@ -7,7 +7,6 @@ that: they may want the same lock, and find it free then.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -73,26 +72,6 @@ def wait(**kwargs: object) -> bool:
     if _under_way:
         fork.notice()
     return not _under_way or run(ended(ThreadWaiter))
-
-
-_tellers: Final[dict[str, Callable[[], object]]] = {}
-
-
-def connect_when_imported(module: str, connect: Callable[[], object]) -> None:
-    """Call `connect` at the end of a block, as soon as the process has imported a module that may tell others."""
-    _tellers[module] = connect
-
-
-def connect_tellers() -> None:
-    """Make the calls whose modules were imported; again at the next block if one fails."""
-    for module, connect in list(_tellers.items()):
-        if module in sys.modules:
-            try:
-                connect()
-            except Exception:
-                logger.exception("what %s tells does not wait for releases yet", module)
-            else:
-                _tellers.pop(module, None)
 
 
 def _forget() -> None:

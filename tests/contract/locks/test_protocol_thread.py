@@ -45,7 +45,7 @@ ANYWHERE = {
     # A reader of a queue is made, started and stopped.
     "story.py": {"__init__", "start", "stop"},
     # The end of a block looks for modules that tell others.
-    "releases.py": {"connect_tellers"},
+    "tellers.py": {"connect"},
     # A description is a value.
     "contender_info.py": {
         "__str__",
