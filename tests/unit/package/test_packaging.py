@@ -112,6 +112,22 @@ print([name for name in ("kazoo", "django_zklock.core.protocol.contender", "cele
     assert started.splitlines() == ["[]", "System check identified no issues (4 silenced).", "[]"]
 
 
+def test_the_start_of_django_with_the_admin_imports_little() -> None:
+    apps = [f"django.contrib.{app}" for app in ("admin", "auth", "contenttypes", "messages", "sessions")]
+    without, loaded = (
+        python(f"""
+import sys
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS={installed}, ZKLOCK={{"URL": "zk://h"}})
+django.setup()
+print(*sys.modules)
+""").split()
+        for installed in (apps, [*apps, "django_zklock"])
+    )
+    assert len(set(loaded) - set(without)) <= 30, sorted(set(loaded) - set(without))
+
+
 def test_a_missing_name_is_an_error_that_says_what_to_import() -> None:
     with pytest.raises(AttributeError, match="no attribute 'zk_lokced'"):
         _ = django_zklock.zk_lokced  # type: ignore[attr-defined]
