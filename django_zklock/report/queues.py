@@ -86,7 +86,8 @@ class Crowded(Incident):
     """
     50 callers wait, or 10 and ten times as many as usual, or the first for a minute and three times as long as usual.
 
-    No other card names the lock: each holder has it for a short time only.
+    Of the callers of one process, 32 count: the others wait inside it. No other card names the lock: each holder has it
+    for a short time only.
     """
 
     cause = "crowded"
