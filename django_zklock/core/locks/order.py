@@ -34,7 +34,7 @@ logger = Logger("django_zklock.locks")
 
 FILE: Final = "ZKLOCK_LOCK_ORDER"
 """The environment variable with the path of a file, to which each process adds what it sees. Tests set it."""
-MOST_EDGES: Final = 10_000
+MOST_EDGES: Final = 1000
 """Most pairs of templates that a process remembers. Names that are no templates, one for each row, are many."""
 
 
@@ -60,6 +60,7 @@ class LockOrder:
 
     def __init__(self) -> None:
         self.edges: dict[tuple[str, str], Edge] = {}  # the oldest first
+        self._inside: dict[str, dict[str, Edge]] = {}  # the same, by the outer template and the inner one
         self._reported: dict[frozenset[tuple[str, str]], object] = {}
 
     def knows(self, outer: str, inner: str, *, sorted: bool = False) -> bool:
@@ -72,6 +73,7 @@ class LockOrder:
     def add(self, edge: Edge) -> Circle | None:
         """Add an edge. Return the shortest circle that it closes, unless that was returned before."""
         self.edges[edge.outer, edge.inner] = edge
+        self._inside.setdefault(edge.outer, {})[edge.inner] = edge
         circle = self._circle(edge)
         if circle is None:
             return None
@@ -87,7 +89,7 @@ class LockOrder:
         seen = set()
         while ways:
             way = ways.popleft()
-            for edge in self._inside(way[-1].inner):
+            for edge in list(self._inside.get(way[-1].inner, {}).values()):
                 longer = (*way, edge)
                 all_sorted = all(edge.sorted for edge in longer)
                 if edge.inner == last.outer and not all_sorted:
@@ -96,9 +98,6 @@ class LockOrder:
                     seen.add((edge.inner, all_sorted))
                     ways.append(longer)
         return None
-
-    def _inside(self, outer: str) -> list[Edge]:
-        return [edge for edge in list(self.edges.values()) if edge.outer == outer]
 
 
 def advice(circle: Circle) -> str:

@@ -244,3 +244,21 @@ def test_it_can_be_turned_off(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> Non
         with orders(1), stock(1):
             pass
     assert not caplog.messages
+
+
+def test_names_that_are_no_templates_are_not_remembered_without_limit() -> None:
+    with zk_lock("outer"):
+        for number in range(order.MOST_EDGES + 5):
+            order.seen.add(order.Edge("outer", f"row/{number}", "here:1"))
+        with zk_lock("one/more"):
+            pass
+    assert ("outer", "one/more") not in order.seen.edges
+
+
+def test_a_lock_that_lingers_has_an_order(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        with zk_lock("a", linger=5), zk_lock("b", linger=5):
+            pass
+    with zk_lock("b", linger=5), zk_lock("a", linger=5):
+        pass
+    assert len(caplog.messages) == 1
