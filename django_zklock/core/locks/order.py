@@ -136,9 +136,9 @@ def note(contender: AnyContender, owner: Owner, before: LockSpec | None) -> None
     for held in _held_by(owner):
         both_read = held.only_reads and spec.kind is Kind.READ
         if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
-            _see(contender, Edge(_name(held.grant), inner, _location()))
+            _see(contender, Edge(_name(held.grant), inner, _location(contender)))
     if before is not None and not seen.knows(_name(before), inner, sorted=True):
-        _see(contender, Edge(_name(before), inner, _location(), sorted=True))
+        _see(contender, Edge(_name(before), inner, _location(contender), sorted=True))
 
 
 def _name(lock: QueueSpec | Grant) -> str:
@@ -177,7 +177,7 @@ def location_of(outer: str, inner: str) -> str:
     return "" if edge is None else edge.location
 
 
-def _location() -> str:
+def _location(contender: AnyContender) -> str:
     """Return where the lock is acquired: the line of the caller, or of the function that has the decorator."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("django_zklock."):
@@ -186,6 +186,8 @@ def _location() -> str:
         if code is not None:
             return _line(code.co_filename, code.co_firstlineno)
         frame = frame.f_back
+    if frame.f_globals.get("__name__") == "threading":  # a thread of this package, which acquires for a message
+        return str(contender.caller.what)
     return _line(frame.f_code.co_filename, frame.f_lineno)
 
 
