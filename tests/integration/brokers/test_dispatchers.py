@@ -62,7 +62,7 @@ EMBEDDED = """
 import os, sys, threading, time
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
-from django_zklock.contrib.celery.dispatch.shared_grants import memories
+from django_zklock.contrib.celery.dispatch.pool_link import links as memories
 
 apps = [Celery(name, broker="memory://", backend="cache+memory://") for name in ("first", "second")]
 works = []
