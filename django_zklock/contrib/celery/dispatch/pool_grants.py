@@ -53,6 +53,7 @@ class PoolGrant(GrantObserver):
         self._pid = 0  # of that process
         self._held = held
         self._grant = held.grant
+        self.why_invalid = held.grant.why_invalid
         self._tell = functools.partial(tell, self)  # from any thread
         self._begin_until = clock.now() + BEGIN_WITHIN
         self._answer: Callable[[bytes], object] | None = None  # to the last request for its stack
@@ -86,11 +87,6 @@ class PoolGrant(GrantObserver):
         self.connection, self._pid = connection, pid
         self._grant.session.post(self._grant.attach, self)
 
-    @property
-    def may_begin(self) -> bool:
-        """Whether the lock is not lost."""
-        return self._grant.why_invalid() is None
-
     def show_stack(self, text: str) -> None:
         """Pass on the stack that the process has shown."""
         if self._answer is not None:
@@ -99,14 +95,12 @@ class PoolGrant(GrantObserver):
 
     def is_abandoned(self) -> bool:
         """Return whether no process works or will work under the grant. If one works, write its pid to the znode."""
-        if self.has_ended:  # its release has failed
-            return True
         if not self._pid:
             return has_ended(self.request) or clock.now() > self._begin_until
         if not self._shown:
             self._shown = True  # only now: short work costs no write
             self.contender.set_process(self._pid)
-        return _is_gone(self._pid)
+        return self.has_ended or _is_gone(self._pid)  # else its release has failed
 
     def release(self) -> None:
         """Release the lock, and tell the process when ZooKeeper has confirmed that: `release()` waits for it."""
@@ -229,27 +223,26 @@ class PoolGrants:
     def _watch_once(self) -> None:
         for descriptor, _ in self._poller.poll(CHECK_EVERY * 1000 if self._grants else None):
             if descriptor in self._connections:
-                self._read(descriptor)
-            else:
+                self._read(self._connections[descriptor])
+            elif descriptor == self.link.wakeup.fileno():
                 self.link.wakeup.drain()
-                self._accept()
+            else:
+                connection = self.link.accept()
+                self._connections[connection.fileno()] = connection
+                self._poller.register(connection, select.POLLIN)
         while self._unsent:
-            self._send(*self._unsent.popleft())
+            grant, event = self._unsent.popleft()
+            if grant.connection is not None:  # a process has begun
+                grant.connection.send(grant=grant.number, **event)
         if clock.now() >= self._next_check:
             self._next_check = clock.now() + CHECK_EVERY
             self._check()
 
-    def _accept(self) -> None:
-        for connection in self.link.accept():
-            self._connections[connection.fileno()] = connection
-            self._poller.register(connection, select.POLLIN)
-
-    def _read(self, descriptor: int) -> None:
-        connection = self._connections[descriptor]
+    def _read(self, connection: Connection) -> None:
         messages = connection.read()
         if messages is None:
             self._poller.unregister(connection)
-            del self._connections[descriptor]
+            del self._connections[connection.fileno()]
             self.ready.pop(connection, None)
             connection.close()
         for message in messages or ():
@@ -259,43 +252,39 @@ class PoolGrants:
         if "begin" in message:
             self._begin(connection, message["begin"], message["pid"])
         elif "ready" in message:
-            if message["ready"]:
-                self.ready[connection] = message["pid"]
-            else:
-                self.ready.pop(connection, None)
-            if not self._is_closed:
-                self._on_ready()
+            self._set_ready(connection, message["pid"] if message["ready"] else 0)
+        elif (grant := self._grants.get(message["grant"])) is not None:
+            self._on_event(grant, message)
         elif "ended" in message:
-            self._release(message["ended"])
-        elif "reads" in message and message["reads"] in self._grants:
-            self._grants[message["reads"]].contender.downgrade(asked=message["asked"])
-        elif "stack" in message and message["stack"] in self._grants:
-            self._grants[message["stack"]].show_stack(message["text"])
+            connection.send(grant=message["grant"], released=True)
+
+    def _set_ready(self, connection: Connection, pid: int) -> None:
+        self.ready.pop(connection, None)
+        if pid:
+            self.ready[connection] = pid
+            self._on_ready()
+
+    def _on_event(self, grant: PoolGrant, event: dict[str, Any]) -> None:
+        if "ended" in event:
+            grant.has_ended = True
+            self._release(grant)
+        elif "reads" in event:
+            grant.contender.downgrade(asked=event["asked"])
+        else:
+            grant.show_stack(event["stack"])
 
     def _begin(self, connection: Connection, numbers: list[int], pid: int) -> None:
-        """Let the process begin its work, unless a grant is lost, or was given back because it came so late."""
+        """Let a process begin its work, unless a grant is lost, or was given back because the process comes so late."""
         grants = [self._grants[number] for number in numbers if number in self._grants]
-        may_begin = len(grants) == len(numbers) and all(grant.may_begin for grant in grants)
+        may_begin = len(grants) == len(numbers) and not any(grant.why_invalid() for grant in grants)
         if may_begin:
             for grant in grants:
                 grant.begin(connection, pid)
-        connection.send({"begun": may_begin, "grant": numbers[0]})
+        connection.send(grant=numbers[0], begun=may_begin)
 
-    def _release(self, number: int) -> None:
-        grant = self._grants.get(number)
-        if grant is not None:
-            grant.has_ended = True
-            grant.release()
-            del self._grants[number]
-
-    def _send(self, grant: PoolGrant, event: dict[str, Any]) -> None:
-        connection = grant.connection
-        if connection is None:  # no process has begun
-            return
-        if connection.is_full and not event.keys() & {"lost", "released"}:
-            logger.warning("the process of task %s does not read what happens to its lock", grant.request.id)
-        else:
-            connection.send({"grant": grant.number, **event})
+    def _release(self, grant: PoolGrant) -> None:
+        grant.release()
+        del self._grants[grant.number]
 
     def _check(self) -> None:
         for connection in self._connections.values():
@@ -303,7 +292,7 @@ class PoolGrants:
         for grant in list(self._grants.values()):
             try:
                 if grant.is_abandoned():
-                    self._release(grant.number)
+                    self._release(grant)
             except Exception:
                 logger.exception("a lock of task %s cannot be released", grant.request.id)
 

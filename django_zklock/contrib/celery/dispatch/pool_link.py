@@ -5,22 +5,20 @@ The connections carry JSON messages, one a line. A thread or greenlet of the mai
 
 | To the main process | |
 |---|---|
-| `ready` | Whether this process, with its `pid`, is ready for tasks. |
-| `begin` | This process, with its `pid`, is about to work under these grants. |
-| `ended` | The work under this grant is done. |
-| `reads` | The writer under this grant goes on as a reader; whether its work has `asked` for that. |
-| `stack` | The `text` of the stack of the work under this grant. |
+| `ready`, `pid` | Whether this process is ready for tasks. |
+| `begin`, `pid` | The numbers of grants: this process is about to work under them. |
+| `grant`, `ended` | The work under this grant is done. |
+| `grant`, `reads` | The writer goes on as a reader; whether its work has `asked` for that. |
+| `grant`, `stack` | The stack of the work. |
 
 | To the pool | |
 |---|---|
-| `begun` | Whether the work may begin: the answer to `begin`. |
-| `suspect` | Whether no quorum confirms the session at the moment. |
-| `lost` | Why the lock is lost. |
-| `request` | Others request the release of the lock. |
-| `stack` | Others request the stack of the work. |
-| `released` | The main process has released the lock, and ZooKeeper has confirmed that. |
-
-Each message to the pool names its `grant`.
+| `grant`, `begun` | Whether the work may begin: the answer to `begin`, with its first number. |
+| `grant`, `suspect` | Whether no quorum confirms the session at the moment. |
+| `grant`, `lost` | Why the lock is lost. |
+| `grant`, `request` | Others request the release of the lock. |
+| `grant`, `stack` | Others request the stack of the work. |
+| `grant`, `released` | The main process has released the lock, and ZooKeeper has confirmed that. |
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ import mmap
 import os
 import socket
 import uuid
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 from weakref import WeakSet
@@ -125,30 +122,22 @@ class PoolLink:
         self._pid = os.getpid()
         self.descriptors, self._to_main = socket.socketpair()
         """Gets the main process' end of a connection for each process of the pool."""
-        self.descriptors.setblocking(False)
-        self._own_ends: deque[socket.socket] = deque()  # the same for this process itself
         self._socket: socket.socket | None = None  # of the pool's process `_socket_pid`
         self._socket_pid = 0
         links[self.name] = self
 
     # --- in the main process --------------------------------------------------------------------------------------
 
-    def accept(self) -> list[Connection]:
-        """Return the connections of processes that have come since the last call."""
-        ends: list[socket.socket] = []
-        while self._own_ends:
-            ends.append(self._own_ends.popleft())
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                _, descriptors, _, _ = socket.recv_fds(self.descriptors, 1, 1)
-                ends += [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        return [Connection(end) for end in ends]
+    def accept(self) -> Connection:
+        """Return the connection to a process that has come."""
+        _, descriptors, _, _ = socket.recv_fds(self.descriptors, 1, 1)
+        return Connection(socket.socket(fileno=descriptors[0]))
 
     def close(self) -> None:
         """Forget the link when its worker has ended and no grant is left."""
         links.pop(self.name, None)
-        for end in (self.descriptors, self._to_main, *self._own_ends):
-            end.close()
+        self.descriptors.close()
+        self._to_main.close()
         if self.proxy is not None:
             self.proxy.stop()
 
@@ -157,18 +146,14 @@ class PoolLink:
     def connect(self) -> socket.socket:
         """Return the connection of this process to the main process."""
         if self._socket is None or self._socket_pid != os.getpid():
-            own, other = socket.socketpair()
-            if os.getpid() == self._pid:
-                self._own_ends.append(other)
-                self.wakeup.wake()
-            else:
-                with other:
-                    socket.send_fds(self._to_main, [b"!"], [other.fileno()])
-            self._socket, self._socket_pid = own, os.getpid()
-            _sockets.add(own)
+            self._socket, other = socket.socketpair()
+            self._socket_pid = os.getpid()
+            _sockets.add(self._socket)
+            with other:
+                socket.send_fds(self._to_main, [b"!"], [other.fileno()])
         return self._socket
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, **message: Any) -> None:
         """Send a message to the main process, which gets it even if this process is killed in the next moment."""
         with contextlib.suppress(OSError):  # the main process has ended
             self.connect().sendall(encode(message))
@@ -201,15 +186,11 @@ class Connection:
         *lines, self._received = (self._received + received).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the process has not read so much that it gets only what it must know."""
-        return len(self._unsent) > MOST_UNSENT
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message, at once or by `flush`."""
-        self._unsent += encode(message)
-        self.flush()
+    def send(self, **message: Any) -> None:
+        """Send a message, at once or by `flush`. A process that does not read may miss some."""
+        if len(self._unsent) < MOST_UNSENT or "lost" in message:
+            self._unsent += encode(message)
+            self.flush()
 
     def flush(self) -> None:
         """Send what the process had no room for before."""

@@ -107,8 +107,8 @@ class WaitResult:
         """Give back the grants that nothing uses; called at the end of the task, however it ended."""
         in_use = {hold.grant for hold in self.held if hold.uses or hold.observer is not None}
         for contender in self._contenders:
-            if contender.grant not in in_use:
-                contender.give_back()
+            if contender.grant not in in_use and not contender.grant.inherited:
+                contender.abandon()
 
 
 class ContenderProxy:
@@ -132,7 +132,9 @@ class ContenderProxy:
         self.grant.what, self.grant.about = caller.what, caller.about
         self.ahead_about = payload["ahead"]
         self._waited: float = payload["waited"]
-        self.has_ended = False  # written by its owner
+        self.begun: ThreadWaiter[bool] = ThreadWaiter()
+        """Waits for the answer of the main process: whether the work may begin."""
+        self._has_ended = False  # written by its owner
         self._when_released: list[Callable[[bool], object]] | None = []  # loop's thread only; None: it is released
 
     def hand_over(self, spec: LockSpec) -> HeldLock:
@@ -151,21 +153,15 @@ class ContenderProxy:
 
     def abandon(self) -> None:
         """Give the lock back. The main process learns it even if this process is killed in the next moment."""
-        self.has_ended = True
-        releases.begin(self)
-        self.session.send(ended=self.number)
-        self.session.post(self._end)
+        if not self._has_ended:
+            self._has_ended = True
+            releases.begin(self)
+            self.session.send(grant=self.number, ended=True)
+            self.session.post(self._end)
 
     def _end(self) -> None:
         self.grant.release()
         self._call_when_released(lambda released: releases.end(self))
-
-    def give_back(self) -> None:
-        """Give the grant back unless that was done: nothing has used it, or it has been kept beyond its task."""
-        if not self.has_ended and not self.grant.inherited:
-            self.has_ended = True
-            self.session.send(ended=self.number)
-            self.session.post(self.session.forget, self)
 
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
         """Call `done(True)` now; if `confirmed`, when the main process has released the lock, or the lease is over."""
@@ -176,7 +172,7 @@ class ContenderProxy:
 
     def downgrade(self, *, asked: bool = False) -> None:
         """Keep the lock as a reader; see `Contender.downgrade`."""
-        self.session.send(reads=self.number, asked=asked)
+        self.session.send(grant=self.number, reads=True, asked=asked)
         self.grant.kind = Kind.READ
 
     # --- on the loop's thread ---------------------------------------------------------------------------------------
@@ -187,39 +183,32 @@ class ContenderProxy:
         else:
             self._when_released.append(done)
 
-    def on_released(self) -> None:
-        """Go on when the main process has released the lock, or cannot say that any more."""
+    def on_over(self, reason: str) -> None:
+        """Lose the lock unless it was given back, and wait for nothing more from the main process."""
         self.session.forget(self)
         callbacks, self._when_released = self._when_released, None
         for done in callbacks or ():
             done(True)
-        if not self.has_ended:
-            self.grant.lose("the worker's main process has released it")
-
-    def check_lease(self) -> None:
-        """Lose the lock if the lease is over."""
-        if clock.now() >= self.session.leased_until:
-            if self.has_ended:
-                self.on_released()
-            else:
-                self.grant.lose(self.session.why_over)
+        if not self._has_ended:
+            self.grant.lose(reason)
 
     def on_event(self, event: Mapping[str, Any]) -> None:
         """Learn what has happened to the lock."""
         grant = self.grant
-        if "released" in event:
-            self.on_released()
-        elif self.has_ended:
+        if "begun" in event:
+            self.begun.set(event["begun"])
+        elif "released" in event:
+            self.on_over("the worker's main process has released it")
+        elif self._has_ended:
             pass
         elif "lost" in event:
             grant.lose(event["lost"])
+        elif event.get("suspect"):
+            grant.suspect(troubles.MAIN_PROCESS_SUSPECT)
         elif "suspect" in event:
-            if event["suspect"]:
-                grant.suspect(troubles.MAIN_PROCESS_SUSPECT)
-            else:
-                grant.confirmed()
+            grant.confirmed()
         elif "stack" in event:
-            grant.show_stack(lambda stack: self.session.send(stack=self.number, text=stack.decode()))
+            grant.show_stack(lambda stack: self.session.send(grant=self.number, stack=stack.decode()))
         elif (request := ReleaseRequest(**event["request"])) != grant.release_request:
             grant.request_release(request)
 
@@ -231,10 +220,9 @@ class SessionProxy(GrantSession):
         super().__init__(Loop("zklock-proxy"))
         self._leases = link.leases
         self._lease = 0
-        self._link = link
+        self.send = link.send
         self._socket = link.connect()
         self._contenders: dict[int, ContenderProxy] = {}  # by the number of the grant; changed by single operations
-        self._answers: dict[int, ThreadWaiter[bool]] = {}  # likewise, by the first number
         self._is_watching = False  # whether `_watch` is scheduled; loop's thread only
         self.loop.start()
         protocol_thread("zklock-proxy-reader", self._read).start()
@@ -253,21 +241,12 @@ class SessionProxy(GrantSession):
     def refused(self) -> int:  # type: ignore[override] # only the main process writes it
         return self._leases.refused(self._lease)
 
-    def send(self, **message: Any) -> None:
-        """Send a message to the main process."""
-        self._link.send(message)
-
     def begin(self, contenders: list[ContenderProxy]) -> bool:
         """Begin to work under these grants; return False if one was lost or given back meanwhile."""
-        first = contenders[0].number
-        answer = self._answers[first] = ThreadWaiter()
-        for contender in contenders:
-            self._contenders[contender.number] = contender
-        try:
-            self.send(begin=[contender.number for contender in contenders], pid=self.pid)
-            may_begin = answer.wait(self.leased_until - clock.now())
-        finally:
-            del self._answers[first]
+        numbers = [contender.number for contender in contenders]
+        self._contenders |= zip(numbers, contenders, strict=True)
+        self.send(begin=numbers, pid=self.pid)
+        may_begin = contenders[0].begun.wait(self.leased_until - clock.now())
         return bool(may_begin) and all(contender.grant.why_invalid() is None for contender in contenders)
 
     def stop(self) -> None:
@@ -299,28 +278,23 @@ class SessionProxy(GrantSession):
         self._contenders.pop(contender.number, None)
 
     def _watch(self) -> None:
-        for contender in list(self._contenders.values()):
-            contender.check_lease()
+        remaining = self.leased_until - clock.now()
+        if remaining <= 0:
+            for contender in list(self._contenders.values()):
+                contender.on_over(self.why_over)
         self._is_watching = bool(self._contenders)
         if self._is_watching:
-            remaining = self.leased_until - clock.now()
-            self.loop.call_later(remaining if 0 < remaining < LOOK_EVERY else LOOK_EVERY, self._watch)
+            self.loop.call_later(min(remaining, LOOK_EVERY), self._watch)
 
     def _on_message(self, message: dict[str, Any]) -> None:
-        number = message["grant"]
-        if "begun" in message:
-            if (answer := self._answers.get(number)) is not None:
-                answer.set(message["begun"])
-        elif (contender := self._contenders.get(number)) is not None:
+        contender = self._contenders.get(message["grant"])
+        if contender is not None:
             contender.on_event(message)
 
     def _on_closed(self) -> None:
         """Go on without the main process. Grants in use last as long as their lease."""
-        for answer in list(self._answers.values()):
-            answer.set(False)
         for contender in list(self._contenders.values()):
-            if contender.has_ended:
-                contender.on_released()
+            contender.begun.set(False)
 
 
 def session_of(link: PoolLink) -> SessionProxy:
@@ -335,4 +309,4 @@ def set_ready(*, signal: object, **kwargs: object) -> None:
     """Say that this pool process is ready for tasks, or that it ends."""
     of_app = [link for link in links.values() if link.app == current_app]
     if of_app and getattr(current_process(), "index", None) is not None:
-        of_app[-1].send({"ready": signal is worker_process_init, "pid": os.getpid()})
+        of_app[-1].send(ready=signal is worker_process_init, pid=os.getpid())
