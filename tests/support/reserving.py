@@ -8,7 +8,7 @@ from typing import Any
 
 from django_zklock import conf
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.contrib.celery.unique.reservations import Duplicate, lock_key
+from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import operator_hold
 from django_zklock.names import template as names
 from support.zoo import ROOM, Zoo
@@ -34,8 +34,8 @@ class Sender:
         reserved = reservations.reserved(
             key, task_id, task="shop.work", seconds=seconds, again=again, has_ended=has_ended, timeout=timeout
         )
-        self.other: Duplicate | None = self._stack.enter_context(reserved)
-        self.task_id = task_id if self.other is None else self.other.task_id
+        self.other: str | None = self._stack.enter_context(reserved)
+        self.task_id = task_id if self.other is None else self.other
 
     def sent(self) -> None:
         """The message was sent, so the key is reserved."""
@@ -64,7 +64,7 @@ def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
     sender = Sender(key, task_id, **more)  # type: ignore[arg-type]
     sender.sent()
     assert sender.other is not None
-    return sender.other.task_id
+    return sender.other
 
 
 def holder(key: str) -> str | None:

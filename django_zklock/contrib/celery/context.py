@@ -221,25 +221,43 @@ class TaskContext(CallContext):
 
         If ZooKeeper is not available, nothing is skipped.
         """
-        policy, has_worked, is_lost = self.options["on_conflict"], self._has_worked, isinstance(error, LockLost)
-        if has_worked and not self._may_run_twice(error):
+        if self._has_worked and not self._may_run_twice(error):
             self._caller = "task"
             return super().without_lock(error)
-        if is_lost and has_worked:
-            messages.send_again(self._task, LOST_HEADER, error)
-        if is_lost or (not self.waits and isinstance(error, LockNotAcquired)):
-            # It waits again, after a delay. Without one, the next run might end before the RETRY of this run is stored.
-            messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
+        if isinstance(error, LockLost):
+            self._send_again_after_loss(error)
         if isinstance(error, LockNotAcquired):
+            if not self.waits:
+                self._send_again_after_loss(error)
             self._look_for_copies(error)
-            if policy == "skip":
+            if self.options["on_conflict"] == "skip":
                 return self._skip(str(error))
-            if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
-                other = self._wait_unless_another_does(self._key, error)
-                return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
+            if self.options["on_conflict"] == "coalesce":
+                return self._coalesce(error)
+        return self._send_again_or_raise(error)
+
+    def _send_again_after_loss(self, error: ZkLockError) -> NoReturn:
+        """
+        Send the task again because its lock was lost.
+
+        If its work had not begun, it waits again, after a delay. Without one, the next run might end before the RETRY
+        of this run is stored.
+        """
+        if self._has_worked:
+            messages.send_again(self._task, LOST_HEADER, error)
+        messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
+
+    def _send_again_or_raise(self, error: ZkLockError) -> NoReturn:
         if self._is_repeated(error) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error
+
+    def _coalesce(self, error: LockNotAcquired) -> Any:
+        """End the task if another one waits for the lock; else it is the one that waits."""
+        if self._is_spent(CONFLICTS_HEADER):
+            raise error
+        other = self._wait_unless_another_does(self._key, error)
+        return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
 
     def _look_for_copies(self, error: LockNotAcquired) -> None:
         """Send the task again if another copy of it is in a queue, or may have been, or the run that has sent it."""
@@ -281,10 +299,10 @@ class TaskContext(CallContext):
                     messages.send_again(task, CONFLICTS_HEADER, error, **waiting)
         except (ZooKeeperUnavailable, LockTimeout) as unknown:
             messages.send_again(task, CONFLICTS_HEADER, unknown)
-        if other.task_id == task_id:  # an earlier call, whose result this one must not overwrite
+        if other == task_id:  # an earlier call, whose result this one must not overwrite
             lifecycle.keep(request)
             raise Ignore("an earlier call with this id waits for the lock")
-        return other.task_id
+        return other
 
     def _skip(self, reason: str) -> Any:
         """

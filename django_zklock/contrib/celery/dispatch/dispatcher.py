@@ -89,7 +89,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self.waiting = WaitingTasks(consumer, Dispatcher)
         self._grants = PoolGrants(PoolLink(consumer.app), self._on_ready, in_threads=not forks)
         self._slots = PoolSlots(consumer, self._grants.ready if forks else None, self._on_end)
-        # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
+        # Processes that are spawned inherit nothing from this one: there, each task acquires its lock itself.
         if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
             task_received.connect(self._note_pause, sender=consumer)
@@ -341,23 +341,27 @@ class Dispatcher(bootsteps.StartStopStep):
         self._dispatch()
 
     def _check_task(self, task: WaitingTask) -> None:
-        request = task.request
-        may_be_revoked = request.expires or request.id in state.revoked or state.revoked_stamps
-        if task.has_result and task not in self._ahead:  # a step has failed
-            self.end_wait(task)
+        if task.has_result:
+            if task not in self._ahead:  # a step has failed
+                self.end_wait(task)
         elif task.has_value:  # the step that should use it has failed
             task.step()
-        elif not task.has_result and may_be_revoked and request.revoked():
-            del self.tasks[request]
-            task.cancel()
-            self._slots.release(request)
-            self.waiting.remove(task)
-            state.task_ready(request)
-        elif task in self.waiting and not task.has_result:
+        elif task.request.revoked():
+            self._drop(task)
+        elif task in self.waiting:
             self._send_back(task)
         elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > ANSWER_WITHIN:
             self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
+
+    def _drop(self, task: WaitingTask) -> None:
+        """Forget a task that was revoked or has expired."""
+        request = task.request
+        del self.tasks[request]
+        task.cancel()
+        self._slots.release(request)
+        self.waiting.remove(task)
+        state.task_ready(request)
 
     # --- the connection to the broker begins, and ends ----------------------------------------------------------------
 

@@ -134,11 +134,11 @@ class ContenderProxy:
         self._waited: float = payload["waited"]
         self.begun: ThreadWaiter[bool] = ThreadWaiter()
         """Waits for the answer of the main process: whether the work may begin."""
-        self._has_ended = False  # written by its owner
+        self._has_ended = self._is_end_sent = False  # written by its owner
         self._when_released: list[Callable[[bool], object]] | None = []  # loop's thread only; None: it is released
 
     def hand_over(self, spec: LockSpec) -> HeldLock:
-        """List the lock as held by the caller, and watch its lease from now on."""
+        """List the lock as held by the caller."""
         grant = self.grant
         held = HeldLock(self, grant, current_owner(), spec.policy)
         held_locks.add(held, keep=False)
@@ -148,15 +148,15 @@ class ContenderProxy:
         if spec.max_hold is not None or spec.warn_after is not None:
             guard.apply_bounds(grant, self, spec)
         hooks.events.acquired(held, self._waited)
-        self.session.post(self.session.watch)
         return held
 
     def abandon(self) -> None:
         """Give the lock back. The main process learns it even if this process is killed in the next moment."""
-        if not self._has_ended:
-            self._has_ended = True
+        self._has_ended = True
+        if not self._is_end_sent:
             releases.begin(self)
             self.session.send(grant=self.number, ended=True)
+            self._is_end_sent = True  # not sooner: if a time limit strikes before, the end of the task sends it
             self.session.post(self._end)
 
     def _end(self) -> None:
@@ -245,6 +245,7 @@ class SessionProxy(GrantSession):
         """Begin to work under these grants; return False if one was lost or given back meanwhile."""
         numbers = [contender.number for contender in contenders]
         self._contenders |= zip(numbers, contenders, strict=True)
+        self.post(self._watch_if_needed)
         self.send(begin=numbers, pid=self.pid)
         may_begin = contenders[0].begun.wait(self.leased_until - clock.now())
         return bool(may_begin) and all(contender.grant.why_invalid() is None for contender in contenders)
@@ -268,8 +269,7 @@ class SessionProxy(GrantSession):
 
     # --- on the loop's thread ---------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
-        """Look at the lease while there are grants."""
+    def _watch_if_needed(self) -> None:
         if not self._is_watching:
             self._watch()
 
@@ -278,6 +278,7 @@ class SessionProxy(GrantSession):
         self._contenders.pop(contender.number, None)
 
     def _watch(self) -> None:
+        """Look at the lease while there are grants."""
         remaining = self.leased_until - clock.now()
         if remaining <= 0:
             for contender in list(self._contenders.values()):
