@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import select
+import selectors
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
@@ -45,24 +44,24 @@ CLOSE_TIMEOUT: Final = 2.0  # seconds that a worker waits at its end for process
 class PoolGrant(GrantObserver):
     """One grant that a task in the pool works under. It tells the process what happens to the lock."""
 
-    def __init__(self, number: int, request: Any, held: HeldLock, tell: Callable[..., object]) -> None:
+    def __init__(self, number: int, request: Any, held: HeldLock) -> None:
         self.number = number
         self.request = request
         self.contender: Any = held.contender
         self.connection: Connection | None = None  # to the process that works under it
         self._pid = 0  # of that process
         self._held = held
-        self._grant = held.grant
-        self.why_invalid = held.grant.why_invalid
-        self._tell = functools.partial(tell, self)  # from any thread
+        self.grant = held.grant
         self._begin_until = clock.now() + BEGIN_WITHIN
         self._answer: Callable[[bytes], object] | None = None  # to the last request for its stack
         self._shown = False
         self.has_ended = False  # its work is done
+        self.grant.begun = True
+        self.grant.first_to_report_end()  # the process sends the signals about the lock from now on
 
     def payload(self, lease: int, waited: float) -> GrantPayload:
         """Return what the pool process has to know of the grant."""
-        grant = self._grant
+        grant = self.grant
         return {
             "number": self.number,
             "key": grant.key,
@@ -77,15 +76,10 @@ class PoolGrant(GrantObserver):
             "ahead": {} if events.about is None else dict(self.contender.ahead_about),
         }
 
-    def lend(self) -> None:
-        """Let the pool process send the signals about the lock from now on."""
-        self._grant.begun = True
-        self._grant.first_to_report_end()
-
     def begin(self, connection: Connection, pid: int) -> None:
         """Note that a process works under the grant, and tell it what has happened so far."""
         self.connection, self._pid = connection, pid
-        self._grant.session.post(self._grant.attach, self)
+        self.grant.session.post(self.grant.attach, self)
 
     def show_stack(self, text: str) -> None:
         """Pass on the stack that the process has shown."""
@@ -104,13 +98,17 @@ class PoolGrant(GrantObserver):
 
     def release(self) -> None:
         """Release the lock, and tell the process when ZooKeeper has confirmed that: `release()` waits for it."""
-        post = self._grant.session.post
+        post = self.grant.session.post
         self._held.release_uses()
         self.contender.when_released(lambda released: post(self._on_removed), confirmed=True)
 
     def _on_removed(self) -> None:
-        self._grant.detach(self)
+        self.grant.detach(self)
         self._tell(released=True)
+
+    def _tell(self, **event: Any) -> None:
+        if self.connection is not None:  # a process has begun
+            self.connection.send(grant=self.number, **event)
 
     # --- on the protocol's thread -----------------------------------------------------------------------------------
 
@@ -141,7 +139,7 @@ class PoolGrants:
         self.link = link
         self._in_threads = in_threads  # the pool's tasks run in this process
         self.ready: dict[Connection, int] = {}
-        """The processes of the pool that are ready for tasks; changed by the watcher, by single operations."""
+        """The pids of the pool's processes, 0 if one is not ready; changed by the watcher, by single operations."""
         self._on_ready = on_ready  # another process is ready
         self._grants: dict[int, PoolGrant] = {}  # by number; changed by single operations, from two threads
         self._numbers = itertools.count(1)
@@ -149,11 +147,8 @@ class PoolGrants:
         self._lease = 0  # its number
         self._watcher: threading.Thread | None = None  # ends when the worker has ended and no grants are left
         self._is_closed = False
-        self._unsent: deque[tuple[PoolGrant, dict[str, Any]]] = deque()  # from other threads
-        self._poller = (
-            select.poll()
-        )  # not `select`, which takes no descriptor above 1023. The watcher's, as what follows
-        self._connections: dict[int, Connection] = {}  # by descriptor
+        self._selector = selectors.DefaultSelector()  # the watcher's, as what follows
+        self._connections: set[Connection] = set()
         self._next_check = 0.0  # on clock.now()
 
     def start(self) -> None:
@@ -182,31 +177,24 @@ class PoolGrants:
         def write() -> None:
             self.link.leases.write(number, session.leased_until, session.refused)
 
-        session.lease.on_changed[self] = functools.partial(run_logged, write)
+        session.lease.on_changed[self] = write
         write()
 
     def add(self, task: WaitingTask) -> list[GrantPayload]:
         """Add the grants of a task; return what its process has to know."""
         waited = time.time() - task.since
-        grants = [PoolGrant(next(self._numbers), task.request, held, self._tell) for held in task.acquisition.holds]
+        grants = [PoolGrant(next(self._numbers), task.request, held) for held in task.acquisition.holds]
         for grant in grants:
-            grant.lend()
             self._grants[grant.number] = grant
         if len(self._grants) == len(grants):  # there were none
-            self.link.wakeup.wake()
+            self.link.wake()
         return [grant.payload(self._lease, waited) for grant in grants]
-
-    def _tell(self, grant: PoolGrant, **event: Any) -> None:
-        """Send an event of a grant to its process; from any thread."""
-        self._unsent.append((grant, event))
-        self.link.wakeup.wake()
 
     # --- the watcher ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         logged = ""
-        for end in (self.link.wakeup, self.link.descriptors):
-            self._poller.register(end, select.POLLIN)
+        self._selector.register(self.link.descriptors, selectors.EVENT_READ, self._accept)
         while self._grants or not self._is_closed:
             try:
                 self._watch_once()  # without this thread, no lock would be released
@@ -216,33 +204,29 @@ class PoolGrants:
                     logger.exception("the grants of the pool cannot be watched, trying again")
                 logged = repr(error)
                 time.sleep(CHECK_EVERY)
+        self._selector.close()
         self.link.close()
-        for connection in self._connections.values():
+        for connection in self._connections:
             connection.close()
 
     def _watch_once(self) -> None:
-        for descriptor, _ in self._poller.poll(CHECK_EVERY * 1000 if self._grants else None):
-            if descriptor in self._connections:
-                self._read(self._connections[descriptor])
-            elif descriptor == self.link.wakeup.fileno():
-                self.link.wakeup.drain()
-            else:
-                connection = self.link.accept()
-                self._connections[connection.fileno()] = connection
-                self._poller.register(connection, select.POLLIN)
-        while self._unsent:
-            grant, event = self._unsent.popleft()
-            if grant.connection is not None:  # a process has begun
-                grant.connection.send(grant=grant.number, **event)
+        for key, _ in self._selector.select(CHECK_EVERY if self._grants else None):
+            key.data()
         if clock.now() >= self._next_check:
             self._next_check = clock.now() + CHECK_EVERY
             self._check()
 
+    def _accept(self) -> None:
+        connection = self.link.accept()
+        if connection is not None:
+            self._connections.add(connection)
+            self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._read, connection))
+
     def _read(self, connection: Connection) -> None:
         messages = connection.read()
         if messages is None:
-            self._poller.unregister(connection)
-            del self._connections[connection.fileno()]
+            self._selector.unregister(connection)
+            self._connections.discard(connection)
             self.ready.pop(connection, None)
             connection.close()
         for message in messages or ():
@@ -252,31 +236,26 @@ class PoolGrants:
         if "begin" in message:
             self._begin(connection, message["begin"], message["pid"])
         elif "ready" in message:
-            self._set_ready(connection, message["pid"] if message["ready"] else 0)
+            self.ready[connection] = message["ready"]
+            self._on_ready()
         elif (grant := self._grants.get(message["grant"])) is not None:
             self._on_event(grant, message)
         elif "ended" in message:
             connection.send(grant=message["grant"], released=True)
-
-    def _set_ready(self, connection: Connection, pid: int) -> None:
-        self.ready.pop(connection, None)
-        if pid:
-            self.ready[connection] = pid
-            self._on_ready()
 
     def _on_event(self, grant: PoolGrant, event: dict[str, Any]) -> None:
         if "ended" in event:
             grant.has_ended = True
             self._release(grant)
         elif "reads" in event:
-            grant.contender.downgrade(asked=event["asked"])
+            grant.contender.downgrade(asked=event["reads"])
         else:
             grant.show_stack(event["stack"])
 
     def _begin(self, connection: Connection, numbers: list[int], pid: int) -> None:
         """Let a process begin its work, unless a grant is lost, or was given back because the process comes so late."""
         grants = [self._grants[number] for number in numbers if number in self._grants]
-        may_begin = len(grants) == len(numbers) and not any(grant.why_invalid() for grant in grants)
+        may_begin = len(grants) == len(numbers) and not any(grant.grant.why_invalid() for grant in grants)
         if may_begin:
             for grant in grants:
                 grant.begin(connection, pid)
@@ -287,7 +266,7 @@ class PoolGrants:
         del self._grants[grant.number]
 
     def _check(self) -> None:
-        for connection in self._connections.values():
+        for connection in self._connections:
             connection.flush()
         for grant in list(self._grants.values()):
             try:
@@ -312,7 +291,7 @@ class PoolGrants:
         if session is not None:
             session.post(session.lease.on_changed.pop, self, None)
         self._is_closed = True
-        self.link.wakeup.wake()
+        self.link.wake()
         if self._watcher is None:
             self.link.close()
 

@@ -5,10 +5,10 @@ The connections carry JSON messages, one a line. A thread or greenlet of the mai
 
 | To the main process | |
 |---|---|
-| `ready`, `pid` | Whether this process is ready for tasks. |
+| `ready` | The pid of this process, which is ready for tasks; 0: it is not any more. |
 | `begin`, `pid` | The numbers of grants: this process is about to work under them. |
 | `grant`, `ended` | The work under this grant is done. |
-| `grant`, `reads` | The writer goes on as a reader; whether its work has `asked` for that. |
+| `grant`, `reads` | The writer goes on as a reader; whether its work has asked for that. |
 | `grant`, `stack` | The stack of the work. |
 
 | To the pool | |
@@ -29,12 +29,12 @@ import json
 import mmap
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 from weakref import WeakSet
 
-from django_zklock.contrib.celery.dispatch.loops import WakeupPipe
 from django_zklock.core import fork
 
 PAYLOAD: Final = "zklock_wait"
@@ -116,22 +116,22 @@ class PoolLink:
         self.name = uuid.uuid4().hex
         self.app = app  # of the worker
         self.leases = LeasePage()
-        self.wakeup = WakeupPipe()
-        """Wakes the thread of the main process that reads the connections."""
         self.proxy: Any = None  # a `SessionProxy`, of the process that uses it
-        self._pid = os.getpid()
         self.descriptors, self._to_main = socket.socketpair()
         """Gets the main process' end of a connection for each process of the pool."""
-        self._socket: socket.socket | None = None  # of the pool's process `_socket_pid`
-        self._socket_pid = 0
+        self._ends: dict[int, socket.socket] = {}  # of the connections, by the pid of a process of the pool
         links[self.name] = self
 
     # --- in the main process --------------------------------------------------------------------------------------
 
-    def accept(self) -> Connection:
-        """Return the connection to a process that has come."""
+    def accept(self) -> Connection | None:
+        """Return the connection to a process that has come; None if this was only woken."""
         _, descriptors, _, _ = socket.recv_fds(self.descriptors, 1, 1)
-        return Connection(socket.socket(fileno=descriptors[0]))
+        return Connection(socket.socket(fileno=descriptors[0])) if descriptors else None
+
+    def wake(self) -> None:
+        """Wake the thread that accepts connections."""
+        self._to_main.send(b"!")
 
     def close(self) -> None:
         """Forget the link when its worker has ended and no grant is left."""
@@ -145,13 +145,13 @@ class PoolLink:
 
     def connect(self) -> socket.socket:
         """Return the connection of this process to the main process."""
-        if self._socket is None or self._socket_pid != os.getpid():
-            self._socket, other = socket.socketpair()
-            self._socket_pid = os.getpid()
-            _sockets.add(self._socket)
+        pid = os.getpid()
+        if pid not in self._ends:
+            self._ends[pid], other = socket.socketpair()
+            _sockets.add(self._ends[pid])
             with other:
                 socket.send_fds(self._to_main, [b"!"], [other.fileno()])
-        return self._socket
+        return self._ends[pid]
 
     def send(self, **message: Any) -> None:
         """Send a message to the main process, which gets it even if this process is killed in the next moment."""
@@ -160,18 +160,17 @@ class PoolLink:
 
 
 class Connection:
-    """The main process' end of a connection to a process of the pool; one thread uses it, which never blocks."""
+    """The main process' end of a connection to a process of the pool. It never blocks."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         _sockets.add(end)
+        self.close = end.close
+        self.fileno = end.fileno
         self._socket = end
         self._received = b""
         self._unsent = b""
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait for."""
-        return self._socket.fileno()
+        self._sending = threading.Lock()  # while `_unsent` is used; not the main thread's
 
     def read(self) -> list[dict[str, Any]] | None:
         """Return the messages that have come; None if the process has ended."""
@@ -187,24 +186,17 @@ class Connection:
         return [json.loads(line) for line in lines]
 
     def send(self, **message: Any) -> None:
-        """Send a message, at once or by `flush`. A process that does not read may miss some."""
-        if len(self._unsent) < MOST_UNSENT or "lost" in message:
-            self._unsent += encode(message)
-            self.flush()
+        """Send a message; from any thread. A process that does not read may miss some."""
+        with self._sending:
+            if len(self._unsent) < MOST_UNSENT or "lost" in message:
+                self._unsent += encode(message)
+        self.flush()
 
     def flush(self) -> None:
-        """Send what the process had no room for before."""
-        try:
+        """Send as much as the process has room for."""
+        with self._sending, contextlib.suppress(OSError):  # there is no room, or the process has ended
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._unsent = b""
-
-    def close(self) -> None:
-        """Close the connection of a process that has ended."""
-        self._socket.close()
 
 
 def encode(message: Mapping[str, Any]) -> bytes:

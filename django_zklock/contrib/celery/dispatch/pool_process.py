@@ -32,7 +32,7 @@ from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
-from django_zklock.core.zk.loop import Loop, protocol_thread
+from django_zklock.core.zk.loop import NEVER, Loop, protocol_thread
 from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.multi import Locks
 
@@ -172,7 +172,7 @@ class ContenderProxy:
 
     def downgrade(self, *, asked: bool = False) -> None:
         """Keep the lock as a reader; see `Contender.downgrade`."""
-        self.session.send(grant=self.number, reads=True, asked=asked)
+        self.session.send(grant=self.number, reads=asked)
         self.grant.kind = Kind.READ
 
     # --- on the loop's thread ---------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class SessionProxy(GrantSession):
         self.send = link.send
         self._socket = link.connect()
         self._contenders: dict[int, ContenderProxy] = {}  # by the number of the grant; changed by single operations
-        self._is_watching = False  # whether `_watch` is scheduled; loop's thread only
+        self._timer = NEVER  # of `_watch`; loop's thread only
         self.loop.start()
         protocol_thread("zklock-proxy-reader", self._read).start()
 
@@ -245,7 +245,7 @@ class SessionProxy(GrantSession):
         """Begin to work under these grants; return False if one was lost or given back meanwhile."""
         numbers = [contender.number for contender in contenders]
         self._contenders |= zip(numbers, contenders, strict=True)
-        self.post(self._watch_if_needed)
+        self.post(self._watch)
         self.send(begin=numbers, pid=self.pid)
         may_begin = contenders[0].begun.wait(self.leased_until - clock.now())
         return bool(may_begin) and all(contender.grant.why_invalid() is None for contender in contenders)
@@ -269,10 +269,6 @@ class SessionProxy(GrantSession):
 
     # --- on the loop's thread ---------------------------------------------------------------------------------------
 
-    def _watch_if_needed(self) -> None:
-        if not self._is_watching:
-            self._watch()
-
     def forget(self, contender: ContenderProxy) -> None:
         """Forget a grant that is no longer in use."""
         self._contenders.pop(contender.number, None)
@@ -283,9 +279,9 @@ class SessionProxy(GrantSession):
         if remaining <= 0:
             for contender in list(self._contenders.values()):
                 contender.on_over(self.why_over)
-        self._is_watching = bool(self._contenders)
-        if self._is_watching:
-            self.loop.call_later(min(remaining, LOOK_EVERY), self._watch)
+        self._timer.cancel()
+        if self._contenders:
+            self._timer = self.loop.call_later(min(remaining, LOOK_EVERY), self._watch)
 
     def _on_message(self, message: dict[str, Any]) -> None:
         contender = self._contenders.get(message["grant"])
@@ -310,4 +306,4 @@ def set_ready(*, signal: object, **kwargs: object) -> None:
     """Say that this pool process is ready for tasks, or that it ends."""
     of_app = [link for link in links.values() if link.app == current_app]
     if of_app and getattr(current_process(), "index", None) is not None:
-        of_app[-1].send(ready=signal is worker_process_init, pid=os.getpid())
+        of_app[-1].send(ready=os.getpid() if signal is worker_process_init else 0)

@@ -46,7 +46,7 @@ class PoolSlots:
         limit: int = self._pool.limit  # before Celery 5.7, `num_processes` is the number of greenlets that run
         if self._ready is not None:
             limit = self._pool.num_processes
-            ready = set(self._ready.values())
+            ready = set(self._ready.values()) - {0}
             self._retired &= ready
             if ready:
                 self._ready_at = clock.now()
