@@ -139,7 +139,7 @@ class PoolGrants:
         self.link = link
         self._in_threads = in_threads  # the pool's tasks run in this process
         self.ready: dict[Connection, int] = {}
-        """The pids of the pool's processes, 0 if one is not ready; changed by the watcher, by single operations."""
+        """The pid of each process that is ready; 0: of one that is not. The watcher changes it by single operations."""
         self._on_ready = on_ready  # another process is ready
         self._grants: dict[int, PoolGrant] = {}  # by number; changed by single operations, from two threads
         self._numbers = itertools.count(1)
@@ -148,7 +148,6 @@ class PoolGrants:
         self._watcher: threading.Thread | None = None  # ends when the worker has ended and no grants are left
         self._is_closed = False
         self._selector = selectors.DefaultSelector()  # the watcher's, as what follows
-        self._connections: set[Connection] = set()
         self._next_check = 0.0  # on clock.now()
 
     def start(self) -> None:
@@ -206,7 +205,7 @@ class PoolGrants:
                 time.sleep(CHECK_EVERY)
         self._selector.close()
         self.link.close()
-        for connection in self._connections:
+        for connection in self.ready:
             connection.close()
 
     def _watch_once(self) -> None:
@@ -219,15 +218,14 @@ class PoolGrants:
     def _accept(self) -> None:
         connection = self.link.accept()
         if connection is not None:
-            self._connections.add(connection)
+            self.ready[connection] = 0
             self._selector.register(connection, selectors.EVENT_READ, functools.partial(self._read, connection))
 
     def _read(self, connection: Connection) -> None:
         messages = connection.read()
         if messages is None:
             self._selector.unregister(connection)
-            self._connections.discard(connection)
-            self.ready.pop(connection, None)
+            del self.ready[connection]
             connection.close()
         for message in messages or ():
             run_logged(self._on_message, connection, message)
@@ -266,7 +264,7 @@ class PoolGrants:
         del self._grants[grant.number]
 
     def _check(self) -> None:
-        for connection in self._connections:
+        for connection in self.ready:
             connection.flush()
         for grant in list(self._grants.values()):
             try:
@@ -280,7 +278,7 @@ class PoolGrants:
     def close(self, *, ends_process: bool) -> None:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
         session = self._session
-        if self._grants and session is not None:
+        if session is not None:
             session.post(self._end_lease, session)
         until = clock.now() + CLOSE_TIMEOUT
         while self._grants and clock.now() < until:
@@ -288,8 +286,6 @@ class PoolGrants:
         if self._grants and ends_process:
             logger.warning("a pool process still works under its lock, which is released when the session expires")
             process.keep_open()
-        if session is not None:
-            session.post(session.lease.on_changed.pop, self, None)
         self._is_closed = True
         self.link.wake()
         if self._watcher is None:

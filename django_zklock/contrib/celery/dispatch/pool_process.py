@@ -265,7 +265,6 @@ class SessionProxy(GrantSession):
         with contextlib.suppress(OSError), self._socket, self._socket.makefile("rb") as lines:
             for line in lines:
                 self.loop.deliver(self._on_message, json.loads(line))
-        self.loop.deliver(self._on_closed)
 
     # --- on the loop's thread ---------------------------------------------------------------------------------------
 
@@ -287,11 +286,6 @@ class SessionProxy(GrantSession):
         contender = self._contenders.get(message["grant"])
         if contender is not None:
             contender.on_event(message)
-
-    def _on_closed(self) -> None:
-        """Go on without the main process. Grants in use last as long as their lease."""
-        for contender in list(self._contenders.values()):
-            contender.begun.set(False)
 
 
 def session_of(link: PoolLink) -> SessionProxy:
