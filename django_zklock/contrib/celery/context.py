@@ -121,7 +121,7 @@ class TaskContext(CallContext):
         headers = request.headers = dict(request.headers or {})
         limits = [task.time_limit, task.soft_time_limit, *(request.timelimit or ())]
         limits += [task.app.conf.task_time_limit, task.app.conf.task_soft_time_limit]
-        most = min([math.inf, *(float(limit) / 2 for limit in limits if limit)])
+        shortest = min((float(limit) for limit in limits if limit), default=math.inf)
         is_alone = wait_alone(
             task,
             str(request.id),
@@ -129,7 +129,7 @@ class TaskContext(CallContext):
             headers,
             ThreadWaiter,
             run_blocking=lambda call: call(),
-            longest=lambda copy: min(most, until_session_ends(copy, headers)),
+            longest=lambda copy: min(shortest / 2, until_session_ends(copy, headers)),
         )
         if not run(is_alone):
             busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)

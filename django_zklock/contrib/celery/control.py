@@ -61,13 +61,21 @@ def _ending_reservations(command: Callable[..., Any]) -> Callable[..., Any]:
         reply = command(*args, **kwargs)
         for request in list(lifecycle.received):
             in_pool = request in active_requests or request._apply_result is not None
-            stamps = ((name, value) for name, values in request.stamps.items() for value in maybe_list(values) or ())
-            has_stamp = any(value in maybe_list(revoked_stamps.get(name, ())) for name, value in stamps)
-            if not in_pool and (has_stamp or request.id in revoked):
+            if not in_pool and _is_revoked(request):
                 run_logged(lifecycle.end_all, headers_of(request), request.id)
         return reply
 
     return revoke
+
+
+def _is_revoked(request: Any) -> bool:
+    if request.id in revoked:
+        return True
+    for name, values in request.stamps.items():
+        of_revoked = maybe_list(revoked_stamps.get(name, ()))
+        if any(value in of_revoked for value in maybe_list(values) or ()):
+            return True
+    return False
 
 
 for _name in ("revoke", "revoke_by_stamped_headers", "terminate"):

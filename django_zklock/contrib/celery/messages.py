@@ -237,7 +237,9 @@ def _queue_of(consumer: Any, message: Any) -> str:
     It is always one that this worker consumes from: with Redis or SQS, the sender has written what is read here. No
     public attribute tells the queue, so another version of kombu may lack the private ones.
     """
-    info, channel, tasks = message.delivery_info, message.channel, consumer.task_consumer
+    info = message.delivery_info
+    channel = message.channel
+    tasks = consumer.task_consumer
     try:
         if not hasattr(channel, "typeof"):  # kombu has no exchanges of its own: RabbitMQ
             names = [name for name, tag in tasks._active_tags.items() if tag == info["consumer_tag"]]

@@ -164,6 +164,7 @@ class Connection:
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
+        end.set_inheritable(False)
         _sockets.add(end)
         self.close = end.close
         self.fileno = end.fileno

@@ -201,8 +201,8 @@ class UniqueMessage:
     def _revoke(self, task_id: str, reason: str) -> None:
         """Store REVOKED for a task that is not sent: a canvas may wait for the id that it gave to the task."""
         given = self._options
-        names = {"group": "group_id", **{name: name for name in ("args", "kwargs", "group_index", "chord", "chain")}}
-        request = {"id": task_id, "task": self._task.name, **{key: given.get(name) for key, name in names.items()}}
+        request = {"id": task_id, "task": self._task.name, "group": given.get("group_id")}
+        request |= {name: given.get(name) for name in ("args", "kwargs", "group_index", "chord", "chain")}
         request["ignore_result"] = given.get("ignore_result", self._task.ignore_result)
         messages.revoke(self._task, Context(request), reason)
 
