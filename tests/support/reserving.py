@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from django_zklock import conf
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import operator_hold
@@ -75,12 +74,12 @@ def holder(key: str) -> str | None:
 
 def path_of(zoo: Zoo, key: str) -> str:
     """Return the directory of the reservations of a key."""
-    return names.path(conf.current().base, lock_key(key))
+    return names.path(zoo.base, lock_key(key))
 
 
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
     """Return the keys that have a reservation, or this one if it has."""
-    base = names.path(conf.current().base, operator_hold.RESERVATIONS)
+    base = names.path(zoo.base, operator_hold.RESERVATIONS)
     reserved: list[str] = []
     todo = [base]
     while todo:
