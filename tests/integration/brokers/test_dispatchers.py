@@ -62,7 +62,7 @@ EMBEDDED = """
 import os, sys, threading, time
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
-from django_zklock.contrib.celery.dispatch.pool_link import links as memories
+from django_zklock.contrib.celery.dispatch.pool_link import links
 
 apps = [Celery(name, broker="memory://", backend="cache+memory://") for name in ("first", "second")]
 works = []
@@ -80,7 +80,7 @@ def worker(app):
 
 def left_over():
     own = [thread for thread in threading.enumerate() if thread.name in ("zklock-pool-grants", "zklock-proxy")]
-    return own or memories
+    return own or links
 
 with zk_lock("of-the-process") as hold:
     with worker(apps[0]):

@@ -1,4 +1,4 @@
-"""What a worker's main process and its pool processes tell each other, and the slots of these."""
+"""The messages of a worker's main process and its pool processes, the lease that they share, and the slots."""
 
 from __future__ import annotations
 

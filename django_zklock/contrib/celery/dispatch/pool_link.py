@@ -1,5 +1,5 @@
 """
-What a worker's main process shares with its pool: a page of memory with the lease, and a connection to each process.
+A worker's main process and its pool share a page of memory with the lease, and a connection for each process.
 
 The connections carry JSON messages, one a line. A thread or greenlet of the main process uses the pool's end, too.
 
