@@ -283,7 +283,11 @@ def test_messages_that_may_not_wait_any_more_are_sent_again(zoo: Zoo, redis: Red
 
 
 def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker: Worker) -> None:
-    """The main process is stopped; the pool process sees the end of the lease by the clock."""
+    """
+    The main process is stopped; the pool process sees the end of the lease by the clock.
+
+    All processes of the pool work under the next session.
+    """
     zoo, marks = worker.zoo, worker.home / "marks"
     result = worker.send("waiting.mark", "stopped", str(marks))
     eventually(marks.exists)
@@ -293,6 +297,8 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker
     worker.process.send_signal(signal.SIGCONT)
     assert isinstance(worker.wait_failed(result), LockLost)
     assert float(marks.read_text()) < released
+    accounts = worker.finish([worker.begin("waiting.wait", f"next-{number}") for number in range(2)])
+    assert [account["headers"] for account in accounts] == [{}, {}]
 
 
 @pytest.mark.chaos

@@ -59,9 +59,10 @@ class PoolGrant(GrantObserver):
         self.grant.begun = True
         self.grant.first_to_report_end()  # the process sends the signals about the lock from now on
 
-    def payload(self, lease: int, waited: float) -> GrantPayload:
+    def payload(self, lease: tuple[int | None, int], waited: float) -> GrantPayload:
         """Return what the pool process has to know of the grant."""
         grant = self.grant
+        session_id, number = lease
         return {
             "number": self.number,
             "key": grant.key,
@@ -70,7 +71,7 @@ class PoolGrant(GrantObserver):
             "kind": grant.kind.value,
             "since": grant.since,
             "session": grant.session_id,
-            "lease": lease,
+            "lease": number if session_id == grant.session_id else 0,
             "template": grant.template,
             "waited": waited,
             "ahead": {} if events.about is None else dict(self.contender.ahead_about),
@@ -144,7 +145,10 @@ class PoolGrants:
         self._grants: dict[int, PoolGrant] = {}  # by number; changed by single operations, from two threads
         self._numbers = itertools.count(1)
         self._session: Session | None = None  # whose lease is shared
-        self._lease = 0  # its number
+        self._lease: tuple[int | None, int] = (
+            None,
+            0,
+        )  # its id, and its number in the page; protocol's thread writes it
         self._watcher: threading.Thread | None = None  # ends when the worker has ended and no grants are left
         self._is_closed = False
         self._selector = selectors.DefaultSelector()  # the watcher's, as what follows
@@ -168,16 +172,24 @@ class PoolGrants:
             session_of(self.link)  # one for all, before there are several threads
         session = process.current()
         if session is not self._session:
-            self._session, self._lease = session, self.link.leases.add()
+            self._session = session
             session.attached(Registry).most_waiting = MOST_IN_QUEUE  # this process waits for all tasks of the worker
-            session.post(self._share_lease, session, self._lease)
+            session.post(self._share_lease, session)
 
-    def _share_lease(self, session: Session, number: int) -> None:
+    def _share_lease(self, session: Session) -> None:
         def write() -> None:
-            self.link.leases.write(number, session.leased_until, session.refused)
+            if session is not self._session:
+                return
+            if session.session_id != self._lease[0]:
+                self._end_lease()
+                self._lease = (session.session_id, self.link.leases.add())
+            self.link.leases.write(self._lease[1], session.leased_until, session.refused)
 
         session.lease.on_changed[self] = write
         write()
+
+    def _end_lease(self) -> None:
+        self.link.leases.write(self._lease[1], float("-inf"), 0)
 
     def add(self, task: WaitingTask) -> list[GrantPayload]:
         """Add the grants of a task; return what its process has to know."""
@@ -187,7 +199,8 @@ class PoolGrants:
             self._grants[grant.number] = grant
         if len(self._grants) == len(grants):  # there were none
             self.link.wake()
-        return [grant.payload(self._lease, waited) for grant in grants]
+        lease = self._lease
+        return [grant.payload(lease, waited) for grant in grants]
 
     # --- the watcher ------------------------------------------------------------------------------------------------
 
@@ -279,7 +292,7 @@ class PoolGrants:
         """Wait until no process works under a grant. Call it when the pool has stopped, before the session ends."""
         session = self._session
         if session is not None:
-            session.post(self._end_lease, session)
+            session.post(self._stop_sharing, session)
         until = clock.now() + CLOSE_TIMEOUT
         while self._grants and clock.now() < until:
             time.sleep(0.05)
@@ -291,10 +304,10 @@ class PoolGrants:
         if self._watcher is None:
             self.link.close()
 
-    def _end_lease(self, session: Session) -> None:
+    def _stop_sharing(self, session: Session) -> None:
         """End the lease in all pool processes, which abort the work that is left."""
         session.lease.on_changed.pop(self, None)
-        self.link.leases.write(self._lease, float("-inf"), 0)
+        self._end_lease()
 
 
 def _is_gone(pid: int) -> bool:

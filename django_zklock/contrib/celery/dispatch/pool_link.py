@@ -53,7 +53,7 @@ class GrantPayload(TypedDict):
     kind: str
     since: float  # on clock.now(), which all processes of a machine share
     session: int | None
-    lease: int  # its number in the page
+    lease: int  # of that session: its number in the page; 0 if the session is over
     template: str
     waited: float  # seconds
     ahead: dict[str, str]  # `about` of the contender that was just ahead, for a trace; empty if it is not wanted
