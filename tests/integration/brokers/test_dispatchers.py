@@ -297,8 +297,13 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker
     worker.process.send_signal(signal.SIGCONT)
     assert isinstance(worker.wait_failed(result), LockLost)
     assert float(marks.read_text()) < released
-    accounts = worker.finish([worker.begin("waiting.wait", f"next-{number}") for number in range(2)])
-    assert [account["headers"] for account in accounts] == [{}, {}]
+    keys = ["next-0", "next-1"]
+    tasks = [worker.begin("waiting.wait", key) for key in keys]
+    contenders = [f"{zoo.base}/{key}/{name}" for key in keys for name in zoo.children(key)]
+    owners = [zoo.client.exists(path).ephemeralOwner for path in contenders]
+    worker.finish(tasks)
+    assert len(owners) == 2
+    assert len(set(owners)) == 1, "a process has a session of its own"
 
 
 @pytest.mark.chaos
