@@ -220,11 +220,11 @@ def run(update: OptimisticUpdate, deadline: float) -> Any:
     return run_all([update], deadline)[0]
 
 
-def run_all(updates: Sequence[OptimisticUpdate], deadline: float) -> list[Any]:
-    """Run updates of the same session at the same time, as `run` does; return their values."""
-    outcomes = _outcomes(updates, deadline)
+def run_all(stories: Sequence[StoryRun], deadline: float) -> list[Any]:
+    """Run updates or other stories of the same session at the same time, as `run` does; return their values."""
+    outcomes = _outcomes(stories, deadline)
     if not outcomes:
-        raise ZooKeeperUnavailable(updates[0].session.explain())
+        raise ZooKeeperUnavailable(stories[0].session.explain())
     for outcome in outcomes:
         if isinstance(outcome, ZkLockError):
             raise outcome

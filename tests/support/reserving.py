@@ -6,9 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from django_zklock import conf
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.contrib.celery.unique.reservations import Duplicate, lock_key
+from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import operator_hold
 from django_zklock.names import template as names
 from support.zoo import ROOM, Zoo
@@ -34,8 +33,8 @@ class Sender:
         reserved = reservations.reserved(
             key, task_id, task="shop.work", seconds=seconds, again=again, has_ended=has_ended, timeout=timeout
         )
-        self.other: Duplicate | None = self._stack.enter_context(reserved)
-        self.task_id = task_id if self.other is None else self.other.task_id
+        self.other: str | None = self._stack.enter_context(reserved)
+        self.task_id = task_id if self.other is None else self.other
 
     def sent(self) -> None:
         """The message was sent, so the key is reserved."""
@@ -64,7 +63,7 @@ def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
     sender = Sender(key, task_id, **more)  # type: ignore[arg-type]
     sender.sent()
     assert sender.other is not None
-    return sender.other.task_id
+    return sender.other
 
 
 def holder(key: str) -> str | None:
@@ -75,12 +74,12 @@ def holder(key: str) -> str | None:
 
 def path_of(zoo: Zoo, key: str) -> str:
     """Return the directory of the reservations of a key."""
-    return names.path(conf.current().base, lock_key(key))
+    return names.path(zoo.base, lock_key(key))
 
 
 def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
     """Return the keys that have a reservation, or this one if it has."""
-    base = names.path(conf.current().base, operator_hold.RESERVATIONS)
+    base = names.path(zoo.base, operator_hold.RESERVATIONS)
     reserved: list[str] = []
     todo = [base]
     while todo:

@@ -21,8 +21,8 @@ from celery.exceptions import Ignore
 from django_zklock.contrib.celery import connect, messages
 from django_zklock.contrib.celery.calls import CallContext, caller_of_call
 from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, until_session_ends, wait_alone
+from django_zklock.contrib.celery.dispatch.pool_link import PAYLOAD
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
-from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, is_in_task, lock_around
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
@@ -121,7 +121,7 @@ class TaskContext(CallContext):
         headers = request.headers = dict(request.headers or {})
         limits = [task.time_limit, task.soft_time_limit, *(request.timelimit or ())]
         limits += [task.app.conf.task_time_limit, task.app.conf.task_soft_time_limit]
-        most = min([math.inf, *(float(limit) / 2 for limit in limits if limit)])
+        shortest = min((float(limit) for limit in limits if limit), default=math.inf)
         is_alone = wait_alone(
             task,
             str(request.id),
@@ -129,7 +129,7 @@ class TaskContext(CallContext):
             headers,
             ThreadWaiter,
             run_blocking=lambda call: call(),
-            longest=lambda copy: min(most, until_session_ends(copy, headers)),
+            longest=lambda copy: min(shortest / 2, until_session_ends(copy, headers)),
         )
         if not run(is_alone):
             busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)
@@ -221,25 +221,43 @@ class TaskContext(CallContext):
 
         If ZooKeeper is not available, nothing is skipped.
         """
-        policy, has_worked, is_lost = self.options["on_conflict"], self._has_worked, isinstance(error, LockLost)
-        if has_worked and not self._may_run_twice(error):
+        if self._has_worked and not self._may_run_twice(error):
             self._caller = "task"
             return super().without_lock(error)
-        if is_lost and has_worked:
-            messages.send_again(self._task, LOST_HEADER, error)
-        if is_lost or (not self.waits and isinstance(error, LockNotAcquired)):
-            # It waits again, after a delay. Without one, the next run might end before the RETRY of this run is stored.
-            messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
+        if isinstance(error, LockLost):
+            self._send_again_after_loss(error)
         if isinstance(error, LockNotAcquired):
+            if not self.waits:
+                self._send_again_after_loss(error)
             self._look_for_copies(error)
-            if policy == "skip":
+            if self.options["on_conflict"] == "skip":
                 return self._skip(str(error))
-            if policy == "coalesce" and not self._is_spent(CONFLICTS_HEADER):
-                other = self._wait_unless_another_does(self._key, error)
-                return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
+            if self.options["on_conflict"] == "coalesce":
+                return self._coalesce(error)
+        return self._send_again_or_raise(error)
+
+    def _send_again_after_loss(self, error: ZkLockError) -> NoReturn:
+        """
+        Send the task again because its lock was lost.
+
+        If its work had not begun, it waits again, after a delay. Without one, the next run might end before the RETRY
+        of this run is stored.
+        """
+        if self._has_worked:
+            messages.send_again(self._task, LOST_HEADER, error)
+        messages.send_again(self._task, LATE_HEADER, error, longest=messages.FIRST_DELAY)
+
+    def _send_again_or_raise(self, error: ZkLockError) -> NoReturn:
         if self._is_repeated(error) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error
+
+    def _coalesce(self, error: LockNotAcquired) -> Any:
+        """End the task if another one waits for the lock; else it is the one that waits."""
+        if self._is_spent(CONFLICTS_HEADER):
+            raise error
+        other = self._wait_unless_another_does(self._key, error)
+        return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
 
     def _look_for_copies(self, error: LockNotAcquired) -> None:
         """Send the task again if another copy of it is in a queue, or may have been, or the run that has sent it."""
@@ -281,10 +299,10 @@ class TaskContext(CallContext):
                     messages.send_again(task, CONFLICTS_HEADER, error, **waiting)
         except (ZooKeeperUnavailable, LockTimeout) as unknown:
             messages.send_again(task, CONFLICTS_HEADER, unknown)
-        if other.task_id == task_id:  # an earlier call, whose result this one must not overwrite
+        if other == task_id:  # an earlier call, whose result this one must not overwrite
             lifecycle.keep(request)
             raise Ignore("an earlier call with this id waits for the lock")
-        return other.task_id
+        return other
 
     def _skip(self, reason: str) -> Any:
         """

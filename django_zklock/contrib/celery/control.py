@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from django_zklock.contrib.celery.dispatch.loops import run_logged
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.contrib.celery.messages import headers_of, short_id
 from django_zklock.contrib.celery.unique import lifecycle
-from django_zklock.inspection import ContenderInfo, Snapshot, snapshot
+from django_zklock.inspection import ContenderInfo, LockInfo, Snapshot, snapshot
 
 REPLY_TIMEOUT: Final = 0.7  # seconds for the snapshot of all locks; `inspect` waits one second for a worker
 
@@ -61,13 +61,21 @@ def _ending_reservations(command: Callable[..., Any]) -> Callable[..., Any]:
         reply = command(*args, **kwargs)
         for request in list(lifecycle.received):
             in_pool = request in active_requests or request._apply_result is not None
-            stamps = ((name, value) for name, values in request.stamps.items() for value in maybe_list(values) or ())
-            has_stamp = any(value in maybe_list(revoked_stamps.get(name, ())) for name, value in stamps)
-            if not in_pool and (has_stamp or request.id in revoked):
+            if not in_pool and _is_revoked(request):
                 run_logged(lifecycle.end_all, headers_of(request), request.id)
         return reply
 
     return revoke
+
+
+def _is_revoked(request: Any) -> bool:
+    if request.id in revoked:
+        return True
+    for name, values in request.stamps.items():
+        of_revoked = maybe_list(revoked_stamps.get(name, ()))
+        if any(value in of_revoked for value in maybe_list(values) or ()):
+            return True
+    return False
 
 
 for _name in ("revoke", "revoke_by_stamped_headers", "terminate"):
@@ -75,29 +83,31 @@ for _name in ("revoke", "revoke_by_stamped_headers", "terminate"):
 
 
 def _locks_of(shown: Snapshot, processes: set[int], tasks: Iterable[WaitingTask]) -> dict[str, Any]:
-    host = socket.gethostname()
-
-    def of_worker(key: str, contenders: Sequence[ContenderInfo]) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, contender in enumerate(contenders):
-            if contender.host == host and contender.pid in processes:
-                yield number, _item(key, contender.about, contender.what, contender.pid, contender.came)
-
     held: list[dict[str, Any]] = []
     idle: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
-    for lock in shown.locks:
-        for _, holder in of_worker(lock.key, lock.holders):
-            if lock.idle_for is None:
-                held.append(holder)
-            else:
-                idle.append({"lock": lock.key, "pid": holder["pid"], "idle_for": lock.idle_for})
-        for number, waiter in of_worker(lock.key, lock.waiters):
-            waiting.append({**waiter, "ahead": len(lock.holders) + number})
+    for lock, ahead, contender in _contenders_of(shown, processes):
+        item = _item(lock.key, contender.about, contender.what, contender.pid, contender.came)
+        if ahead >= len(lock.holders):
+            waiting.append({**item, "ahead": ahead})
+        elif lock.idle_for is None:
+            held.append(item)
+        else:
+            idle.append({"lock": lock.key, "pid": contender.pid, "idle_for": lock.idle_for})
     lengths = {lock.key: len(lock.holders) + len(lock.waiters) for lock in shown.locks}
     waiting += _without_znode(tasks, lengths, {item["id"] for item in waiting})
     problems = [f"{lock.key}: {lock.problem}" for lock in shown.locks if lock.problem]
     problem = shown.problem or "; ".join([*problems, *shown.skipped])
     return {"held": held, "idle": idle, "waiting": waiting, "problem": problem}
+
+
+def _contenders_of(shown: Snapshot, processes: set[int]) -> Iterator[tuple[LockInfo, int, ContenderInfo]]:
+    """Yield the contenders of this worker, each with its lock, and with the number of contenders ahead of it."""
+    host = socket.gethostname()
+    for lock in shown.locks:
+        for ahead, contender in enumerate((*lock.holders, *lock.waiters)):
+            if contender.host == host and contender.pid in processes:
+                yield lock, ahead, contender
 
 
 def _item(lock: str, about: Mapping[str, str], what: str, pid: int, since: datetime) -> dict[str, Any]:

@@ -46,10 +46,17 @@ def is_copy(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
 
     The broker has marked one of them as delivered again. RabbitMQ's messages have no tag; their ids must do.
     """
-    ids, tags, marks = (
-        [printable(about.get(name, "")) for about in (first, second)] for name in ("id", "message", "redelivered")
-    )
-    return ids[0] == ids[1] and any(marks) and (tags[0] == tags[1] or not all(tags))
+    if _shown(first, "id") != _shown(second, "id"):
+        return False
+    if not first.get("redelivered") and not second.get("redelivered"):
+        return False
+    tags = {_shown(first, "message"), _shown(second, "message")}
+    return len(tags) == 1 or "" in tags
+
+
+def _shown(about: Mapping[str, str], name: str) -> str:
+    """Return an item as a znode shows it."""
+    return printable(about.get(name, ""))
 
 
 def copy_in(queue: Iterable[ContenderInfo], about: Mapping[str, str]) -> ContenderInfo | None:

@@ -89,7 +89,9 @@ def _layers(function: Any, override: Callable[..., Any] | None = None) -> Iterat
         function = getattr(function, "__func__", function)
         yield TaskFunction(function, first, keywords, validator, override)
         if isinstance(function, functools.partial):
-            first, keywords, function = (*function.args, *first), {**function.keywords, **keywords}, function.func
+            first = (*function.args, *first)
+            keywords = {**function.keywords, **keywords}
+            function = function.func
             continue
         if "task_fun" in _free_names(function):
             validator = function
@@ -158,8 +160,10 @@ def lock_around(function: object) -> LockedFunction | None:
 def functions_of_tasks() -> Iterator[Callable[..., Any]]:
     """Yield the functions that calls of the tasks of any application go through."""
     apps: Any = [current_app, *_state._get_active_apps()]  # type: ignore[attr-defined]
-    apps = [app for app in apps if app.finalized or app.autofinalize]
-    return (layer.function for app in apps for task in app.tasks.values() for layer in functions_of(task))
+    for app in apps:
+        if app.finalized or app.autofinalize:
+            for task in app.tasks.values():
+                yield from (layer.function for layer in functions_of(task))
 
 
 def is_in_task() -> bool:

@@ -5,6 +5,7 @@ The messages of tasks: what they tell of their task, and how a running task is s
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import re
 import threading
@@ -166,22 +167,39 @@ def _restore_history(request: Any, consumer: Any) -> None:
     A message that was dead-lettered since then counts its deliveries from 0, as in RabbitMQ: it is in a queue again.
     """
     given, info = request.message.headers, request.delivery_info
-    now, earlier = _of_delivery(given), _of_delivery(given[HISTORY_HEADER])
+    history = given[HISTORY_HEADER]
+    now, earlier = _of_delivery(given), _of_delivery(history)
     if now.get("x-death"):
         earlier.pop(_RETURNS, None)
-    elif given[HISTORY_HEADER].get("redelivered") is True:
+    elif history.get("redelivered") is True:
         info["redelivered"] = True
-    returns = _bounded(now.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
-    totals = {_RETURNS: returns, "x-death": _joined_deaths(now.get("x-death"), earlier.get("x-death"))}
-    first = {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
-    restored = {**earlier, **now, **first, **{name: total for name, total in totals.items() if total}}
+    restored = _joined(now, earlier)
     for headers in (request.request_dict, request.request_dict.get("headers"), given):
         if headers and headers.pop(HISTORY_HEADER, None):
             headers.update(restored)
-    arguments = {queue.name: queue.queue_arguments for queue in consumer.task_consumer.queues}
-    limit = (arguments.get(info.get(QUEUE_KEY)) or {}).get("x-delivery-limit", DELIVERY_LIMIT)
-    if type(limit) is int and 0 <= limit < returns:
+    returns = _bounded(restored.get(_RETURNS))
+    if returns > _most_returns(consumer, info.get(QUEUE_KEY)):
         info[RETURNS_KEY] = returns
+
+
+def _joined(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return the headers of two deliveries as one."""
+    joined = {**earlier, **now}
+    joined |= {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
+    returns = _bounded(now.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
+    if returns:
+        joined[_RETURNS] = returns
+    deaths = _joined_deaths(now.get("x-death"), earlier.get("x-death"))
+    if deaths:
+        joined["x-death"] = deaths
+    return joined
+
+
+def _most_returns(consumer: Any, queue: object) -> float:
+    """Return how often workers may give a message of this queue back."""
+    arguments = {known.name: known.queue_arguments for known in consumer.task_consumer.queues}
+    limit = (arguments.get(queue) or {}).get("x-delivery-limit", DELIVERY_LIMIT)
+    return limit if type(limit) is int and limit >= 0 else math.inf
 
 
 def _of_delivery(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +237,9 @@ def _queue_of(consumer: Any, message: Any) -> str:
     It is always one that this worker consumes from: with Redis or SQS, the sender has written what is read here. No
     public attribute tells the queue, so another version of kombu may lack the private ones.
     """
-    info, channel, tasks = message.delivery_info, message.channel, consumer.task_consumer
+    info = message.delivery_info
+    channel = message.channel
+    tasks = consumer.task_consumer
     try:
         if not hasattr(channel, "typeof"):  # kombu has no exchanges of its own: RabbitMQ
             names = [name for name, tag in tasks._active_tags.items() if tag == info["consumer_tag"]]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -17,17 +17,17 @@ from celery.utils.time import maybe_make_aware
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.story import Story, drive
+from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue.escaping import escape
 from django_zklock.core.queue.nodes import unknown_fields, with_unknown
 from django_zklock.core.queue.untrusted import digits, integer, iso_time, json_object, text
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import DirectoryState, Gateway, Node
+from django_zklock.core.zk.gateway import DirectoryState, Node
 from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.exceptions import InvalidLockName, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
-from django_zklock.locks.requests import Commit, Done, FenceGone, OptimisticUpdate, Step, call, run_all
+from django_zklock.locks.requests import Commit, Done, FenceGone, OptimisticUpdate, Step, run_all
 
 logger = Logger("django_zklock.beat")
 
@@ -111,9 +111,7 @@ class ScheduleRecords:
 
     def load(self) -> None:
         """Read what earlier leaders have recorded."""
-        nodes = self._ask(
-            lambda deadline: call(self._session, lambda gateway, done: drive(self._read_all(gateway), done), deadline)
-        )
+        (nodes,) = self._ask(lambda: [StoryRun(self._session, self._read_all)])
         now = datetime.now(timezone.utc)
         for node in nodes.values():
             run = RunRecord.decode(node)
@@ -184,27 +182,34 @@ class ScheduleRecords:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def _read_all(self, gateway: Gateway) -> Story[dict[str, Node]]:
+    def _read_all(self) -> Story[dict[str, Node]]:
+        gateway = self._session.gateway
         try:
             names: list[str] = yield partial(gateway.children, self._folder)
         except NodeMissing:
+            yield partial(gateway.ensure_path, self._folder)
             return {}
         nodes: dict[str, Node] = yield partial(gateway.read_all, [f"{self._folder}/{name}" for name in names])
         return nodes
 
     def _create(self, runs: dict[str, RunRecord]) -> None:
         """Create records in one transaction; one by one if that fails, or if its reply is lost."""
-        creates = tuple(Create(path=f"{self._folder}/{name}", data=run.encode()) for name, run in runs.items())
-        steps: Iterator[Step] = iter([Commit(creates, True)] * 2)  # the first one fails if there is no folder
-        update = partial(OptimisticUpdate, self._session, creates[0].path, guess=None, fence=self.hold.path)
-        (created,) = self._ask(lambda deadline: run_all([update(lambda *_: next(steps, Done(False)))], deadline))
+        (created,) = self._ask(lambda: [StoryRun(self._session, partial(self._create_all, runs))])
         if created:
-            self._runs.update({name: replace(run, version=0) for name, run in runs.items()})
+            self._runs |= {name: replace(run, version=0) for name, run in runs.items()}
         else:
             self._write(runs)
 
+    def _create_all(self, runs: dict[str, RunRecord]) -> Story[bool]:
+        creates = [Create(path=f"{self._folder}/{name}", data=run.encode()) for name, run in runs.items()]
+        try:
+            yield partial(self._session.gateway.commit, (Check(path=self.hold.path), *creates))
+        except ZkError:
+            return False
+        return True
+
     def _write(self, runs: dict[str, RunRecord]) -> None:
-        versions = self._ask(lambda deadline: run_all([self._update(*item) for item in runs.items()], deadline))
+        versions = self._ask(lambda: [self._update(name, run) for name, run in runs.items()])
         if None in versions:
             raise LeadershipLost("another process has written the records of the schedule")
         for (name, run), version in zip(runs.items(), versions, strict=True):
@@ -227,22 +232,18 @@ class ScheduleRecords:
         guess = None if run.version is None else DirectoryState(path=path, data=b"", version=run.version, children=())
         return OptimisticUpdate(self._session, path, decide, guess=guess, fence=self.hold.path)
 
-    def _ask(self, request: Callable[[float], Any]) -> Any:
-        """Return the reply to a request with a deadline; repeat it while ZooKeeper is away and the lease lasts."""
+    def _ask(self, new_stories: Callable[[], Sequence[StoryRun]]) -> list[Any]:
+        """Run stories, and new ones while ZooKeeper is away and the lease lasts. Return their values."""
         while True:
             self.check()
             try:
-                reply = request(clock.now() + max(PAUSE, self.hold.lease_remaining))
+                return run_all(new_stories(), clock.now() + max(PAUSE, self.hold.lease_remaining))
             except FenceGone as error:
                 raise LeadershipLost("the znode of this leader is gone") from error
             except ZkLockError as error:
-                if isinstance(error, ZooKeeperUnavailable) and not isinstance(error, ZkError):
-                    self.hold.wait_lost(PAUSE)
-                    continue
-                raise LeadershipLost(str(error)) from error
-            if isinstance(reply, ZkError):
-                raise LeadershipLost(str(reply)) from reply
-            return reply
+                if isinstance(error, ZkError) or not isinstance(error, ZooKeeperUnavailable):
+                    raise LeadershipLost(str(error)) from error
+                self.hold.wait_lost(PAUSE)
 
 
 def continue_from(entry: Entry, run: RunRecord) -> None:

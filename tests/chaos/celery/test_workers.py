@@ -18,7 +18,6 @@ from support.worker import Gate, Worker
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
-from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -204,7 +203,7 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         copy = sound.send("late", "copy", "linger", str(gate), task_id=first.id, headers=seen)
         sound.wait_scheduled(first.id)
         proxy.hang = True
-        assert isinstance(cut.wait_failed(first), LockLost)
+        eventually(lambda: first.state == "RETRY", 30)  # a task with `acks_late` may run twice
         assert zoo.client.exists(old)  # no other contender could get the lock until the task was stopped
         assert gate.wait_at_work() != pid
         assert not zoo.client.exists(old)

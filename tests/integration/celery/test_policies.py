@@ -376,7 +376,7 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
     else:
         with pytest.raises(TaskRevokedError, match="expired"):
             worker.get(first)
-    eventually(lambda: not reserved_names(worker.zoo, key))
+    eventually(lambda: not reserved_names(worker.zoo, f"waiting/policy.coalesce/{key}"))
     second = call(worker, key, journal)
     assert second.state == "RETRY"
     gate.open()

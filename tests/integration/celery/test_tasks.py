@@ -270,7 +270,7 @@ def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
         first = worker.send("joint.bounded", "gives-up")
         assert isinstance(worker.wait_failed(first), LockBusy)
         assert worker.log.read_text().count(f"joint.bounded[{first.id}] retry") == 2
-        eventually(lambda: not reserved_names(worker.zoo, "gives-up"))
+        eventually(lambda: not reserved_names(worker.zoo, "waiting/joint.bounded/gives-up"))
         second = worker.send("joint.bounded", "gives-up")
         assert settled(second) != "REVOKED"
     assert outcome(second) in ("done", "LockBusy")  # on a slow machine, it has given up, too
@@ -281,12 +281,12 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
     with worker.zoo.hold_elsewhere("dies"):
         first = worker.send("joint.patient", "dies")
         assert settled(first) == "RETRY"
-        assert reserved_names(worker.zoo, "dies")
+        assert reserved_names(worker.zoo, "waiting/joint.patient/dies")
         worker.zoo.wait_contenders("dies", 2)
         payload: Any = worker.zoo.payloads("dies")[1]
         worker.kill_process(payload.pid)
         assert isinstance(worker.wait_failed(first), WorkerLostError)
-        eventually(lambda: not reserved_names(worker.zoo, "dies"))
+        eventually(lambda: not reserved_names(worker.zoo, "waiting/joint.patient/dies"))
         second = worker.send("joint.patient", "dies")
         assert settled(second) == "RETRY"
     assert worker.get(second) == "done"

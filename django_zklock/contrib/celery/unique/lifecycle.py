@@ -35,7 +35,7 @@ from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.introspection import arguments, functions_of, locked_of
 from django_zklock.contrib.celery.messages import headers_of
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.contrib.celery.unique.reservations import LASTS, Duplicate, is_key
+from django_zklock.contrib.celery.unique.reservations import LASTS, is_key
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.decorators.locked import LockedFunction
@@ -104,6 +104,11 @@ def _key(headers: Any, header: str) -> str:
     return key if is_key(key) else ""
 
 
+def _keys(headers: Any) -> list[str]:
+    """Return the keys of the reservations in the headers of a message."""
+    return [key for header in _HEADERS if (key := _key(headers, header))]
+
+
 # --- where the task is sent -------------------------------------------------------------------------------------------
 
 
@@ -120,15 +125,19 @@ class UniqueMessage:
         self._given_id = str(given) if given else None
         self.task_id = self._given_id or uuid()
         self._headers = dict(options.get("headers") or {})
-        inherited: Any = self._headers.pop(UNIQUE_HEADER, None)
-        if not (is_key(inherited) and inherited.startswith(unique_prefix(task))):
-            inherited = ""
+        inherited = self._inherited_key()
         current: Any = get_current_task()
         self._running = current.request if current is not None and current.request.id == self._given_id else None
         """The request of the task that sends itself again, as by `retry` and `replace`."""
-        self._sent_again = self._given_id is not None and (bool(inherited) or self._running is not None)
+        self._sent_again = self._given_id is not None and (inherited != "" or self._running is not None)
         # A callable could compute another key from arguments that have changed. The task must keep its own.
         self.key = inherited if self._sent_again and inherited else key_of_call(task, locked, options)
+
+    def _inherited_key(self) -> str:
+        """Remove the key from the headers, and return it if it is one of this task."""
+        key = _key(self._headers, UNIQUE_HEADER)
+        self._headers.pop(UNIQUE_HEADER, None)
+        return key if key.startswith(unique_prefix(self._task)) else ""
 
     def send(self, send: Callable[..., Any]) -> Any:
         """Send the message by `send(**options)`, unless it is a duplicate. Return what the sender of the task gets."""
@@ -152,7 +161,7 @@ class UniqueMessage:
             keep(self._running, self.key)
         return result
 
-    def _reserved(self) -> AbstractContextManager[Duplicate | None]:
+    def _reserved(self) -> AbstractContextManager[str | None]:
         return reservations.reserved(
             self.key,
             self.task_id,
@@ -175,15 +184,15 @@ class UniqueMessage:
         end = max(begin, now) + (LASTS if self._unique_for is None else self._unique_for)
         return (end if expires is None else min(end, expires)) - now
 
-    def _duplicate(self, other: Duplicate) -> Any:
+    def _duplicate(self, other: str) -> Any:
         """Return the result of the first task, or raise `AlreadyQueued`."""
         error = AlreadyQueued(
-            f"Task {self._task.name} is queued or runs with the same key already, as {other.task_id}.", lock=self.key
+            f"Task {self._task.name} is queued or runs with the same key already, as {other}.", lock=self.key
         )
-        error.task_id = other.task_id
-        error.result = (self._options.get("result_cls") or self._app.AsyncResult)(other.task_id)
+        error.task_id = other
+        error.result = (self._options.get("result_cls") or self._app.AsyncResult)(other)
         logger.info("a duplicate was not sent: %s", error)
-        if self._given_id not in (None, other.task_id):
+        if self._given_id not in (None, other):
             self._revoke(self._given_id, str(error))
         if self._on_duplicate == "raise":
             raise error
@@ -192,8 +201,8 @@ class UniqueMessage:
     def _revoke(self, task_id: str, reason: str) -> None:
         """Store REVOKED for a task that is not sent: a canvas may wait for the id that it gave to the task."""
         given = self._options
-        names = {"group": "group_id", **{name: name for name in ("args", "kwargs", "group_index", "chord", "chain")}}
-        request = {"id": task_id, "task": self._task.name, **{key: given.get(name) for key, name in names.items()}}
+        request = {"id": task_id, "task": self._task.name, "group": given.get("group_id")}
+        request |= {name: given.get(name) for name in ("args", "kwargs", "group_index", "chord", "chain")}
         request["ignore_result"] = given.get("ignore_result", self._task.ignore_result)
         messages.revoke(self._task, Context(request), reason)
 
@@ -276,9 +285,8 @@ def on_postrun(
     if state in (None, states.RETRY) or hasattr(request, _GOES_ON) or messages.is_given_back(task, state, retval):
         return
     ended = request.__dict__.get(_ENDED, ())
-    for header in _HEADERS:
-        key = _key(request.headers, header)
-        if key and key not in ended:
+    for key in _keys(request.headers):
+        if key not in ended:
             reservations.end(key, task_id)
 
 
@@ -314,9 +322,8 @@ def on_discarded(message: Any, id: Any = None, **kwargs: object) -> None:
 
 def end_all(headers: Any, task_id: object) -> None:
     """End the reservations of a task in the background."""
-    for key in [_key(headers, header) for header in _HEADERS]:
-        if key:
-            reservations.end(key, str(task_id), reply_timeout=0)
+    for key in _keys(headers):
+        reservations.end(key, str(task_id), reply_timeout=0)
 
 
 task_postrun.connect(on_postrun, dispatch_uid="zklock.reservations_on_postrun")

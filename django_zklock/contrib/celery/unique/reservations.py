@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Final, TypeGuard
 
@@ -64,13 +64,6 @@ RESERVE_TIMEOUT: Final = 5.0  # seconds that a sender waits for ZooKeeper, or fo
 REPLY_TIMEOUT: Final = 1.0  # seconds that other callers wait for the outcome; the change continues in the background
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
-    """The key is reserved by this other task, which waits or runs."""
-
-    task_id: str
-
-
 def lock_key(key: str) -> str:
     """Return the key of the lock whose holds are the reservations of `key`."""
     return f"{RESERVATIONS}/{key}"
@@ -91,9 +84,9 @@ def reserved(
     again: bool = False,
     has_ended: Callable[[str], bool] = lambda task_id: False,
     timeout: float = RESERVE_TIMEOUT,
-) -> Iterator[Duplicate | None]:
+) -> Iterator[str | None]:
     """
-    Reserve the key for this task, and send its message in the block. Gives a `Duplicate` if another task has the key.
+    Reserve the key for this task, and send its message in the block. If another task has the key, gives the id of that.
 
     If the block raises, the key is free again, or reserved as before. While another sender sends its message, this
     waits to see whether that succeeds.
@@ -135,7 +128,7 @@ def reserved(
             is_own = again and hold.task_id == label.task_id
             if is_own:
                 _extend(client, ahead.name, hold, seconds)
-            yield None if is_own else Duplicate(hold.task_id)
+            yield None if is_own else hold.task_id
             return
 
 
