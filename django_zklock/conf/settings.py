@@ -302,7 +302,7 @@ def _auth(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _is_row_of_text(row: object, columns: int) -> bool:
-    """Return whether `row` has `columns` valid strings. A lone surrogate in one of them would end kazoo's thread."""
+    """Return whether `row` has `columns` valid strings. A lone surrogate in one of them could not be sent."""
     return isinstance(row, (list, tuple)) and len(row) == columns and all(map(is_text, row))
 
 

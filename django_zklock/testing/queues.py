@@ -39,21 +39,23 @@ class QueueEntry:
 
 def entries(server: DevServer, directory: str) -> list[QueueEntry]:
     """Return the contenders of one lock, in order of arrival."""
-    names = [path.rpartition("/")[2] for path in server.paths(below=directory) if path.rpartition("/")[0] == directory]
+    split = (path.rpartition("/") for path in server.paths(below=directory))
+    names = [name for parent, _, name in split if parent == directory]
     data = {name: server.content(f"{directory}/{name}") or b"" for name in names if SEQUENCE_TAIL.search(name)}
+    kinds, holders = _kinds_and_holders(names, data)
+    return [
+        QueueEntry(path=f"{directory}/{name}", payload=Payload.decode(data[name]), holds=name in holders, kind=kind)
+        for name, kind in kinds.items()
+    ]
+
+
+def _kinds_and_holders(names: list[str], data: dict[str, bytes]) -> tuple[dict[str, str], set[str]]:
+    """Return the kinds of the contenders, in order of arrival, and who of them holds the lock."""
     try:
         queue = order.ordered([name for name in names if name in data or name.startswith("!")])
     except UnreadableQueue:  # code under test gets this error. Here, the order is enough
         in_order = sorted(data, key=lambda name: int(name[-10:]))
-        kinds = dict.fromkeys(in_order, Kind.LOCK.word)
-        holders = set(in_order[:1])
-    else:
-        kinds = {child.name: child.kind.word for child in queue}
-        limits = {child.name: own_limit(data[child.name]) for child in queue} if queue.limit is None else {}
-        holders = {queue[index].name for index in holder_indexes(queue, limits)}
-    return [
-        QueueEntry(
-            path=f"{directory}/{name}", payload=Payload.decode(data[name]), holds=name in holders, kind=kinds[name]
-        )
-        for name in kinds
-    ]
+        return dict.fromkeys(in_order, Kind.LOCK.word), set(in_order[:1])
+    limits = {child.name: own_limit(data[child.name]) for child in queue} if queue.limit is None else {}
+    holders = {queue[index].name for index in holder_indexes(queue, limits)}
+    return {child.name: child.kind.word for child in queue}, holders

@@ -184,18 +184,23 @@ class Coordinator:
         owner, reason = self._ended.get(lease_id, ("", ""))
         if reason and owner == client.name:
             raise over(reason)
+        raise self._unknown(lease_id)
+
+    def _unknown(self, lease_id: str) -> Refusal:
+        """Return the refusal for a lease that this coordinator does not have; another one may have given it."""
         coordinator, *rest = lease_id.split(".", 3)
-        if coordinator != self.id and len(rest) > 1:
-            elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
-            if elsewhere.grpc and elsewhere.grpc == self._addresses.grpc:
-                raise over("the coordinator that gave it has ended, or has the same --advertise as this one")
-            raise Refusal(
-                Code.ELSEWHERE,
-                f"This is the coordinator {self.id}; the lease is from {printable(coordinator, 40)}. Send the request "
-                "to the process that gave the lease. If that has ended, so has the lease.",
-                elsewhere,
-            )
-        raise Refusal(Code.OVER, "There is no such lease. It is over, was never given, or belongs to another client.")
+        if coordinator == self.id or len(rest) < 2:
+            text = "There is no such lease. It is over, was never given, or belongs to another client."
+            return Refusal(Code.OVER, text)
+        elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
+        if elsewhere.grpc and elsewhere.grpc == self._addresses.grpc:
+            return over("the coordinator that gave it has ended, or has the same --advertise as this one")
+        return Refusal(
+            Code.ELSEWHERE,
+            f"This is the coordinator {self.id}; the lease is from {printable(coordinator, 40)}. Send the request "
+            "to the process that gave the lease. If that has ended, so has the lease.",
+            elsewhere,
+        )
 
     def find_queued(self, client: LeaseClient, resource: str, client_id: str) -> Lease:
         """Return the lease of this client that waits here for a lock, or has it. Raises `Refusal`."""

@@ -80,12 +80,8 @@ class HttpApplication:
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
         if self._access.anybody:
             _check_host(headers.get(b"host", ""))
-        method, (folder, _, name) = scope["method"], scope["path"].rpartition("/")
-        if folder != "/locks":
-            raise _HttpError(404, "There is nothing at this path. All is below /locks/; see /locks/openapi.json.")
-        allowed = {"": "POST", "openapi.json": "GET"}.get(name, "GET, PUT, DELETE")
-        if method not in allowed.split(", "):
-            raise _HttpError(405, f"The method {method} is not for this path, but {allowed}.", allow=allowed)
+        method, name = scope["method"], _name_in(scope["path"])
+        _check_method(method, name)
         if name == "openapi.json":
             return _Response(200, json.loads(_DESCRIPTION.read_bytes()))
         address = (scope.get("client") or ("unknown",))[0]
@@ -107,6 +103,20 @@ class HttpApplication:
         wanted = _lease_request(content_type, await _body(receive))
         lease = await _unless_left(self._coordinator.acquire(client, wanted), receive)
         return _Response(201, _description(lease, signed=wanted.signed_token), {"location": f"/locks/{lease.id}"})
+
+
+def _name_in(path: str) -> str:
+    """Return what a path names below /locks/: a lease id, nothing, or the description of this service."""
+    folder, _, name = path.rpartition("/")
+    if folder != "/locks":
+        raise _HttpError(404, "There is nothing at this path. All is below /locks/; see /locks/openapi.json.")
+    return name
+
+
+def _check_method(method: str, name: str) -> None:
+    allowed = {"": "POST", "openapi.json": "GET"}.get(name, "GET, PUT, DELETE")
+    if method not in allowed.split(", "):
+        raise _HttpError(405, f"The method {method} is not for this path, but {allowed}.", allow=allowed)
 
 
 def _check_host(host: str) -> None:

@@ -30,7 +30,6 @@ import sys
 import threading
 import time
 import weakref
-from _signal import getsignal  # type: ignore[import-not-found]  # without the enums of `signal`: ten times as fast
 from collections.abc import Callable, Collection, Iterator
 from types import CodeType, FrameType
 from typing import Any, TypeAlias, TypeVar
@@ -448,7 +447,7 @@ _previous_handler: Any = None
 def _has_handler() -> bool:
     """Install the handler if necessary; return whether it is there."""
     global _previous_handler
-    if (previous := getsignal(ABORT_SIGNAL)) is _on_abort_signal:
+    if (previous := signal.getsignal(ABORT_SIGNAL)) is _on_abort_signal:
         return True
     _previous_handler = previous
     if not set_handler(ABORT_SIGNAL, _on_abort_signal):
@@ -463,7 +462,7 @@ def _is_unheard() -> bool:
         blocked = next((line for line in status if line.startswith(b"SigBlk:")), b"SigBlk:0")
         if int(blocked[7:], 16) >> (ABORT_SIGNAL - 1) & 1:
             return True
-    return getsignal(ABORT_SIGNAL) is not _on_abort_signal
+    return signal.getsignal(ABORT_SIGNAL) is not _on_abort_signal
 
 
 def _on_abort_signal(number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from django_zklock.core.execution.stack import variables_of
@@ -28,22 +28,30 @@ def inner_tasks(ident: int) -> InnerTasks | None:
     for code, variables in variables_of(ident, {_RUN_FOREVER, _RUN, waits, works}):
         if code is works:
             break  # the thread works for a coroutine that waits for it
-        loop: Any = None
-        if code is _RUN_FOREVER:
-            loop = variables["self"]
-        elif code is _RUN:
-            loop = variables.get("loop") or getattr(variables.get("self"), "_loop", None)
-        else:
-            tasks = tuple(variables.get("task_context") or ())
-            if tasks:  # they run in the loop that this thread works for, which has others
-                return tasks[0].get_loop(), functools.partial(tuple, tasks)
-            executor = variables.get("current_executor")
-            loop = next((key for key, value in list(executors.items()) if value is executor), None)
-            if loop is None:
-                return None, tuple
+        if code is waits:
+            return _awaited(variables, executors)
+        loop = _running(code, variables)
         if loop is not None:
             return loop, functools.partial(asyncio.all_tasks, loop)
     return None
+
+
+def _running(code: object, variables: Mapping[str, Any]) -> Any:
+    """Return the loop of a frame that runs one, or None if the loop starts or ends."""
+    if code is _RUN_FOREVER:
+        return variables["self"]
+    task = variables.get("task")  # of `Runner.run`; Python 3.10 has the loop here
+    return variables.get("loop") if task is None else task.get_loop()
+
+
+def _awaited(variables: Mapping[str, Any], executors: Any) -> InnerTasks:
+    """Return the tasks that a frame of `async_to_sync` waits for."""
+    tasks = tuple(variables.get("task_context") or ())
+    if tasks:  # they run in the loop that this thread works for, which has others
+        return tasks[0].get_loop(), functools.partial(tuple, tasks)
+    executor = variables.get("current_executor")
+    loop = next((key for key, value in list(executors.items()) if value is executor), None)
+    return loop, tuple if loop is None else functools.partial(asyncio.all_tasks, loop)
 
 
 def _code(of: object, method: str) -> object:

@@ -34,8 +34,8 @@ _HIDDEN_TAIL = re.compile(r"([0-9-][0-9]{8})%3([0-9])(?![^/])")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
 _LOOSE_SPACE = re.compile(r"(?<![^/ ]) | (?![^/ ])")  # at an end of a segment, or next to another space
 _ALL_SAFE = re.compile(r"[A-Za-z0-9_.~:@=+,-]*")
-# Control characters (Cc), lone surrogates (Cs; one of them ends kazoo's connection thread for good) and bidirectional
-# controls, which make two different names look the same in a log or a browser.
+# Control characters (Cc), lone surrogates (Cs; none of them can be sent) and bidirectional controls, which make two
+# different names look the same in a log or a browser.
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 AS_FIELD = 'pass the value as a field: zk_lock("feed/{url:digest}", fields={"url": url})'
 """The way to make a key of any value, for the errors of those that are pasted into a name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from django_zklock.testing.server import records as r
@@ -15,7 +16,8 @@ from django_zklock.testing.server.acl import allows, masked, require
 from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused, Watch
 from django_zklock.testing.server.database import Client, Database, Operation
 from django_zklock.testing.server.records import Acl, Malformed, Reader
-from django_zklock.testing.server.tree import Tree
+from django_zklock.testing.server.tree import Node, Tree
+from django_zklock.testing.server.watches import Table
 
 
 def create(
@@ -169,28 +171,34 @@ def set_watches2(
 
     The client last saw `zxid`. It gets an event for each change that it missed.
     """
-    nodes = db.tree.nodes
-    for path in data or ():
-        node = nodes.get(path)
-        if node is None or node.mzxid > zxid:
-            client.send(r.event(Event.DELETED if node is None else Event.CHANGED, path))
-        else:
-            db.watches.data.add(path, client, Watch.ONCE)
-    for path in exist or ():
-        if path in nodes:
-            client.send(r.event(Event.CREATED, path))
-        else:
-            db.watches.data.add(path, client, Watch.ONCE)
-    for path in child or ():
-        node = nodes.get(path)
-        if node is None or node.pzxid > zxid:
-            client.send(r.event(Event.DELETED if node is None else Event.CHILD, path))
-        else:
-            db.watches.child.add(path, client, Watch.ONCE)
+    parts: tuple[tuple[_Paths, Table, Callable[[Node | None], Event | None]], ...] = (
+        (data, db.watches.data, partial(_change_since, zxid, Event.CHANGED, attrgetter("mzxid"))),
+        (exist, db.watches.data, _existence),
+        (child, db.watches.child, partial(_change_since, zxid, Event.CHILD, attrgetter("pzxid"))),
+    )
+    for paths, table, event_of in parts:
+        for path in paths or ():
+            missed = event_of(db.tree.nodes.get(path))
+            if missed is None:
+                table.add(path, client, Watch.ONCE)
+            else:
+                client.send(r.event(missed, path))
     for paths, kind in ((persistent, Watch.PERSISTENT), (recursive, Watch.RECURSIVE)):
         for path in paths or ():
             db.watches.add(path, client, kind)
     return b""
+
+
+def _existence(node: Node | None) -> Event | None:
+    """Return the event of a node that exists by now."""
+    return None if node is None else Event.CREATED
+
+
+def _change_since(zxid: int, change: Event, changed_in: Callable[[Node], int], node: Node | None) -> Event | None:
+    """Return the event of a node that was deleted, or changed in a later transaction than `zxid`."""
+    if node is None:
+        return Event.DELETED
+    return change if changed_in(node) > zxid else None
 
 
 # --- several operations in one request ---

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from django_zklock.testing.server.database import Client
 
 
-class _Table:
+class Table:
     """
     Watches by path.
 
@@ -73,8 +73,8 @@ class Watches:
     """All watches of a server: on nodes (exists, getData), on children (getChildren), and those of addWatch."""
 
     def __init__(self) -> None:
-        self.data = _Table()
-        self.child = _Table()
+        self.data = Table()
+        self.child = Table()
 
     def __len__(self) -> int:
         return len(self.data) + len(self.child)
@@ -89,7 +89,7 @@ class Watches:
         self.data.forget(watcher)
         self.child.forget(watcher)
 
-    def tables(self, kind: int) -> tuple[_Table, ...]:
+    def tables(self, kind: int) -> tuple[Table, ...]:
         """Return the tables of a WatcherType: 1 is children, 2 data, 3 both. Raises ValueError for other numbers."""
         if kind not in (1, 2, 3):
             raise ValueError(f"there is no kind {kind} of watches")
