@@ -108,14 +108,23 @@ def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
     assert look_at("no//key") is None
 
 
-def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
+@pytest.fixture
+def crowd(zoo: Zoo) -> None:
     for key, many in (("a", 2), ("b", 5), ("c", 1)):
         for _ in range(many):
             contender(zoo, key)
+
+
+@pytest.mark.usefixtures("crowd")
+def test_waiters_that_are_not_shown_are_counted() -> None:
     few = fresh(max_waiters=0, max_locks=2)
     assert [(lock.key, lock.waiting, lock.waiters) for lock in few.locks] == [("a", 1, ()), ("b", 4, ())]
     assert few.total == 3
     assert all(lock.longest_wait is not None and len(lock.holders) == 1 for lock in few.locks)
+
+
+@pytest.mark.usefixtures("crowd")
+def test_so_many_waiters_of_each_lock_are_shown() -> None:
     more = fresh(max_waiters=2)
     assert [(lock.key, len(lock.waiters)) for lock in more.locks] == [("a", 1), ("b", 2), ("c", 0)]
 

@@ -37,8 +37,7 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
     for key in ("a", "b/1", "c"):
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
-        assert hold.keys == ("a", "b/1", "c")
-        assert [single.key for single in hold] == ["a", "b/1", "c"]
+        assert hold.keys == tuple(single.key for single in hold) == ("a", "b/1", "c")
         tokens = [single.token for single in hold]
         assert tokens == sorted(tokens)
         assert all(len(zoo.children(key)) == 1 for key in hold.keys)

@@ -162,17 +162,15 @@ def deadlock(zoo: Zoo) -> LockDeadlock:
 def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo) -> None:
     error = deadlock(zoo)
     recorded = rows()
-    waits = [row for row in recorded if row.outcome == Attempt.DEADLOCK]
-    assert [(row.key, row.template, row.reason) for row in waits] == [
-        ("inventory/7", NAME, "stock/7"),
-        ("stock/7", "stock/{sku}", "inventory/7"),
-    ]
-    assert [(link.waits_for, link.holds) for link in error.circle] == [(row.key, row.reason) for row in waits]
-    assert {(row.host, row.pid, row.work, row.token, row.at) for row in waits} == {
-        (socket.gethostname(), os.getpid(), "sell", None, waits[0].at)
-    }
-    assert [row.waited is None for row in waits] == [False, True]
-    assert Attempt.TIMED_OUT not in {row.outcome for row in recorded}
+    first, second = [row for row in recorded if row.outcome == Attempt.DEADLOCK]
+    assert (first.key, first.template, first.reason) == ("inventory/7", NAME, "stock/7")
+    assert (second.key, second.template, second.reason) == ("stock/7", "stock/{sku}", "inventory/7")
+    assert [(link.waits_for, link.holds) for link in error.circle] == [(row.key, row.reason) for row in (first, second)]
+    for row in (first, second):
+        assert (row.host, row.pid, row.work) == (socket.gethostname(), os.getpid(), "sell")
+        assert (row.token, row.at) == (None, first.at)
+    assert (first.waited is None, second.waited is None) == (False, True)
+    assert not any(row.outcome == Attempt.TIMED_OUT for row in recorded)
 
 
 def test_the_history_says_which_wait_of_a_deadlock_was_ended(alias: str, zoo: Zoo) -> None:
