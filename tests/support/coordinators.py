@@ -91,7 +91,9 @@ class HttpConnection:
         return await asyncio.wait_for(self.response(), 30)
 
     def send(self, method: str, path: str, content: object = None, **headers: str) -> None:
-        body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
+        body = b"" if content is None else content
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
         fields = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -38,7 +37,6 @@ PAGES = [
     f"{LIST}history/",
     f"{LIST}data.json",
 ]
-HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e\x00'
 
 
 @pytest.fixture
@@ -136,20 +134,6 @@ def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> N
     with override_settings(ZKLOCK={"URL": zoo.url(), "ADMIN_LINKS": links}):
         page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
     assert_shows(page, 'href="https://flower/task/91ab"', hides=["Other"])
-
-
-@pytest.mark.parametrize("target", [f"{LIST}", f"{LIST}evil/change/", f"{LIST}break/?key=evil", f"{LIST}data.json"])
-def test_hostile_payloads_are_harmless(contend: Contend, operator: Client, target: str) -> None:
-    about = {"task": HOSTILE, "id": HOSTILE, HOSTILE: HOSTILE}
-    contend("evil", host=HOSTILE, thread=HOSTILE, what=HOSTILE, about=about)
-    response = operator.get(target)
-    assert response.status_code == 200
-    page = response.content.decode()
-    if target.endswith("json"):
-        page = json.dumps(json.loads(page), ensure_ascii=False)
-    else:
-        assert "<script>alert" not in page
-    assert not any(char in page for char in "\x1b\u202e\x00")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -22,8 +22,13 @@ TEXT = st.text(max_size=600)
 
 def payload(**more: Any) -> Payload:
     values: dict[str, Any] = {
-        "guid": nodes.new_guid(nodes.Mark.OPERATOR), "host": "h", "pid": 1, "thread": "t", "what": "", "template": ""
-    }  # fmt: skip
+        "guid": nodes.new_guid(nodes.Mark.OPERATOR),
+        "host": "h",
+        "pid": 1,
+        "thread": "t",
+        "what": "",
+        "template": "",
+    }
     return Payload(**{"since": "", **values, **more})
 
 
