@@ -119,7 +119,7 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
 
 
 PASSWORD = "open-sesame"
-DIGEST = {"AUTH": [("digest", f"alice:{PASSWORD}")], "ACL": "creator"}
+DIGEST: dict[str, Any] = {"AUTH": [("digest", f"alice:{PASSWORD}")], "ACL": "creator"}
 
 
 def test_credentials_guard_the_nodes(zoo: Zoo) -> None:
