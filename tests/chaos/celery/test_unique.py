@@ -151,7 +151,7 @@ def test_unique_tasks_survive_kills(
 
 
 Seen: TypeAlias = dict[str, list[dict[str, Any]]]
-"""What was seen of a task: events by their kinds, each kind in the order of their times."""
+"""The events of a task by their kinds, each kind in the order of their times."""
 
 
 def judge(events: list[dict[str, Any]], *, done: bool, late: bool) -> None:

@@ -458,7 +458,7 @@ def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
 
 
 TEMPLATE = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0, token=9)
-"""What the text of a hand-over says."""
+"""The content of the text that hands over a lock."""
 WRONG_FIELDS: dict[str, list[Any]] = {
     "guid": [new_guid(Mark.OWN), "x"],
     "sequence": ["1", 1],

@@ -379,7 +379,7 @@ def fail(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("enter", "leave"),
+    ("acquire", "release"),
     [(Lock.__enter__, lambda lock: lock.__exit__(None, None, None)), (Lock.acquire, Lock.release)],
     ids=["with", "acquire"],
 )
@@ -393,14 +393,14 @@ def fail(ledger: Ledger) -> None:
     ids=["commit", "rollback", "set_rollback"],
 )
 def test_a_lock_is_held_until_the_transaction_has_ended(
-    zoo: Zoo, ledger: Ledger, enter: Any, leave: Any, end: Any, rows: list[str]
+    zoo: Zoo, ledger: Ledger, acquire: Any, release: Any, end: Any, rows: list[str]
 ) -> None:
     lock = zk_lock("kept", release_on="commit")
     with ledger.ends(lambda: len(zoo.children("kept"))) as ends:
         with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
-            hold = enter(lock)
+            hold = acquire(lock)
             ledger.write("a")
-            leave(lock)
+            release(lock)
             assert len(zoo.children("kept")) == 1
             hold.check()
             end(ledger)

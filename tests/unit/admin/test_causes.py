@@ -137,6 +137,15 @@ def test_a_permit_that_another_holder_will_release_is_not_behind() -> None:
         (50, None, {"age": 90.0}, ["hung"]),
         (50, None, {"lasts": "leader"}, []),
     ],
+    ids=[
+        "one fewer",
+        "fifty, as nothing is usual",
+        "ten times the usual",
+        "less than that",
+        "few, where none is usual",
+        "behind a holder that hangs",
+        "of candidates",
+    ],
 )
 def test_a_queue_that_grows_is_named_at_once(
     waiting: int, usual: float | None, fields: dict[str, Any], causes: list[str], monkeypatch: pytest.MonkeyPatch
@@ -158,6 +167,15 @@ def test_a_queue_that_grows_is_named_at_once(
         (61.0, None, {"lasts": "lease"}, []),
         (61.0, None, {"age": 90.0}, ["hung"]),
         (61.0, None, operator(age=30.0), []),
+    ],
+    ids=[
+        "less than a minute",
+        "a minute, as nothing is usual",
+        "three times the usual",
+        "less than that",
+        "for a lease",
+        "behind a holder that hangs",
+        "behind an operator",
     ],
 )
 def test_a_wait_that_is_unusually_long_is_named_though_no_holder_hangs(
