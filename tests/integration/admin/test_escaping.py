@@ -200,48 +200,11 @@ def crawl(client: Client, start: str) -> list[str]:
     return waiting
 
 
-PARAMETERS: tuple[str, ...] = (
-    "q",
-    "host",
-    "template",
-    "path",
-    "in",
-    "by",
-    "o",
-    "key",
-    "do",
-    "target",
-    "identity",
-    "minutes",
-    "part",
-)
-PARAMETERS += (
-    "who",
-    "what",
-    "since",
-    "until",
-    "before",
-    "row",
-    "pid",
-    "p",
-    "state",
-    "kind",
-    "source",
-    "format",
-    "back",
-)
-PAGES = (
-    "",
-    "groups/",
-    "health/",
-    "history/",
-    "host/",
-    "break/",
-    "hold/",
-    "acknowledge/",
-    "limit/",
-    "stack/",
-)
+PARAMETERS = [
+    *("q", "host", "template", "path", "in", "by", "o", "key", "do", "target", "identity", "minutes", "part"),
+    *("who", "what", "since", "until", "before", "row", "pid", "p", "state", "kind", "source", "format", "back"),
+]
+PAGES = ("", "groups/", "health/", "history/", "host/", "break/", "hold/", "acknowledge/", "limit/", "stack/")
 ODD = (EVIL, f"{EVIL}\r\n{EVIL}", "javascript:evil()")
 FORMS: list[tuple[str, dict[str, Any]]] = [
     ("", {"action": "break_selected", "_selected_action": KEYS}),
