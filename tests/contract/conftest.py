@@ -57,9 +57,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         params = item.callspec.params if hasattr(item, "callspec") else {}
         on_dev = params.get("server") == "dev"
-        kinds = ON_DEV if on_dev else PRIMITIVES if item.path.name == ALL_KINDS else DISTINCT
-        if (on_dev and item.path not in on_both) or params.get("primitive", LOCK) not in kinds:
+        is_left_out = on_dev and item.path not in on_both
+        if is_left_out or params.get("primitive", LOCK) not in kinds_of(item, on_dev):
             item.add_marker(pytest.mark.chaos)
+
+
+def kinds_of(item: pytest.Function, on_dev: bool) -> tuple[Primitive, ...]:
+    """Return the kinds of locks for which `make test` runs a test."""
+    if on_dev:
+        return ON_DEV
+    return PRIMITIVES if item.path.name == ALL_KINDS else DISTINCT
 
 
 @pytest.fixture(scope="session")

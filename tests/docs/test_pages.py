@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,16 +25,23 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def test_links_between_pages_work() -> None:
-    for page in PAGES:
-        text = page.read_text()
-        links = [(page.parent / path if path else page, anchor) for path, anchor in RELATIVE.findall(text)]
-        links += [(ROOT / path, anchor) for path, anchor in ABSOLUTE.findall(text)]
-        links += [(DOCS / f"{path or 'index'}.md", anchor) for path, anchor in SITE.findall(text)]
-        for path, anchor in links:
-            target = path.resolve()
-            assert target.exists(), (page, path)
-            assert not anchor or anchor in anchors(target), f"{page}: {path}#{anchor}"
+def links_of(page: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the page that each link leads to, and the anchor there."""
+    text = page.read_text()
+    for path, anchor in RELATIVE.findall(text):
+        yield (page.parent / path if path else page), anchor
+    for path, anchor in ABSOLUTE.findall(text):
+        yield ROOT / path, anchor
+    for path, anchor in SITE.findall(text):
+        yield DOCS / f"{path or 'index'}.md", anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_work(page: Path) -> None:
+    for path, anchor in links_of(page):
+        target = path.resolve()
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
 def test_lines_are_short() -> None:

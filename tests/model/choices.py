@@ -131,10 +131,23 @@ class Replay(Chooser):
 OPTIONS = {
     choice.name: choice.options
     for choice in (
-        REQUEST, REPLY, COMMIT, APPLY, FORWARD, CLOSE, RECONNECT, HOST, EVENT, TIMER, CALLER, PREEMPT, BACKLOG,
-        FAULT, KEPT,
+        REQUEST,
+        REPLY,
+        COMMIT,
+        APPLY,
+        FORWARD,
+        CLOSE,
+        RECONNECT,
+        HOST,
+        EVENT,
+        TIMER,
+        CALLER,
+        PREEMPT,
+        BACKLOG,
+        FAULT,
+        KEPT,
     )
-}  # fmt: skip
+}
 
 
 def described(point: Point, option: int) -> str:

@@ -276,7 +276,9 @@ class Ensemble:
         version = self._version(operation.path, versions)
         if operation.type == Create.type:
             above = operation.path.rpartition("/")[0]
-            return NODE_EXISTS if version is not None else NO_NODE if above not in self._prepared.nodes else 0
+            if version is not None:
+                return NODE_EXISTS
+            return 0 if above in self._prepared.nodes else NO_NODE
         if version is None:
             return NO_NODE
         return BAD_VERSION if operation.version not in (-1, version) else 0

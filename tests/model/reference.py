@@ -43,8 +43,10 @@ def entitled(tree: Tree, parent: str) -> set[str]:
 def own_limit(tree: Tree, path: str) -> int:
     data = tree.nodes[path].data.decode()
     match = _HOLD_LIMIT.search(data)
-    text = match["value"] if match else "" if data.startswith("{") else data.partition(" ")[2]
-    return int(text) if text else 1
+    if match:
+        return int(match["value"])
+    text = "" if data.startswith("{") else data.partition(" ")[2]
+    return int(text or 1)
 
 
 def waits(tree: Tree) -> dict[str, list[str]]:

@@ -6,12 +6,9 @@ import functools
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SERVICE = "/zklock.v1.LockCoordinator/"
 
@@ -53,7 +50,7 @@ class Balancer(grpc.GenericRpcHandler):
         context.set_trailing_metadata((("zklock-code", "lease-elsewhere"), ("zklock-address", self._coordinator)))
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the lease is from another coordinator")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Balancer:
         self._server.start()
         return self
 

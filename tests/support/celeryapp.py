@@ -250,7 +250,10 @@ def kept(key: str) -> bool:
 
 
 def note_commit(key: str, mark: str) -> bool:
-    transaction.on_commit(lambda: Path(mark).write_text(str(current_hold(key).lost)) and None)
+    def note() -> None:
+        Path(mark).write_text(str(current_hold(key).lost))
+
+    transaction.on_commit(note)
     return connection.in_atomic_block
 
 

@@ -229,12 +229,26 @@ saving.register(Group, LateAdmin)
 VIEWS: dict[str, Any] = {
     view.__name__: view
     for view in (
-        own_block, nested_blocks, block_of_the_lock, kept_lock, caught_and_raised_again, aborted_in_a_callback,
-        two_databases, lost_between_two_commits, kept_and_lost_between_two_commits, lost_at_the_end,
-        lost_at_the_end_of_several, lost_at_the_release, lost_at_the_release_of_the_hold, async_view,
-        async_block_lost_at_its_end, aborted_after_a_commit, checked_after_a_commit, async_block_aborted,
+        own_block,
+        nested_blocks,
+        block_of_the_lock,
+        kept_lock,
+        caught_and_raised_again,
+        aborted_in_a_callback,
+        two_databases,
+        lost_between_two_commits,
+        kept_and_lost_between_two_commits,
+        lost_at_the_end,
+        lost_at_the_end_of_several,
+        lost_at_the_release,
+        lost_at_the_release_of_the_hold,
+        async_view,
+        async_block_lost_at_its_end,
+        aborted_after_a_commit,
+        checked_after_a_commit,
+        async_block_aborted,
     )
-}  # fmt: skip
+}
 """Views that are in no transaction of the request."""
 VIEWS |= {
     "in_autocommit": order,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -18,9 +18,6 @@ from django_zklock.contrib.leases.http_server import HttpServer
 from django_zklock.contrib.leases.service import Server
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 KEY = "invoices/2026"
 
@@ -48,7 +45,7 @@ class Served:
         async with HttpConnection(self.http_server.port) as connection:
             return await connection.request(method, path, content, **headers)
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> Served:
         await self.server.start()
         self._serving = asyncio.ensure_future(self.http_server.serve())
         return self
@@ -78,7 +75,7 @@ class HttpConnection:
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> HttpConnection:
         self.reader, self.writer = await asyncio.open_connection("localhost", self._port, ssl=self._tls)
         return self
 
@@ -91,7 +88,9 @@ class HttpConnection:
         return await asyncio.wait_for(self.response(), 30)
 
     def send(self, method: str, path: str, content: object = None, **headers: str) -> None:
-        body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
+        body = b"" if content is None else content
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
         fields = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.apps import apps
 from django.db import connections, models
 
@@ -62,3 +63,11 @@ def tables(alias: str, *more: type[models.Model]) -> Iterator[None]:
         with connection.cursor() as cursor:
             for model in reversed(fenced_models()):
                 cursor.execute(f"DELETE FROM {model._meta.db_table}")
+
+
+on_servers = pytest.mark.parametrize(
+    "database_settings", ["postgres", "mariadb-read committed", "mariadb-repeatable read"], indirect=True
+)
+"""Not on SQLite, which has one writer, and refuses a transaction to write what it has read from an older state."""
+on_read_committed = pytest.mark.parametrize("database_settings", ["postgres", "mariadb-read committed"], indirect=True)
+"""Databases on which a read locks neither gaps nor rows that it joins."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -25,9 +25,6 @@ from support.browser.pages import LIST
 from support.browser.site import Site
 from support.project import Project, environment
 from support.zoo import Zoo, eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -153,7 +150,7 @@ class Drill:
         self.site = Site(directory, zoo.url(hosts))
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Drill:
         self._stack.enter_context(self.site)
         return self
 

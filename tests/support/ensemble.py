@@ -17,13 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django_zklock.core import clock
 from support import debian
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -380,7 +377,7 @@ class Ensemble:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Ensemble:
         self.start()
         return self
 

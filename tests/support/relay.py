@@ -5,10 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Relay:
@@ -33,7 +29,7 @@ class Relay:
         for end in sockets:
             _close(end)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Relay:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 

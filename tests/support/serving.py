@@ -9,14 +9,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from support import forked
 from support.ensemble import free_ports
 from support.zoo import TESTS, Zoo, eventually
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Serving:
@@ -84,7 +80,7 @@ class Serving:
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Serving:
         self._folder = tempfile.TemporaryDirectory()
         self.start()
         return self

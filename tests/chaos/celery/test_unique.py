@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from support.reserving import holder
@@ -150,10 +150,14 @@ def test_unique_tasks_survive_kills(
     judge(turmoil.events(), done=done, late=late)
 
 
+Seen: TypeAlias = dict[str, list[dict[str, Any]]]
+"""The events of a task by their kinds, each kind in the order of their times."""
+
+
 def judge(events: list[dict[str, Any]], *, done: bool, late: bool) -> None:
     """See that each publisher was told the truth, that tasks of a key were one at a time, and that none was lost."""
     killed = {event["pid"]: event["at"] for event in events if event["what"] == "killed"}
-    tasks: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    tasks: dict[str, Seen] = defaultdict(lambda: defaultdict(list))
     for event in events:
         tasks[event["task"]][event["what"]].append(event)
     del tasks[""]
@@ -163,12 +167,29 @@ def judge(events: list[dict[str, Any]], *, done: bool, late: bool) -> None:
         # A publisher killed between sending and saying so: the one case in which a second one may be sent.
         if not seen["sent"] or not seen["confirmed"]:
             continue
-        ends = [event["at"] for event in seen["leave"]]
-        assert ends or not late, f"{task} was lost, although messages outlive the workers"
-        ends = ends or [killed[event["pid"]] for event in seen["claimed"] if event["pid"] in killed]
-        spans[seen["sent"][0]["key"]].append((seen["sent"][0]["at"], ends[0] if ends else float("inf")))
+        assert seen["leave"] or not late, f"{task} was lost, although messages outlive the workers"
+        sent = seen["sent"][0]
+        spans[sent["key"]].append((sent["at"], end_of(seen, killed)))
         if late and not done:
-            for call in seen["taken"]:
-                assert any(start["at"] > call["called"] for start in seen["enter"]), f"{task} had begun before"
-    for (_, end), (begin, _) in itertools.chain(*(itertools.pairwise(sorted(of_key)) for of_key in spans.values())):
-        assert begin >= end or not done, f"a task was sent {end - begin:.3f} s before the end of another"
+            assert_began_later(task, seen)
+    if done:
+        assert_one_at_a_time(spans)
+
+
+def end_of(seen: Seen, killed: dict[int, float]) -> float:
+    """Return when a task ended: with its work, or with the worker that had its message."""
+    ends = [event["at"] for event in seen["leave"]]
+    ends = ends or [killed[event["pid"]] for event in seen["claimed"] if event["pid"] in killed]
+    return ends[0] if ends else float("inf")
+
+
+def assert_began_later(task: str, seen: Seen) -> None:
+    """A publisher that meets a task relies on it: the work begins after the call."""
+    for call in seen["taken"]:
+        assert any(start["at"] > call["called"] for start in seen["enter"]), f"{task} had begun before"
+
+
+def assert_one_at_a_time(spans: dict[str, list[tuple[float, float]]]) -> None:
+    for of_key in spans.values():
+        for (_, end), (begin, _) in itertools.pairwise(sorted(of_key)):
+            assert begin >= end, f"a task was sent {end - begin:.3f} s before the end of another"

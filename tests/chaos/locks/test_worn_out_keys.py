@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
 
 import pytest
-from django.test import override_settings
+from django.test import Client, override_settings
 from support import adminsite
 from support.chaos import wrap
-from support.chaos.worker_pool import WorkerPool
+from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import DEBIAN_DIRECTORY, Ensemble, find_classpath
 from support.locking import ending
+from support.texts import assert_shows
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection
@@ -56,57 +58,71 @@ def follow(command: str) -> None:
     eventually(lambda: subprocess.run(command_line, timeout=60, capture_output=True, check=False).returncode == 0, 60)
 
 
-@pytest.mark.django_db
-def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: WorkerPool) -> None:
-    caller, other = pool.start("A", "B")
+@contextlib.contextmanager
+def called_once_a_second(worker: LockWorker) -> Iterator[list[str | None]]:
+    """Have a worker call for a key in the block. Yield the errors of its calls; None if it had the lock."""
     ended = threading.Event()
     errors: list[str | None] = []
 
-    def call_once_a_second() -> None:
+    def call() -> None:
         while not ended.wait(1):
-            errors.append(caller.acquire("called", timeout=3).result(20).get("error"))
+            errors.append(worker.acquire("called", timeout=3).result(20).get("error"))
             if errors[-1] is None:
-                caller.release("called").result(20)
+                worker.release("called").result(20)
 
-    calling = threading.Thread(target=call_once_a_second)
+    calling = threading.Thread(target=call)
     calling.start()
     try:
-        with pool.zoo.configured(), override_settings(**adminsite.SETTINGS):
-            eventually(lambda: errors, 20)
-            operator = adminsite.user_with("view_lock")
-            for _ in range(5):
-                status, printed, _ = ending("doctor", "--incident")
-                assert status == ExitCode.COUNTER
-                for key in WORN:
-                    assert f"Counter used up: {key}" in printed
-                assert "Counter nearly used up: wearing" in printed
-                assert f"About {WEARING_FROM:,} acquisitions are left" in printed
-                assert printed.count("->") == len(WORN | WEARING), "a good key is named, too"
-            other.must_acquire("half")
-            few = inspection.snapshot(max_age=0, max_locks=len(WORN | WEARING))
-            assert {lock.key for lock in few.locks} == (WORN | WEARING).keys(), "a held lock goes first"
-            assert few.total == len(WORN | WEARING) + 1
-            other.release("half").result()
-            page = operator.get(LIST).content.decode()
-            assert "Counter used up: called" in page
-            assert "Counter nearly used up: wearing" in page
-            assert "No acquisition is left" in ending("doctor")[1]
-            assert "Counter used up: called" in ending("status")[1]
-            assert "Counter nearly used up" in operator.get(f"{LIST}?q=").content.decode()
-            assert "wearing" in ending("list", "--state", "wearing")[1]
-            for key in WORN | WEARING:
-                worst = ExitCode.WEARING if key in WEARING else ExitCode.COUNTER
-                eventually(lambda: ending("doctor", "--incident")[0] == worst)  # noqa: B023 - it is called at once
-                status, shown, _ = ending("show", key)
-                assert status == 0
-                (delete,) = [line.removeprefix("Next: ") for line in shown.splitlines() if " delete /" in line]
-                assert delete in operator.get(f"{LIST}{key}/change/").content.decode()
-                follow(delete)
-            eventually(lambda: ending("doctor", "--incident")[0] == 0)
-        count = len(errors)
-        eventually(lambda: None in errors[count:], 20, "the key still refuses its callers")
-        assert set(errors[:count]) >= {"UnreadableQueue"}
+        eventually(lambda: errors, 20)
+        yield errors
     finally:
         ended.set()
         calling.join(30)
+
+
+def assert_named() -> None:
+    """Fail unless the doctor names each key whose counter is used up or nearly so, and no other."""
+    status, printed, _ = ending("doctor", "--incident")
+    assert status == ExitCode.COUNTER
+    assert_shows(printed, *(f"Counter used up: {key}" for key in WORN))
+    assert_shows(printed, "Counter nearly used up: wearing", f"About {WEARING_FROM:,} acquisitions are left")
+    assert printed.count("->") == len(WORN | WEARING), "a good key is named, too"
+
+
+@pytest.mark.django_db
+def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: WorkerPool) -> None:
+    caller, other = pool.start("A", "B")
+    settings = override_settings(**adminsite.SETTINGS)
+    with called_once_a_second(caller) as errors, pool.zoo.configured(), settings:
+        operator = adminsite.user_with("view_lock")
+        for _ in range(5):
+            assert_named()
+        other.must_acquire("half")
+        few = inspection.snapshot(max_age=0, max_locks=len(WORN | WEARING))
+        assert {lock.key for lock in few.locks} == (WORN | WEARING).keys(), "a held lock goes first"
+        assert few.total == len(WORN | WEARING) + 1
+        other.release("half").result()
+        page = operator.get(LIST).content.decode()
+        assert_shows(page, "Counter used up: called", "Counter nearly used up: wearing")
+        assert "Counter nearly used up" in operator.get(f"{LIST}?q=").content.decode()
+        assert "No acquisition is left" in ending("doctor")[1]
+        assert "Counter used up: called" in ending("status")[1]
+        assert "wearing" in ending("list", "--state", "wearing")[1]
+        for key in WORN | WEARING:
+            follow_remedy(operator, key)
+        eventually(lambda: ending("doctor", "--incident")[0] == 0)
+        count = len(errors)
+        eventually(lambda: None in errors[count:], 20, "the key still refuses its callers")
+    assert set(errors[:count]) >= {"UnreadableQueue"}
     pool.assert_kept()
+
+
+def follow_remedy(operator: Client, key: str) -> None:
+    """Run the command that is printed for a key, which is the next one that the doctor names."""
+    worst = ExitCode.WEARING if key in WEARING else ExitCode.COUNTER
+    eventually(lambda: ending("doctor", "--incident")[0] == worst)
+    status, shown, _ = ending("show", key)
+    assert status == 0
+    (delete,) = [line.removeprefix("Next: ") for line in shown.splitlines() if " delete /" in line]
+    assert delete in operator.get(f"{LIST}{key}/change/").content.decode()
+    follow(delete)

@@ -66,29 +66,33 @@ def fresh(**more: Any) -> Snapshot:
     return shown
 
 
-def test_a_holder_and_its_waiters_are_shown_in_order(zoo: Zoo) -> None:
+def test_a_holder_is_shown_with_its_znode_and_its_session(zoo: Zoo) -> None:
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold:
-        waiting = [
-            contender(zoo, hold.key, host=f"web-{number}", about={"task": "buy", "id": "7"}) for number in (1, 2)
-        ]
         (lock,) = fresh().locks
-        assert (lock.key, lock.kind, lock.problem, lock.waiting) == ("inventory/a%20b", "lock", "", 2)
-        assert lock.path == f"{zoo.base}/{lock.key}"
-        (holder,) = lock.holders
-        (name,) = set(zoo.children(lock.key)) - set(waiting)
+        (name,) = zoo.children(lock.key)
         stat = zoo.client.exists(f"{lock.path}/{name}")
-        assert (holder.name, holder.path) == (name, f"{lock.path}/{name}")
-        assert (holder.token, holder.session_id) == (hold.token, stat.ephemeralOwner)
-        assert (holder.client, holder.template, holder.waits_behind) == ("zklock", "inventory/{sku}", "")
-        assert holder.came.timestamp() == pytest.approx(stat.ctime / 1000)
-        assert holder.guid in name
-        assert [waiter.name for waiter in lock.waiters] == waiting
-        assert [waiter.waits_behind for waiter in lock.waiters] == [name, waiting[0]]
-        assert [(waiter.host, dict(waiter.about)) for waiter in lock.waiters] == [
-            (host, {"task": "buy", "id": "7"}) for host in ("web-1", "web-2")
-        ]
-        assert lock.contended
-        assert seen(lock.key).waiters[1].name == waiting[1]
+    assert (lock.key, lock.kind, lock.problem) == ("inventory/a%20b", "lock", "")
+    assert lock.path == f"{zoo.base}/{lock.key}"
+    (holder,) = lock.holders
+    assert (holder.name, holder.path) == (name, f"{lock.path}/{name}")
+    assert (holder.token, holder.session_id) == (hold.token, stat.ephemeralOwner)
+    assert (holder.client, holder.template, holder.waits_behind) == ("zklock", "inventory/{sku}", "")
+    assert holder.came.timestamp() == pytest.approx(stat.ctime / 1000)
+    assert holder.guid in name
+
+
+def test_waiters_are_shown_in_order_with_their_work(zoo: Zoo) -> None:
+    about = {"task": "buy", "id": "7"}
+    first = contender(zoo, "k")
+    waiting = [contender(zoo, "k", host=f"web-{number}", about=about) for number in (1, 2)]
+    (lock,) = fresh().locks
+    assert (lock.waiting, lock.contended) == (2, True)
+    assert [(waiter.name, waiter.waits_behind) for waiter in lock.waiters] == [
+        (waiting[0], first),
+        (waiting[1], waiting[0]),
+    ]
+    assert [(waiter.host, dict(waiter.about)) for waiter in lock.waiters] == [("web-1", about), ("web-2", about)]
+    assert seen("k").waiters[1].name == waiting[1]
 
 
 def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
@@ -104,14 +108,23 @@ def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
     assert look_at("no//key") is None
 
 
-def test_waiters_that_are_not_shown_are_counted(zoo: Zoo) -> None:
+@pytest.fixture
+def crowd(zoo: Zoo) -> None:
     for key, many in (("a", 2), ("b", 5), ("c", 1)):
         for _ in range(many):
             contender(zoo, key)
+
+
+@pytest.mark.usefixtures("crowd")
+def test_waiters_that_are_not_shown_are_counted() -> None:
     few = fresh(max_waiters=0, max_locks=2)
     assert [(lock.key, lock.waiting, lock.waiters) for lock in few.locks] == [("a", 1, ()), ("b", 4, ())]
     assert few.total == 3
     assert all(lock.longest_wait is not None and len(lock.holders) == 1 for lock in few.locks)
+
+
+@pytest.mark.usefixtures("crowd")
+def test_so_many_waiters_of_each_lock_are_shown() -> None:
     more = fresh(max_waiters=2)
     assert [(lock.key, len(lock.waiters)) for lock in more.locks] == [("a", 1), ("b", 2), ("c", 0)]
 
@@ -158,24 +171,30 @@ def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
     assert [waiter.waits_behind for waiter in lock.waiters] == [names[1], names[2], names[2]]
 
 
+LIMITS = [2, 1, 3, 4, 2, 2, 2]
+"""Of the contenders in a queue. The one with the low limit waits, and two with higher ones behind it hold permits."""
+
+
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
 def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waiters: int) -> None:
-    """A contender with a low limit may wait before a holder with a higher one. `own_limits` reports the difference."""
-    limits = [2, 1, 3, 4, 2, 2, 2]
-    names = [permit(zoo, "k", limit) for limit in limits]
+    """The attribute `own_limits` reports the difference."""
+    names = [permit(zoo, "k", limit) for limit in LIMITS]
     (lock,) = fresh(max_waiters=max_waiters).locks
-    assert [holder.name for holder in lock.holders] == [names[0], names[2], names[3]]
+    assert [(holder.name, holder.limit) for holder in lock.holders] == [(names[0], 2), (names[2], 3), (names[3], 4)]
     assert [waiter.name for waiter in lock.waiters] == [names[1], *names[4:]][:max_waiters]
     assert (lock.limit, lock.waiting) == (4, 4)
-    assert lock.own_limits[:1] == (1,)
-    assert lock.own_limits[-1:] == (4,)
-    assert [holder.limit for holder in lock.holders] == [2, 3, 4]
+    assert (lock.own_limits[0], lock.own_limits[-1]) == (1, 4)
     holders = [(holder.guid, holder.token) for holder in lock.holders]
     assert [(holder.guid, holder.token) for holder in request_release("k", "drain", by="anna").holders] == holders
+
+
+@pytest.mark.parametrize("max_waiters", [0, 1, 50])
+def test_a_limit_that_was_set_is_that_of_all_holders(zoo: Zoo, max_waiters: int) -> None:
+    """The second contender knows of one permit, so it holds none by its code. By the new limit it does."""
+    names = [permit(zoo, "k", limit) for limit in LIMITS]
     set_limit("k", 2, by="anna", reason="they differ")
     (lock,) = fresh(max_waiters=max_waiters).locks
     assert (lock.limit, lock.own_limits, lock.waiting) == (2, (), 3)
-    # The contender at place 1 knows of one permit, so it holds none by its code; by the new limit it does.
     assert [holder.name for holder in lock.holders] == names[:4]
     assert lock.holders_at_most
     clear_limit("k", by="anna", reason="mended")
@@ -185,18 +204,23 @@ def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo: Zoo) -> None:
     names = [permit(zoo, "k", 3) for _ in range(5)]
     set_limit("k", 1, by="anna", reason="the printer is slow")
     try:
-        names.append(permit(zoo, "k", 9))
+        permit(zoo, "k", 9)
         for lock in (*fresh().locks, seen("k")):
             assert (lock.limit, lock.waiting, lock.holders_at_most) == (1, 3, True)
             assert [holder.name for holder in lock.holders] == names[:3]
-            assert lock.limit_set is not None
-            assert (lock.limit_set.by, lock.limit_set.reason) == ("anna", "the printer is slow")
-            assert abs((lock.limit_set.when - lock.holders[0].came).total_seconds()) < 60  # type: ignore[operator]
-        for name in names:
-            zoo.client.delete(f"{zoo.base}/k/{name}")
-        assert (fresh().locks, look_at("k")) == ((), None)  # operations.limit_of tells
+            change = lock.limit_set
+            assert change is not None
+            assert (change.by, change.reason) == ("anna", "the printer is slow")
+            assert abs((change.when - lock.holders[0].came).total_seconds()) < 60  # type: ignore[operator]
     finally:
         clear_limit("k", by="anna", reason="mended")
+
+
+def test_a_limit_of_an_unused_key_shows_no_lock(zoo: Zoo) -> None:
+    """The function `limit_of` tells it."""
+    set_limit("k", 1, by="anna", reason="the printer is slow")
+    assert (fresh().locks, look_at("k")) == ((), None)
+    clear_limit("k", by="anna", reason="mended")
 
 
 def test_a_downgraded_writer_is_shown_as_a_reader(zoo: Zoo) -> None:
@@ -335,24 +359,26 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
 
 
 def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
-    for number in range(40):
-        for _ in range(3):
-            contender(zoo, f"shop/sku-{number}")
+    keys = [f"shop/sku-{number}" for number in range(40)]
+
+    def join_each(waiters: int) -> None:
+        for key in keys * waiters:
+            contender(zoo, key)
+
+    def asked() -> dict[int, int]:
+        proxy.reset()
+        fresh(max_waiters=0)
+        return {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN2, GET_DATA, CREATE2, SET_DATA, DELETE)}
+
+    join_each(3)
     fresh(max_waiters=0)
-    proxy.reset()
     proxy.delay = 0.1  # the network, not a busy machine, decides which requests go together
-    fresh(max_waiters=0)
+    before = asked()
     proxy.delay = 0.0
     assert proxy.round_trips() <= 10
-    before = {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN2, GET_DATA)}
-    assert before == {GET_CHILDREN2: 42, GET_DATA: 80}
-    for number in range(40):
-        for _ in range(10):
-            contender(zoo, f"shop/sku-{number}")
-    proxy.reset()
-    fresh(max_waiters=0)
-    assert {opcode: proxy.counts[opcode] for opcode in (GET_CHILDREN2, GET_DATA)} == before
-    assert not any(proxy.counts[opcode] for opcode in (CREATE2, SET_DATA, DELETE))
+    assert before == {GET_CHILDREN2: 42, GET_DATA: 80, CREATE2: 0, SET_DATA: 0, DELETE: 0}
+    join_each(10)
+    assert asked() == before
 
 
 def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:

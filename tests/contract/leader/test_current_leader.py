@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -16,26 +17,28 @@ from support.zoo import Zoo
 from django_zklock import zk_leader
 
 
-def test_the_leader_and_the_candidates_are_shown(zoo: Zoo) -> None:
+def test_the_leader_is_shown_while_it_leads(zoo: Zoo) -> None:
     outsider = zk_leader("lead")
     assert outsider.current_leader() is None
     assert outsider.candidates() == ()
     began = datetime.now(timezone.utc)
-    with zk_leader("lead", what="the work") as hold, zoo.hold_elsewhere("lead") as foreign:
-        leading = outsider.current_leader()
-        assert leading is not None
+    with zk_leader("lead", what="the work") as hold:
+        leading: Any = outsider.current_leader()
         assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
-        assert leading.token == hold.token
-        assert leading.path == hold.path
-        assert leading.client == "zklock"
-        assert leading.operator is None
+        assert (leading.token, leading.path) == (hold.token, hold.path)
+        assert (leading.client, leading.operator) == ("zklock", None)
         assert abs((leading.came - began).total_seconds()) < 60
         assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
+    assert outsider.current_leader() is None
+
+
+def test_the_candidates_are_the_leader_and_those_who_wait(zoo: Zoo) -> None:
+    outsider = zk_leader("lead")
+    with zk_leader("lead"), zoo.hold_elsewhere("lead") as foreign:
         first, second = outsider.candidates()
-        assert first == leading
+        assert first == outsider.current_leader()
         assert (second.path, second.pid, second.client, second.what) == (foreign, 0, "Curator", "foreign")
         assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
-    assert outsider.current_leader() is None
 
 
 async def test_the_async_methods_show_the_same_candidates(zoo: Zoo) -> None:

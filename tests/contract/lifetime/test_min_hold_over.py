@@ -12,6 +12,7 @@ import pytest
 from support.faults import acquire_once, connected
 from support.locking import as_json, ending, zklock
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.texts import assert_shows
 from support.zoo import Zoo, eventually
 
 from django_zklock import Lock, zk_lock, zk_locks
@@ -73,6 +74,16 @@ def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, acquire: Acqu
     strand("k", SHORT, acquire)
     eventually(lambda: is_free("k"))
     eventually(lambda: zoo.children("k") == [])
+    assert ending("show", "k")[0] == ExitCode.NO_HOLDER
+    assert ending("end-hold", "k")[0] == ExitCode.NO_HOLDER
+    with zk_lock("k", timeout=0) as hold:
+        assert [lock.holders[0].token for lock in fresh().locks] == [hold.token]
+    assert zoo.children("k") == []
+
+
+def test_an_expired_minimum_hold_without_waiters_is_in_no_list(zoo: Zoo) -> None:
+    strand("k", SHORT)
+    eventually(lambda: is_free("k"))
     with zk_lock("other"):
         shown = fresh()
         assert ([lock.key for lock in shown.locks], shown.total) == (["other"], 1)
@@ -80,12 +91,6 @@ def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, acquire: Acqu
         assert zklock("list").endswith("1 lock\n")
         locks = eventually(lambda: as_json("list", "--longer-than=1ms")["locks"])  # known up to a reply's travel time
         assert [lock["key"] for lock in locks] == ["other"]
-    assert ending("show", "k")[0] == ExitCode.NO_HOLDER
-    assert ending("end-hold", "k")[0] == ExitCode.NO_HOLDER
-    with zk_lock("k", timeout=0) as hold:
-        shown = fresh()
-        assert [lock.holders[0].token for lock in shown.locks] == [hold.token]
-    assert zoo.children("k") == []
 
 
 async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo) -> None:
@@ -150,7 +155,7 @@ def test_a_minimum_hold_has_the_servers_clock(zoo: Zoo, acquire: Acquire, monkey
 @either_hold
 @pytest.mark.usefixtures("kept")
 def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, acquire: Acquire) -> None:
-    """The lock is handed over, not held, and not free. The expired hold is shown, and an operator can end it."""
+    """The lock is handed over, not held, and not free. The expired hold is shown."""
     strand("k", SHORT, acquire)
     waiter = wait_as_curator(zoo, "k")
     eventually(lambda: not fresh().locks[0].holders)
@@ -159,14 +164,21 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, acqu
     (expired,) = lock.expired_holds
     assert expired.operator is not None
     assert expired.held_since is None
-    assert ([waiter.name for waiter in lock.waiters], lock.waiting, lock.held_for) == ([waiter], 1, None)
-    assert lock.waiters[0].waits_behind == expired.name
+    assert [(waiting.name, waiting.waits_behind) for waiting in lock.waiters] == [(waiter, expired.name)]
+    assert (lock.waiting, lock.held_for) == (1, None)
+
+
+@either_hold
+@pytest.mark.usefixtures("kept")
+def test_the_commands_show_an_expired_hold_which_an_operator_can_end(zoo: Zoo, acquire: Acquire) -> None:
+    strand("k", SHORT, acquire)
+    waiter = wait_as_curator(zoo, "k")
+    (expired,) = eventually(lambda: [hold.token for hold in fresh().locks[0].expired_holds])
     text = zklock("show", "k")
-    assert sum(line.startswith("expired ") for line in text.splitlines()) == 1
-    assert "held it until" in text
-    assert "holds" not in text
+    assert text.count("\nexpired ") == 1
+    assert_shows(text, "held it until", hides=["holds"])
     data = as_json("show", "k")
-    assert (data["holders"], [hold["token"] for hold in data["expired_holds"]]) == ([], [str(expired.token)])
+    assert (data["holders"], [hold["token"] for hold in data["expired_holds"]]) == ([], [str(expired)])
     assert "0 locks held, 1 contended, 1 waiting" in zklock("status")
     assert "ends this hold" in zklock("list")
     assert as_json("list", "--longer-than=1ms")["locks"] == []

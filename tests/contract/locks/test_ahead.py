@@ -17,14 +17,14 @@ import pytest
 from support.faults import BackgroundCall, connected
 from support.primitives import KEY, LOCK, Primitive, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, NO_NODE, Proxy, with_error
-from support.work import assert_refused, run_in_thread
-from support.zoo import Zoo, eventually
+from support.work import assert_refused, run_in_thread, seen
+from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_lock
 from django_zklock.core.locks import acquisition
 from django_zklock.core.queue import nodes
 from django_zklock.exceptions import LockBusy, LockNotAcquired
-from django_zklock.inspection import ContenderInfo, look_at
+from django_zklock.inspection import ContenderInfo
 from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
@@ -72,14 +72,12 @@ with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
     input()
 """
     with zoo.running(script) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        assert next_line(process) == "held"
         if at_once:
             warm_proxy.alter_reply(GET_CHILDREN, empty)
         error = refused(zk_lock(KEY, timeout=0))
-        ahead, lock = error.ahead, look_at(KEY, reply_timeout=30)
-        assert lock is not None
-        (shown,) = lock.holders
+        ahead = error.ahead
+        (shown,) = seen(KEY).holders
         fields = ("name", "token", "session_id", "host", "pid", "what", "about", "came", "client", "kind", "operator")
         assert [getattr(ahead, name) for name in fields] == [getattr(shown, name) for name in fields]
         assert (ahead.host, ahead.pid, ahead.what) == (socket.gethostname(), process.pid, "nightly")

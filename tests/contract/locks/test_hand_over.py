@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import re
 import threading
 import time
 from dataclasses import replace
@@ -60,7 +62,10 @@ with zk_adopt(sys.argv[1], what="export") as hold:
 """
 
 
-@pytest.fixture(params=[WRITE, READ, SEMAPHORE], ids=lambda primitive: primitive.name)
+GIVEN = (WRITE, READ, SEMAPHORE)
+
+
+@pytest.fixture(params=GIVEN, ids=str)
 def kind(request: pytest.FixtureRequest) -> Primitive:
     """Each kind of lock that can be handed over, besides the plain one of the other tests."""
     return request.param  # type: ignore[no-any-return]
@@ -101,10 +106,12 @@ def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> 
     assert zoo.children("b/1") == []
 
 
-@pytest.mark.parametrize("waiting", [WRITE, READ, SEMAPHORE, LOCK], ids=lambda primitive: primitive.name)
+EXCLUSIVE = [pair for pair in itertools.product(GIVEN, (*GIVEN, LOCK)) if pair != (READ, READ)]
+"""The kind that is handed over, and that of its waiters."""
+
+
+@pytest.mark.parametrize(("kind", "waiting"), EXCLUSIVE, ids=str)
 def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
-    if kind is waiting is READ:
-        return  # they share the lock
     with queued(zoo, *(kind.lock() for _ in range(kind.room - 1 if kind is SEMAPHORE else 0))) as others:
         for other in others:
             other.wait_granted()
@@ -450,13 +457,29 @@ def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
         hold.check()
 
 
+TEMPLATE = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0, token=9)
+"""The content of the text that hands over a lock."""
+WRONG_FIELDS: dict[str, list[Any]] = {
+    "guid": [new_guid(Mark.OWN), "x"],
+    "sequence": ["1", 1],
+    "limit": [2, "2", True],
+    "kind": [Kind.PERMIT],
+    "token": [0, "9", 1.5, True, 2**80],
+    "seconds": [True, float("nan"), -1, 0, "x"],
+    "template": ["k" * 2000, None, "a\nb", "\x1b[2J", "a\x85b"],
+    "key": ["../k", "a b", 5, "a\nb", "a\x1b"],
+}
+
+
+def test_a_text_is_part_of_a_url_as_it_is(zoo: Zoo) -> None:
+    text = signed(TEMPLATE, conf.token_keys(), zoo.base)
+    assert decoded(zoo, text) == TEMPLATE
+    assert re.fullmatch(r"[\w.~-]+", text, re.ASCII)
+
+
 def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: Proxy) -> None:
-    hand_over_ = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0, token=9)
     keys = conf.token_keys()
-    good = signed(hand_over_, keys, zoo.base)
-    assert decoded(zoo, good) == hand_over_
-    assert good.isascii()
-    assert not set(good) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
+    good = signed(TEMPLATE, keys, zoo.base)
     wrong: list[Any] = [
         "",
         "k",
@@ -470,34 +493,33 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
         "\ud800",
         10**7 * "x",
         good.replace("zkh2", "zkh1"),
-        hand_over_.encode(zoo.base),
+        TEMPLATE.encode(zoo.base),
         f"{good}\ud800",
-        signed(hand_over_, keys, "/b"),
-        signed(hand_over_, conf.Keys(["other" * 10]), zoo.base),
+        signed(TEMPLATE, keys, "/b"),
+        signed(TEMPLATE, conf.Keys(["other" * 10]), zoo.base),
     ]
-    wrong_fields: dict[str, list[Any]] = {
-        "guid": [new_guid(Mark.OWN), "x"],
-        "sequence": ["1", 1],
-        "limit": [2, "2", True],
-        "kind": [Kind.PERMIT],
-        "token": [0, "9", 1.5, True, 2**80],
-        "seconds": [True, float("nan"), -1, 0, "x"],
-        "template": ["k" * 2000, None, "a\nb", "\x1b[2J", "a\x85b"],
-        "key": ["../k", "a b", 5, "a\nb", "a\x1b"],
-    }
-    changes = [{name: value} for name, values in wrong_fields.items() for value in values]
+    changes = [{name: value} for name, values in WRONG_FIELDS.items() for value in values]
     changes.append({"limit": 1.5, "kind": Kind.PERMIT})
-    wrong += [signed(replace(hand_over_, **change), keys, zoo.base) for change in changes]
+    wrong += [signed(replace(TEMPLATE, **change), keys, zoo.base) for change in changes]
     warm_proxy.reset()
     for text in wrong:
         with pytest.raises(InvalidHandOver) as caught:
             zk_adopt(text)
         assert isinstance(caught.value, ValueError)
     assert warm_proxy.requests == 0
-    old, longest = "zkh1.5b3915ebWyJpbnZlbnRvcnki", VERSION.ljust(LONGEST_TEXT, "A")
-    for text, why in ((old, "of an older release, without a signature"), (longest, "damaged")):
-        with pytest.raises(InvalidHandOver, match=why):
-            zk_adopt(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("zkh1.5b3915ebWyJpbnZlbnRvcnki", "of an older release, without a signature"),
+        (VERSION.ljust(LONGEST_TEXT, "A"), "damaged"),
+    ],
+    ids=["older", "longest"],
+)
+def test_a_wrong_text_is_refused_with_the_reason(zoo: Zoo, text: str, why: str) -> None:
+    with pytest.raises(InvalidHandOver, match=why):
+        zk_adopt(text)
 
 
 def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:

@@ -135,7 +135,7 @@ def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
     with queued(zoo, lock) as (first,):
         first.wait_granted()
         locks = [zk_lock(KEY, linger=LONG)]
-        waiter = BackgroundCall(lambda: locks[0].__enter__() and None)
+        waiter = BackgroundCall(lambda: bool(locks[0].__enter__()))
         eventually(lambda: len(lingering_waiters(lock)) == 2)
         first.go()
         waiter.result()

@@ -464,39 +464,60 @@ def tasks() -> Iterator[Callable[[Awaitable[Any]], Any]]:
         yield lambda awaitable: loop.run_until_complete(loop.create_task(run(awaitable)))
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-@pytest.mark.parametrize("through", ["async with", "AsyncExitStack", "ExitStack"])
+ORDERS = [(0, 1, 2), (2, 1, 0), (1, 2, 0)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_open_blocks_of_one_lock_object_end_in_any_task(
-    zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...], through: str
+    zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...]
 ) -> None:
     lock = zk_read("k", timeout=30)
 
     async def fixture() -> Any:
-        if through == "async with":
-            async with lock as hold:
-                yield hold
-            return
-        async with contextlib.AsyncExitStack() as stack:
-            manager: Any = lock
-            yield await stack.enter_async_context(manager)
+        async with lock as hold:
+            yield hold
 
-    def sync_fixture() -> Any:
+    generators = [fixture() for _ in ORDERS]
+    holds = [tasks(generator.__anext__()) for generator in generators]
+    for number in order:
+        tasks(anext(generators[number], None))
+        assert holds[number].state == "released"
+    assert not lock._blocks
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_of_an_async_exit_stack_end_in_any_task(
+    zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...]
+) -> None:
+    lock: Any = zk_read("k", timeout=30)
+
+    async def fixture() -> Any:
+        async with contextlib.AsyncExitStack() as stack:
+            yield await stack.enter_async_context(lock)
+
+    generators = [fixture() for _ in ORDERS]
+    for generator in generators:
+        tasks(generator.__anext__())
+    for number in order:
+        tasks(anext(generators[number], None))
+    assert not lock._blocks
+    zoo.assert_empty()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_of_an_exit_stack_end_in_any_thread(zoo: Zoo, order: tuple[int, ...]) -> None:
+    lock = zk_read("k", timeout=30)
+
+    def fixture() -> Iterator[Any]:
         with contextlib.ExitStack() as stack:
             yield stack.enter_context(lock)
 
-    if through == "ExitStack":
-        generators: list[Any] = [sync_fixture() for _ in range(3)]
-        for generator in generators:
-            BackgroundCall(functools.partial(next, generator)).result()
-        for number in order:
-            BackgroundCall(functools.partial(next, generators[number], None)).result()
-    else:
-        generators = [fixture() for _ in range(3)]
-        holds = [tasks(generator.__anext__()) for generator in generators]
-        for number in order:
-            tasks(anext(generators[number], None))
-            if through == "async with":
-                assert holds[number].state == "released"
+    generators = [fixture() for _ in ORDERS]
+    for generator in generators:
+        BackgroundCall(functools.partial(next, generator)).result()
+    for number in order:
+        BackgroundCall(functools.partial(next, generators[number], None)).result()
     assert not lock._blocks
     zoo.assert_empty()
 

@@ -147,13 +147,3 @@ def test_a_hold_that_is_dropped_is_released_with_a_warning(zoo: Zoo) -> None:
     with pytest.warns(ResourceWarning, match="dropped") as warned:
         drop(warned)
     eventually(lambda: not zoo.children("dropped"), 2)
-
-
-def test_a_release_in_nested_blocks_ends_the_use_of_the_innermost_one(zoo: Zoo) -> None:
-    lock = Lock("nested")
-    with lock as hold:
-        with lock:
-            lock.release()
-        hold.check()
-        assert len(zoo.children("nested")) == 1
-    zoo.assert_empty()

@@ -37,23 +37,30 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
     for key in ("a", "b/1", "c"):
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
-        assert hold.keys == ("a", "b/1", "c")
-        assert [single.key for single in hold] == ["a", "b/1", "c"]
+        assert hold.keys == tuple(single.key for single in hold) == ("a", "b/1", "c")
         tokens = [single.token for single in hold]
         assert tokens == sorted(tokens)
         assert all(len(zoo.children(key)) == 1 for key in hold.keys)
+        assert 0 < hold.lease_remaining <= min(single.lease_remaining for single in hold) + 1
+    zoo.assert_empty(0)
+
+
+def test_each_hold_of_several_is_found_by_its_name_or_key(zoo: Zoo) -> None:
+    with zk_locks("c", "b/{x}", fields={"x": 1}) as hold:
         assert hold["b/1"] is hold["b/{x}"] is current_hold("b/1")
         assert current_hold() is hold["c"]
         assert "c" in hold
         assert "d" not in hold
+
+
+def test_a_hold_of_several_tells_its_state(zoo: Zoo) -> None:
+    with zk_locks("c", "a") as hold:
         hold.check()
         assert not hold.lost
-        assert repr(hold) == "<MultiHold of 'a', 'b/1', 'c', held>"
-        assert 0 < hold.lease_remaining <= min(single.lease_remaining for single in hold) + 1
+        assert repr(hold) == "<MultiHold of 'a', 'c', held>"
     with pytest.raises(LockNotHeld):
         hold.check()
     assert repr(hold).endswith(" released>")
-    zoo.assert_empty(0)
 
 
 def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
@@ -287,12 +294,16 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
         stock, till = (single.spec for single in lock.locks)
         assert (stock.policy.grace, till.policy.abort_on) == (1, "never")
         assert (stock.warn_after, till.warn_after) == (3, 3)
-        assert lock.specs[0].timeout == 7
-        assert zk_locks("till", timeout=None).specs[0].timeout is None
         own = zk_locks(zk_lock("stock", fields={"sku": 5}), "till", abort_on="lost")
         assert [lock.spec.policy.abort_on for lock in own.locks] == ["suspended", "lost"]
         with lock as hold:
             assert hold["stock"] is hold["stock/5"]
+
+
+def test_the_timeout_of_several_is_that_of_the_call_or_of_the_settings(zoo: Zoo) -> None:
+    with zoo.configured(LOCKS={"stock": {"path": "stock", "timeout": 0}}, DEFAULTS={"timeout": 7}):
+        assert zk_locks("stock").specs[0].timeout == 7
+        assert zk_locks("stock", timeout=None).specs[0].timeout is None
     with zoo.configured():
         assert zk_locks("a").specs[0].timeout == 5
 

@@ -49,9 +49,7 @@ def request_to(hold: Hold) -> tuple[str, str]:
     return request.by, request.reason
 
 
-def test_a_holder_learns_the_operator_and_the_reason_of_a_request(
-    zoo: Zoo, asked: Sent, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, asked: Sent) -> None:
     called = threading.Event()
     with zk_lock("k/1") as hold:
         assert hold.release_requested is None
@@ -64,6 +62,12 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(
         eventually(lambda: asked)
         hold.check()
     assert events_of(asked) == [("k/1", "anna", WHY)]
+
+
+def test_a_request_is_logged_and_not_for_the_next_holder(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    with zk_lock("k/1") as hold:
+        request_release("k/1", WHY, **WHO)
+        assert hold.wait_release_requested(30)
     (logged,) = [record for record in caplog.records if "is asked to release" in record.getMessage()]
     assert {"lock": "k/1", "user": "anna", "reason": WHY}.items() <= vars(logged).items()
     with zk_lock("k/1") as next_hold:

@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.timeout(240)]
 
 # It ends an attribute in quotes or without, and then a tag. Each part of it that becomes HTML has the attribute.
 EVIL = """'" evil=1 ><script evil=1></script>"""
+UNPRINTABLE = "\x1b\u202e\x00"
 KEY = EVIL.replace("/", "")  # no slash, so that the key has one segment
 KEYS = [KEY, f"{KEY}/b", f"reads/{KEY}", f"permits/{KEY}", f"ended/{KEY}", f"foreign/{KEY}", f"deadlock/{KEY}"]
 GUID = nodes.new_guid(nodes.Mark.OWN)
@@ -63,23 +64,28 @@ class Tags(html.parser.HTMLParser):
 
 
 def assert_harmless(response: Any) -> Tags:
-    """Fail if a text has become a tag or an attribute. In JSON and CSV, it can only be a text."""
+    """Fail if a text has become a tag or an attribute, or does not print. In JSON and CSV, it can only be a text."""
     assert response.status_code < 500, response.content
     for name, value in response.headers.items():
         assert "evil=1 >" not in value, name
     kind = response.headers.get("Content-Type", "")
+    text = response.content.decode()
+    if kind == "application/json":
+        text = json.dumps(response.json(), ensure_ascii=False)
+    assert not set(text) & set(UNPRINTABLE)
     if not kind.startswith("text/html"):
         assert kind.partition(";")[0] in ("", "application/json", "text/csv"), kind
         return Tags("")
-    tags = Tags(response.content.decode())
+    tags = Tags(text)
     assert tags.evil == []
     return tags
 
 
 def payload(**more: Any) -> bytes:
     """Return a payload with the text in each field that can have one, also in those of later releases."""
-    texts: dict[str, Any] = {field.name: EVIL for field in fields(nodes.Payload) if field.type == "str"}
-    about = dict.fromkeys(("task", "id", "queue", "retries", "request", "trace", "span", "message", EVIL), EVIL)
+    text = EVIL + UNPRINTABLE
+    texts: dict[str, Any] = {field.name: text for field in fields(nodes.Payload) if field.type == "str"}
+    about = dict.fromkeys(("task", "id", "queue", "retries", "request", "trace", "span", "message", text), text)
     request = {"by": EVIL, "reason": EVIL, "at": EVIL}
     numbers = {"version": 1, "pid": 7, "owner": 3, "session_timeout": 9000, "lasts": ""}
     return json.dumps({**texts, "about": about, "release_request": request, **numbers, **more}).encode()
@@ -194,48 +200,11 @@ def crawl(client: Client, start: str) -> list[str]:
     return waiting
 
 
-PARAMETERS: tuple[str, ...] = (
-    "q",
-    "host",
-    "template",
-    "path",
-    "in",
-    "by",
-    "o",
-    "key",
-    "do",
-    "target",
-    "identity",
-    "minutes",
-    "part",
-)
-PARAMETERS += (
-    "who",
-    "what",
-    "since",
-    "until",
-    "before",
-    "row",
-    "pid",
-    "p",
-    "state",
-    "kind",
-    "source",
-    "format",
-    "back",
-)
-PAGES = (
-    "",
-    "groups/",
-    "health/",
-    "history/",
-    "host/",
-    "break/",
-    "hold/",
-    "acknowledge/",
-    "limit/",
-    "stack/",
-)
+PARAMETERS = [
+    *("q", "host", "template", "path", "in", "by", "o", "key", "do", "target", "identity", "minutes", "part"),
+    *("who", "what", "since", "until", "before", "row", "pid", "p", "state", "kind", "source", "format", "back"),
+]
+PAGES = ("", "groups/", "health/", "history/", "host/", "break/", "hold/", "acknowledge/", "limit/", "stack/")
 ODD = (EVIL, f"{EVIL}\r\n{EVIL}", "javascript:evil()")
 FORMS: list[tuple[str, dict[str, Any]]] = [
     ("", {"action": "break_selected", "_selected_action": KEYS}),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import html
 import io
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -30,11 +32,14 @@ from django_zklock import operations, zk_lock
 from django_zklock.contrib.events import facts, table
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.zk import troubles
+from django_zklock.inspection import OperatorHold
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 from django_zklock.report import formatting, incident, past
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("zoo")]
+
+JUERGEN = "kunden/J%C3%BCrgen"
 
 
 def shown(client: Client, path: str) -> list[list[str]]:
@@ -88,15 +93,6 @@ def test_equal_successes_of_a_lock_are_one_row_of_their_day(operator: Client) ->
     assert rows[1][2:] == ["web-3 · pid 812", "2.0 s – 5.0 s"]
     assert rows[1][1].count("GET /buy/") == 3
     assert operator.get(f"{LIST}history/").content.decode().count('class="zklock-day"') == 2
-
-
-def test_texts_of_actions_are_escaped(operator: Client) -> None:
-    """Another client wrote the work of the holder, and a caller the rest."""
-    hostile = "<script>alert(1)</script>"
-    action(key=hostile, what=hostile[:32], by=hostile, reason=hostile, holder=hostile)
-    action(key=hostile, holder=hostile)
-    page = operator.get(f"{LIST}history/").content.decode()
-    assert_shows(page, "alert(1)", hides=["<script>alert"])
 
 
 def test_rows_of_another_release_are_shown(operator: Client) -> None:
@@ -245,35 +241,64 @@ def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) ->
         assert {row[1] for row in shown(operator, "history/")} == {"Granted; its end is not known"}
 
 
+def keys(client: Client, **given: str) -> list[str]:
+    return sorted(row[0] for row in shown(client, f"history/?{urlencode(given)}"))
+
+
 def test_the_history_is_filtered(operator: Client) -> None:
     ago = timezone.now() - timedelta(hours=3)
     attempt("a/1", work="task charge", host="web-1")
     attempt("a/2", outcome=Attempt.LOST, host="web-2", at=ago)
     action("b/1", by="anna", holder="'the count' on web-2, process 7")
     action("b/2", by="bert", at=ago)
-
-    def keys(**given: str) -> list[str]:
-        return sorted(row[0] for row in shown(operator, f"history/?{urlencode(given)}"))
-
-    assert keys(part="a/") == ["a/1", "a/2"]
-    assert keys(what="actions") == ["b/1", "b/2"]
-    assert keys(what="lost") == ["a/2"]
-    assert keys(who="ann") == ["b/1"]
-    assert keys(who="CHARGE") == ["a/1"]
-    assert keys(who="WEB-2") == ["a/2", "b/1"]
-    assert keys(who="812") == ["a/1", "a/2", "b/2"]
-    assert keys(host="web-2") == ["a/2", "b/1"]
-    attempt("kunden/J%C3%BCrgen%20Gro%C3%9F", at=ago)
-    attempt("kunden/Jörg", at=ago)
-    for part, rows in (("Jürgen Groß", 1), ("J%C3%BCrgen", 1), ("kunden/J", 2), ("Jörg", 1)):
-        assert len(keys(part=part)) == rows, "a key is found as it is written"
-    Attempt.objects.filter(key__startswith="kunden/").delete()
     hour = (timezone.localtime() - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
-    assert keys(since=hour) == ["a/1", "b/1"]
-    assert keys(until=hour) == ["a/2", "b/2"]
-    years = ({"since": "9999-12-31T23:59"}, {"until": "0001-01-01T00:00"}, {"before": "0001-01-01T00:00"})
-    for wrong in ({"since": "yesterday"}, {"what": "x"}, {"part": "\0"}, *years):
-        assert operator.get(f"{LIST}history/?{urlencode(wrong)}").status_code == 400
+    for name, value, expected in (
+        ("part", "a/", ["a/1", "a/2"]),
+        ("what", "actions", ["b/1", "b/2"]),
+        ("what", "lost", ["a/2"]),
+        ("who", "ann", ["b/1"]),
+        ("who", "CHARGE", ["a/1"]),
+        ("who", "WEB-2", ["a/2", "b/1"]),
+        ("who", "812", ["a/1", "a/2", "b/2"]),
+        ("host", "web-2", ["a/2", "b/1"]),
+        ("since", hour, ["a/1", "b/1"]),
+        ("until", hour, ["a/2", "b/2"]),
+    ):
+        assert keys(operator, **{name: value}) == expected, f"{name}={value}"
+
+
+@pytest.mark.parametrize(
+    ("part", "rows"), [("Jürgen Groß", 1), ("J%C3%BCrgen", 1), ("kunden/J", 2), ("Jörg", 1)], ids=str
+)
+def test_a_key_is_found_as_it_is_written(operator: Client, part: str, rows: int) -> None:
+    attempt("kunden/J%C3%BCrgen%20Gro%C3%9F")
+    attempt("kunden/Jörg")
+    attempt("other")
+    assert len(keys(operator, part=part)) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("since", "yesterday"),
+        ("what", "x"),
+        ("part", "\0"),
+        ("since", "9999-12-31T23:59"),
+        ("until", "0001-01-01T00:00"),
+        ("before", "0001-01-01T00:00"),
+    ],
+)
+def test_a_wrong_filter_is_refused(operator: Client, name: str, value: str) -> None:
+    assert operator.get(f"{LIST}history/?{urlencode({name: value})}").status_code == 400
+
+
+def pages_of(client: Client, query: str) -> Iterator[list[str]]:
+    """Yield the keys of each page of the history, which leads to the next one."""
+    while query:
+        page = client.get(f"{LIST}history/{query}")
+        yield [event.key for _day, rows in page.context["days"] for row in rows for event in row.events]
+        older = re.search(r'rel="next" href="(.*?)"', page.content.decode())
+        query = html.unescape(older[1]) if older else ""
 
 
 def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
@@ -283,17 +308,17 @@ def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
     for number in range(60):
         attempt(f"k/{number:03}", at=now)
         action(f"k/{number + 60:03}", at=now)
-    query, seen, pages = "?part=k/", [], 0
-    while query and pages < 5:
-        page = operator.get(f"{LIST}history/{query}")
-        seen += [event.key for _day, rows in page.context["days"] for row in rows for event in row.events]
-        older = re.search(r'rel="next" href="(.*?)"', page.content.decode())
-        query, pages = html.unescape(older[1]) if older else "", pages + 1
-    assert pages == 3
+    pages = list(itertools.islice(pages_of(operator, "?part=k/"), 5))
+    seen = list(itertools.chain(*pages))
+    assert len(pages) == 3
     assert set(seen) == {f"k/{number:03}" for number in range(120)} | {"k/acted"}
     assert len(seen) <= 121 + 2, "one row of each table may have the same time and number"
-    for row in ("-1", "9" * 30):
-        assert operator.get(f"{LIST}history/?{urlencode({'before': now.isoformat(), 'row': row})}").status_code == 200
+
+
+@pytest.mark.parametrize("row", ["-1", "9" * 30])
+def test_a_page_after_no_row_is_a_page(operator: Client, row: str) -> None:
+    query = urlencode({"before": timezone.now().isoformat(), "row": row})
+    assert operator.get(f"{LIST}history/?{query}").status_code == 200
 
 
 def test_the_download_has_the_rows_of_the_filter_and_no_formula(operator: Client) -> None:
@@ -338,47 +363,68 @@ def test_figures_are_numbers_in_json() -> None:
 
 
 def test_the_command_shows_the_rows_of_the_page() -> None:
-    attempt("a", at=timezone.now() - timedelta(hours=3))
-    attempt("b", outcome=Attempt.LOST, reason="the session is over")
+    attempt("a")
     action("b", at=timezone.now() - timedelta(minutes=1))
     text = zklock("history")
     assert_shows(text, "Broken; it was held by web-3 · pid 812", "anna (command)")
-    assert text.endswith("3 rows\n")
-    assert [row["key"] for row in as_json("history", "--since=2h")["events"]] == ["b", "b"]
-    assert [row["kind"] for row in as_json("history", "b", "--what=lost")["events"]] == ["lost"]
+    assert text.endswith("2 rows\n")
     assert as_json("history", "--limit=1")["more"] is True
-    assert as_json("history", "--who=anna", "--host=web-1")["events"] == []
-    assert len(as_json("history", "--who=web-3", "--since=4h")["events"]) == 3
-    assert len(as_json("history", "--who=812", "--since=4h", "--what=lost")["events"]) == 1
-    for wrong in ("--limit=0", "--what=x", "--since=soon"):
-        assert ending("history", wrong)[0] != ExitCode.OK
 
 
-@pytest.mark.parametrize("aware", [True, False])
-def test_all_times_are_in_the_time_zone_of_the_project(aware: bool) -> None:
-    key = "kunden/J%C3%BCrgen"
-    with override_settings(TIME_ZONE="Asia/Shanghai", USE_TZ=aware):
-        operator = user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
-        before = timezone.now()
-        hold = operations.hold_lock(key, seconds=600, reason="deploy", by="anna")
-        attempt(key, at=before)
-        text = f"{hold.until + timedelta(hours=8):%Y-%m-%d %H:%M:%S} CST" if hold.until.tzinfo else ""
-        assert text == formatting.time_text(hold.until)
-        pages = [f"{LIST}{quote(key)}/change/", f"{LIST}{quote(key)}/history/", f"{LIST}history/"]
-        pages += [f"{LIST}break/?{urlencode({'key': key})}", LIST, f"{LIST}?q="]
-        texts = [html.unescape(operator.get(page).content.decode()) for page in pages]
-        form = {"key": "other", "minutes": "5", "wait": "0", "reason": "deploy"}
-        texts.append(html.unescape(operator.post(f"{LIST}hold/", form, follow=True).content.decode()))
-        texts += [zklock("show", "kunden/Jürgen"), zklock("history"), zklock("limit", key), *ending("show", "x")[1:]]
-        shown = [time for text in texts for time in re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d.{4}", text)]
-        assert len(shown) >= 10
-        assert all(time.endswith(" CST") for time in shown)
-        assert all("Jürgen" in text for text in texts[:6])
-        assert text in texts[0]
-        assert text in texts[7]
-        (holder,) = as_json("show", key)["holders"]
-        assert holder["operator"]["until"].endswith("+00:00")
-        assert {row["at"][-6:] for row in as_json("history")["events"]} == {"+00:00"}
-        operations.end_hold(key, token=hold.token, by="anna")
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        (["--since=2h"], ["actions", "lost"]),
+        (["b", "--what=lost"], ["lost"]),
+        (["--who=anna", "--host=web-1"], []),
+        (["--who=web-3", "--since=4h"], ["actions", "lost", "released"]),
+        (["--who=812", "--since=4h", "--what=lost"], ["lost"]),
+    ],
+    ids=" ".join,
+)
+def test_the_command_has_the_filters_of_the_page(options: list[str], kinds: list[str]) -> None:
+    attempt("a", at=timezone.now() - timedelta(hours=3))
+    attempt("b", outcome=Attempt.LOST, reason="the session is over", at=timezone.now() - timedelta(minutes=2))
+    action("b", at=timezone.now() - timedelta(minutes=1))
+    assert [row["kind"] for row in as_json("history", *options)["events"]] == kinds
+
+
+@pytest.mark.parametrize("wrong", ["--limit=0", "--what=x", "--since=soon"])
+def test_the_command_refuses_a_wrong_filter(wrong: str) -> None:
+    assert ending("history", wrong)[0] != ExitCode.OK
+
+
+@pytest.fixture(params=[True, False], ids=["aware", "naive"])
+def in_shanghai(request: pytest.FixtureRequest) -> Iterator[OperatorHold]:
+    """An operator holds a lock of Jürgen in a project whose times are aware or naive."""
+    with override_settings(TIME_ZONE="Asia/Shanghai", USE_TZ=request.param):
+        hold = operations.hold_lock(JUERGEN, seconds=600, reason="deploy", by="anna")
+        attempt(JUERGEN)
+        yield hold
         for left in as_json("list")["locks"]:
             operations.end_hold(left["key"], token=int(left["holders"][0]["token"]), by="anna")
+
+
+def test_all_times_are_in_the_time_zone_of_the_project(in_shanghai: OperatorHold) -> None:
+    operator = user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
+    until = f"{in_shanghai.until + timedelta(hours=8):%Y-%m-%d %H:%M:%S} CST"
+    assert formatting.time_text(in_shanghai.until) == until
+    pages = [f"{LIST}{quote(JUERGEN)}/change/", f"{LIST}{quote(JUERGEN)}/history/", f"{LIST}history/"]
+    pages += [f"{LIST}break/?{urlencode({'key': JUERGEN})}", LIST, f"{LIST}?q="]
+    texts = [html.unescape(operator.get(page).content.decode()) for page in pages]
+    assert [page for page, text in zip(pages, texts, strict=True) if "Jürgen" not in text] == []
+    form = {"key": "other", "minutes": "5", "wait": "0", "reason": "deploy"}
+    texts.append(html.unescape(operator.post(f"{LIST}hold/", form, follow=True).content.decode()))
+    command = zklock("show", "kunden/Jürgen")
+    texts += [command, zklock("history"), zklock("limit", JUERGEN), *ending("show", "x")[1:]]
+    times = re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d.{4}", "\n".join(texts))
+    assert len(times) >= 10
+    assert {time[-4:] for time in times} == {" CST"}
+    assert until in texts[0]
+    assert until in command
+
+
+def test_times_in_json_are_utc(in_shanghai: OperatorHold) -> None:
+    (holder,) = as_json("show", JUERGEN)["holders"]
+    assert holder["operator"]["until"].endswith("+00:00")
+    assert {row["at"][-6:] for row in as_json("history")["events"]} == {"+00:00"}

@@ -284,24 +284,37 @@ def test_no_process_has_ended_for_a_look_that_did_not_see_all_holders(operator: 
         ([("w1", "a"), ("w2", "a"), ("w3", "a"), ("w3", "b")], [("dying", ["a"])]),
         ([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w2", "c")], []),
     ],
+    ids=["three locks", "one of them twice", "one lock thrice", "one lock on three hosts", "two locks of a host"],
 )
 def test_ended_processes_count_their_locks_once(
     operator: Client, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
 ) -> None:
+    ended(rows)
+    present = cards(operator)
+    assert [(card["cause"], sorted(card["keys"])) for card in present] == causes
+    assert [card["title"] for card in present if card["cause"] == "ended" and "with 3 locks" not in card["title"]] == []
+
+
+def ended(rows: list[tuple[str, str]]) -> None:
+    """Record holds, each of a host and a key, whose processes have ended."""
     for number, (host, key) in enumerate(rows):
         missed = timezone.now() - timedelta(seconds=20 + number)
         attempts(1, Attempt.HELD, held=None, host=host, key=key, token=number + 1, missed_at=missed, work="charge")
-    present = cards(operator)
-    assert [(card["cause"], sorted(card["keys"])) for card in present] == causes
-    assert all("with 3 locks" in card["title"] for card in present if card["cause"] == "ended")
-    named = {key for _cause, keys in causes for key in keys}
-    quiet = json.loads(doctor("--json")[0])["recently_ended"]
-    assert {key for _host, key in rows if any(f"held {key} (charge)" in text for text in quiet)} == {
-        key for _host, key in rows
-    } - named
-    page = operator.get(LIST).content.decode()
-    assert ("Recently ended, no alarm:" in page) == bool(quiet)
-    assert causes or doctor()[1] == 0, "it is no alarm"
+
+
+def test_processes_that_ended_without_an_alarm_are_told_below_the_cards(operator: Client) -> None:
+    ended([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w2", "c")])
+    printed, status = doctor("--json")
+    quiet = " ".join(json.loads(printed)["recently_ended"])
+    assert_shows(quiet, *(f"held {key} (charge)" for key in "abc"))
+    assert "Recently ended, no alarm:" in operator.get(LIST).content.decode()
+    assert status == 0
+
+
+def test_processes_of_an_incident_are_not_told_a_second_time(operator: Client) -> None:
+    ended([("w1", "a")] * 3)
+    assert json.loads(doctor("--json")[0])["recently_ended"] == []
+    assert "Recently ended, no alarm:" not in operator.get(LIST).content.decode()
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=-1), timedelta(minutes=10)], ids=["clock right", "clock ahead"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -38,7 +37,6 @@ PAGES = [
     f"{LIST}history/",
     f"{LIST}data.json",
 ]
-HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e\x00'
 
 
 @pytest.fixture
@@ -138,20 +136,6 @@ def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> N
     assert_shows(page, 'href="https://flower/task/91ab"', hides=["Other"])
 
 
-@pytest.mark.parametrize("target", [f"{LIST}", f"{LIST}evil/change/", f"{LIST}break/?key=evil", f"{LIST}data.json"])
-def test_hostile_payloads_are_harmless(contend: Contend, operator: Client, target: str) -> None:
-    about = {"task": HOSTILE, "id": HOSTILE, HOSTILE: HOSTILE}
-    contend("evil", host=HOSTILE, thread=HOSTILE, what=HOSTILE, about=about)
-    response = operator.get(target)
-    assert response.status_code == 200
-    page = response.content.decode()
-    if target.endswith("json"):
-        page = json.dumps(json.loads(page), ensure_ascii=False)
-    else:
-        assert "<script>alert" not in page
-    assert not any(char in page for char in "\x1b\u202e\x00")
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_needs_a_login_and_the_permission(zoo: Zoo, page: str) -> None:
     stranger = Client().get(page)
@@ -169,24 +153,37 @@ def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer:
     assert zoo.children("orders/42")
 
 
-def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, viewer: Client) -> None:
-    client, stack = user_with("view_lock", "show_stack_lock"), f"{LIST}stack/"
+STACK = f"{LIST}stack/"
+
+
+def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo) -> None:
+    client = user_with("view_lock", "show_stack_lock")
     with zk_lock("a"):
-        assert f'formaction="{stack}" name="key" value="a"' in client.get(f"{LIST}a/change/").content.decode()
-        page = client.post(stack, {"key": "a"}).content.decode()
-        assert "test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it at " in page
-        assert LogEntry.objects.get().get_change_message().startswith("Stack shown of ")
-        asked = [payload and payload.asked_version for payload in zoo.payloads("a")]
-        assert client.get(stack).status_code == 302
+        assert f'formaction="{STACK}" name="key" value="a"' in client.get(f"{LIST}a/change/").content.decode()
+        page = client.post(STACK, {"key": "a"}).content.decode()
+    assert "test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it at " in page
+    assert LogEntry.objects.get().get_change_message().startswith("Stack shown of ")
+
+
+def test_a_stack_that_may_not_be_shown_is_not_asked_for(zoo: Zoo, viewer: Client) -> None:
+    client = user_with("view_lock", "show_stack_lock")
+    with zk_lock("a"):
+        (before,) = zoo.payloads("a")
+        assert client.get(STACK).status_code == 302
         for other in (viewer, user_with("show_stack_lock")):
-            assert other.post(stack, {"key": "a"}).status_code == 403
-        assert stack not in viewer.get(f"{LIST}a/change/").content.decode()
-        assert [payload and payload.asked_version for payload in zoo.payloads("a")] == asked
-    assert client.post(stack, {"key": "a"}, follow=True).redirect_chain[0][0] == f"{LIST}a/change/"
-    assert client.post(stack, {"key": "../x"}).status_code == 302
+            assert other.post(STACK, {"key": "a"}).status_code == 403
+        assert STACK not in viewer.get(f"{LIST}a/change/").content.decode()
+        (after,) = zoo.payloads("a")
+    assert after.asked_version == before.asked_version
     with zoo.configured(STACKS=False), zk_lock("a"):
-        assert client.post(stack, {"key": "a"}).status_code == 403
-        assert stack not in client.get(f"{LIST}a/change/").content.decode()
+        assert client.post(STACK, {"key": "a"}).status_code == 403
+        assert STACK not in client.get(f"{LIST}a/change/").content.decode()
+
+
+def test_without_a_holder_there_is_no_stack(zoo: Zoo) -> None:
+    client = user_with("view_lock", "show_stack_lock")
+    assert client.post(STACK, {"key": "a"}, follow=True).redirect_chain[0][0] == f"{LIST}a/change/"
+    assert client.post(STACK, {"key": "../x"}).status_code == 302
 
 
 def test_a_viewer_is_offered_no_action(zoo: Zoo, queues: list[str], viewer: Client) -> None:

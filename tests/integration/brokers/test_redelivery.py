@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import celery
-import kombu
 import pytest
 from celery.result import AsyncResult
 from support.brokers import Broker, RabbitMQ, Redis
@@ -147,22 +146,6 @@ def test_the_runs_of_a_killed_worker_are_done_again(rabbitmq: RabbitMQ, zoo: Zoo
         with deadly_worker(rabbitmq, zoo, tmp_path, "classic") as worker:
             assert [worker.get(result, 40) for result in sent] == ["done"] * len(KILLED)
     assert runs(tmp_path) == dict.fromkeys(KILLED, 2)
-    rabbitmq.clear()
-
-
-@pytest.mark.chaos
-def test_a_message_that_kills_each_process_is_dead_lettered(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> None:
-    """After as many runs as without a lock: each redelivery is of the same message."""
-    rabbitmq.clear()
-    with (
-        deadly_worker(rabbitmq, zoo, tmp_path, "quorum") as worker,
-        kombu.Connection(rabbitmq.conf["broker_url"]) as connection,
-    ):
-        dead = connection.SimpleQueue("dead")
-        for name in KILLED:
-            worker.send(name, name, "die", str(tmp_path / "died"), str(tmp_path / name), queue="quorum")
-        eventually(lambda: dead.qsize() == len(KILLED), 60)
-    assert runs(tmp_path) == dict.fromkeys(KILLED, 1 + LIMIT)
     rabbitmq.clear()
 
 

@@ -135,6 +135,20 @@ def test_of_two_tasks_that_may_run_twice_one_is_sent_again(pool_worker: Worker, 
     assert said.count("a deadlock has ended") == said.count("] retry: ") == 1
 
 
+class Nested:
+    """A task of a policy that has its lock, and waits for another one when it is told to."""
+
+    def __init__(self, worker: Worker, policy: str, folder: Path) -> None:
+        self.policy = policy
+        self.gate = worker.gate()
+        self._journal = folder / f"journal-{policy}"
+        keys = f"{policy}-a", f"{policy}-b"
+        self.result = worker.send(f"nested.{policy}", *keys, str(self.gate), str(self._journal))
+
+    def runs(self) -> int:
+        return len(self._journal.read_text().splitlines())
+
+
 @pytest.mark.parametrize(
     ("pool", "policies"),
     [
@@ -147,24 +161,16 @@ def test_of_two_tasks_that_may_run_twice_one_is_sent_again(pool_worker: Worker, 
 def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
     pool_worker: Worker, tmp_path: Path, policies: list[str]
 ) -> None:
-    worker = pool_worker
-    with contextlib.ExitStack() as others:
-        gates = {policy: worker.gate() for policy in policies}
-        journals = {policy: tmp_path / f"journal-{policy}" for policy in policies}
-        sent = {
-            policy: worker.send(f"nested.{policy}", f"{policy}-a", f"{policy}-b", str(gate), str(journals[policy]))
-            for policy, gate in gates.items()
-        }
-        for gate in gates.values():
-            gate.wait_at_work()
-        others.enter_context(rivals(worker.zoo, {f"{policy}-b": f"{policy}-a" for policy in policies}))
-        for gate in gates.values():
-            gate.open()
-        assert {policy: outcome(result) for policy, result in sent.items()} == {
-            policy: IN_BODY[policy] for policy in policies
-        }
-        runs = {policy: len(journal.read_text().splitlines()) for policy, journal in journals.items()}
-        assert runs == {policy: 1 + (IN_BODY[policy] == "done") for policy in policies}
+    tasks = [Nested(pool_worker, policy, tmp_path) for policy in policies]
+    for task in tasks:
+        task.gate.wait_at_work()
+    with rivals(pool_worker.zoo, {f"{policy}-b": f"{policy}-a" for policy in policies}):
+        for task in tasks:
+            task.gate.open()
+        for task in tasks:
+            expected = IN_BODY[task.policy]
+            assert outcome(task.result) == expected, task.policy
+            assert task.runs() == (2 if expected == "done" else 1), task.policy
 
 
 @pytest.mark.parametrize("pool", ["prefork"])

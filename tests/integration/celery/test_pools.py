@@ -63,6 +63,7 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) 
 @pytest.mark.parametrize(
     ("pool", "way"),
     [
+        ("prefork", "signal"),
         ("threads", "thread"),
         ("gevent", "greenlet"),
         ("solo", "signal"),
@@ -77,14 +78,18 @@ def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str)
         Zoo(ensemble.hosts, ensemble) as zoo,
         Worker(zoo, tmp_path, pool=pool) as worker,
     ):
-        gate = worker.gate()
+        gate, processes = worker.gate(), worker.children()
         result = worker.send("plain", "work", "spin" if pool == "threads" else "sleep", str(gate))
         gate.wait_at_work()
         ensemble.servers[0].kill()
         assert isinstance(worker.wait_failed(result, timeout=6), LockLost)
         assert f"after the abort ({way})" in worker.log.read_text()
+        away = worker.send("plain", "away")  # ZooKeeper does not answer: the task comes again
+        eventually(lambda: away.state == "RETRY")
         ensemble.servers[0].start()
         ensemble.servers[0].wait_ready()
+        worker.get(away)
+        assert worker.children() == processes
         worker.run("late", "work")
         worker.run("keep", "kept")  # by a thread that does not release it
         assert worker.stop() == 0

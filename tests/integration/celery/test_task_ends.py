@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,10 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from support.endingtasks import AFTER, LOCKS, NO_LOOKS
-from support.ensemble import Ensemble, four_letter
+from support.ensemble import four_letter
 from support.faults import acquire_once
 from support.worker import Worker
 from support.zoo import Zoo, eventually
-
-from django_zklock.exceptions import LockLost
 
 SESSION_TIMEOUT = 10.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
@@ -112,30 +108,3 @@ def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
         worker.wait_accepted(2)
         worker.process.send_signal(signal.SIGQUIT)
         zoo.assert_empty(timeout=4)
-
-
-@pytest.mark.chaos
-def test_an_outage_stops_the_work(tmp_path: Path) -> None:
-    with Ensemble(nodes=1) as ensemble, Worker(Zoo(ensemble.hosts, ensemble), tmp_path) as worker:
-        zoo = worker.zoo
-        processes = worker.children()
-        gates = {verb: worker.gate() for verb in ("sleep", "spin")}
-        results = [worker.send("plain", verb, verb, str(gate)) for verb, gate in gates.items()]
-        for gate in gates.values():
-            gate.wait_at_work()
-        ensemble.servers[0].kill()
-        began = time.monotonic()
-        for result in results:
-            assert isinstance(worker.wait_failed(result), LockLost)
-        assert time.monotonic() - began < 5
-        ended = re.findall(r"work under lock '\w+' ended .* after the abort \(signal\)", worker.log.read_text())
-        assert len(ended) == 2
-
-        away = worker.send("plain", "sleep")  # ZooKeeper does not answer: the task comes again
-        eventually(lambda: away.state == "RETRY")
-        ensemble.servers[0].start()
-        ensemble.servers[0].wait_ready()
-        assert worker.get(away)["pid"] in processes
-        assert worker.children() == processes
-        eventually(lambda: zoo.contenders() == [], SESSION_TIMEOUT + 2)
-        zoo.close()

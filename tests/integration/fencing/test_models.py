@@ -14,6 +14,7 @@ from django.db.models.functions import Rank
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext, isolate_apps
+from support.databases import on_read_committed
 from support.ledgers.models import Account, Bank, Booking, Vault
 from support.work import FixedFence, run_in_thread
 
@@ -142,12 +143,11 @@ def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> N
     assert (row.name, row.fencing_token) == ("again", 6)
 
 
+@on_read_committed
 @pytest.mark.parametrize(("theirs", "refused"), [(9, True), (1, False)])
 def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, refused: bool) -> None:
     """Another holder may insert the row between the check and the insert, unless the check locks the gap."""
-    connection, rows = connections[ledger], Account.objects.using(ledger)
-    if connection.vendor == "sqlite" or connection.settings_dict["OPTIONS"].get("isolation_level") == "repeatable read":
-        return
+    rows = Account.objects.using(ledger)
 
     def insert() -> None:
         rows.bulk_create([Account(pk=77, name="theirs", fencing_token=theirs)])

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 from django.db import connections, models, transaction
+from support.databases import on_read_committed, on_servers
 from support.faults import BackgroundCall
 from support.fenced_writes import WAYS, by_fence, by_get, by_join
 from support.ledgers.models import Account, Bank
@@ -63,10 +64,9 @@ def test_no_update_is_lost_though_the_lock_grants_everybody(ledger: str, way: Wa
     assert {*range(1, WRITERS)} <= {*refused}
 
 
+@on_servers
 @pytest.mark.parametrize("way", WAYS)
 def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Way) -> None:
-    if connections[ledger].vendor == "sqlite":
-        return  # has one writer, and what waits there has not begun to compare
     row = Account(name="a")
     row.save(using=ledger)
 
@@ -138,11 +138,10 @@ def write_as_newer_holder(using: str, pk: int) -> None:
     connections[using].close()
 
 
+@on_servers
 @pytest.mark.timeout(60)  # instead of a loop that floods the database
 @pytest.mark.parametrize("way", [*WAYS, update_of_two_rows, update_by_aggregate, *BY_NAME])
 def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Way) -> None:
-    if connections[ledger].vendor == "sqlite":
-        return  # refuses any write of a transaction that has read before another one wrote: "database is locked"
     row, other = Account(name="a"), Account(name="b")
     row.save(using=ledger)
     other.save(using=ledger)
@@ -157,10 +156,9 @@ def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Way) -
     assert dict(FenceRow.objects.using(ledger).values_list("name", "token")) == {"known": 20, "new": 20}
 
 
+@on_servers
 @pytest.mark.parametrize("by", ["get", "fence", "get by join"])
 def test_a_fenced_row_is_read_as_it_is_now(ledger: str, by: str) -> None:
-    if connections[ledger].vendor == "sqlite":
-        return
     row = Account(name="a", fencing_token=STALE.token)
     row.save(using=ledger)
 
@@ -178,11 +176,9 @@ def test_a_fenced_row_is_read_as_it_is_now(ledger: str, by: str) -> None:
     assert row.balance == 100
 
 
+@on_read_committed
 def test_a_fenced_read_locks_no_row_that_it_joins(ledger: str) -> None:
     """Holders of other keys read them, too. With REPEATABLE READ, MariaDB reads the newest state by locks only."""
-    connection = connections[ledger]
-    if connection.vendor == "sqlite" or connection.settings_dict["OPTIONS"].get("isolation_level") == "repeatable read":
-        return
     bank = Bank(name="b")
     bank.save(using=ledger)
     Account(name="a", bank=bank).save(using=ledger)
@@ -199,10 +195,9 @@ def test_a_fenced_read_locks_no_row_that_it_joins(ledger: str) -> None:
             run_in_thread(lock_at_once)
 
 
+@on_servers
 def test_a_sub_select_in_the_filter_lets_no_row_escape(ledger: str) -> None:
     """All rows are changed or none, though the sub-select may be read from a snapshot and the rows are not."""
-    if connections[ledger].vendor == "sqlite":
-        return
     rows = Account.objects.using(ledger)
     rows.bulk_create([Account(name="a"), Account(name="b")])
     banks = Bank.objects.using(ledger).filter(open=True)

@@ -24,11 +24,11 @@ from support.faults import BackgroundCall, acquire_once, due, proxied
 from support.ledger import Ledger, MariaDBLedger
 from support.mariadb import MariaDB
 from support.postgres import Postgres
+from support.strike import assert_none_listed
 from support.zoo import ROOM, Zoo, eventually, namespace, settle
 
 from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
 from django_zklock.conf.arguments import AbortOn
-from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
 from django_zklock.locks.hold import Hold
 from django_zklock.testing.server import DevServer
@@ -374,33 +374,59 @@ def test_a_lock_after_the_snapshot_of_its_transaction_warns(
 # --- release_on="commit" --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["with", "acquire"])
-@pytest.mark.parametrize("end", ["commit", "rollback", "set_rollback", "close"])
-def test_a_lock_is_held_until_the_transaction_has_ended(zoo: Zoo, ledger: Ledger, how: str, end: str) -> None:
+def fail(ledger: Ledger) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("acquire", "release"),
+    [(Lock.__enter__, lambda lock: lock.__exit__(None, None, None)), (Lock.acquire, Lock.release)],
+    ids=["with", "acquire"],
+)
+@pytest.mark.parametrize(
+    ("end", "rows"),
+    [
+        (lambda ledger: None, ["a"]),
+        (fail, []),
+        (lambda ledger: transaction.set_rollback(True, using="ledger"), []),
+    ],
+    ids=["commit", "rollback", "set_rollback"],
+)
+def test_a_lock_is_held_until_the_transaction_has_ended(
+    zoo: Zoo, ledger: Ledger, acquire: Any, release: Any, end: Any, rows: list[str]
+) -> None:
     lock = zk_lock("kept", release_on="commit")
     with ledger.ends(lambda: len(zoo.children("kept"))) as ends:
         with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
-            hold = lock.__enter__() if how == "with" else lock.acquire()
-            assert hold
+            hold = acquire(lock)
             ledger.write("a")
-            lock.__exit__(None, None, None) if how == "with" else lock.release()
+            release(lock)
             assert len(zoo.children("kept")) == 1
             hold.check()
-            if end == "rollback":
-                _ = 1 / 0
-            if end == "set_rollback":
-                transaction.set_rollback(True, using="ledger")
-            if end == "close":
-                ledger.connection.close()
-                zoo.wait_contenders("kept", 0, timeout=1)
+            end(ledger)
         assert zoo.children("kept") == []
     ledger.assert_idle()
-    assert ledger.seen() == (["a"] if end == "commit" else [])
-    assert [kept for _, kept in ends] == ([] if end == "close" else [1])
+    assert ledger.seen() == rows
+    assert [kept for _, kept in ends] == [1]
+    assert_none_kept()
+
+
+def test_a_lock_is_held_until_its_connection_is_closed(zoo: Zoo, ledger: Ledger) -> None:
+    with transaction.atomic(using="ledger"):
+        acquire_once("kept", release_on="commit")
+        ledger.write("a")
+        assert len(zoo.children("kept")) == 1
+        ledger.connection.close()
+        zoo.wait_contenders("kept", 0, timeout=1)
+    ledger.assert_idle()
+    assert ledger.seen() == []
+    assert_none_kept()
+
+
+def assert_none_kept() -> None:
     with pytest.raises(LockNotHeld):
         zk_lock("kept").release()
-    assert not held_locks.all()
-    assert not held_locks._kept
+    assert_none_listed()
 
 
 def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:

@@ -56,26 +56,36 @@ async def post(served: Served, authorization: str = "", **fields: Any) -> Respon
     return await served.http("POST", "/locks/", {**WANTED, **fields}, authorization=authorization)
 
 
-async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
+@pytest_asyncio.fixture
+async def connection(served: Served) -> AsyncIterator[HttpConnection]:
     async with HttpConnection(served.http_server.port) as connection:
-        wanted = {**WANTED, "session_timeout_ms": 20_000, "signed_token": True}
-        response = await connection.request("POST", "/locks/", wanted)
-        lease = described(response, 201)
-        location = f"/locks/{lease['lease_id']}"
-        assert response.headers["location"] == location.lower()
-        assert lease["resource_path"] == KEY
-        assert int(lease["fencing_token"]) == zoo.client.exists(lease["acquired_znode_path"]).czxid
-        assert unseal(lease["signed_token"], conf.token_keys()).token == int(lease["fencing_token"])
-        for method in ("get", "put"):
-            kept = described(await connection.request(method.upper(), location), 200, "/locks/{lease_id}", method)
-            assert kept["fencing_token"] == lease["fencing_token"]
-            assert 0 < kept["lease_duration_ms"] <= 8000
-        ended = await connection.request("DELETE", location)
-        assert described(ended, 204, "/locks/{lease_id}", "delete") is None
-        assert zoo.children(KEY) == []
-        for method in ("get", "put", "delete"):
-            over = await connection.request(method.upper(), location)
-            assert "over" in described(over, 404, "/locks/{lease_id}", method)["detail"]
+        yield connection
+
+
+async def test_the_life_of_a_lease(zoo: Zoo, connection: HttpConnection) -> None:
+    wanted = {**WANTED, "session_timeout_ms": 20_000, "signed_token": True}
+    response = await connection.request("POST", "/locks/", wanted)
+    lease = described(response, 201)
+    location = f"/locks/{lease['lease_id']}"
+    assert response.headers["location"] == location.lower()
+    assert lease["resource_path"] == KEY
+    assert int(lease["fencing_token"]) == zoo.client.exists(lease["acquired_znode_path"]).czxid
+    assert unseal(lease["signed_token"], conf.token_keys()).token == int(lease["fencing_token"])
+    for method in ("get", "put"):
+        kept = described(await connection.request(method.upper(), location), 200, "/locks/{lease_id}", method)
+        assert kept["fencing_token"] == lease["fencing_token"]
+        assert 0 < kept["lease_duration_ms"] <= 8000
+
+
+async def test_a_lease_that_was_ended_is_over(zoo: Zoo, connection: HttpConnection) -> None:
+    lease = described(await connection.request("POST", "/locks/", WANTED), 201)
+    location = f"/locks/{lease['lease_id']}"
+    ended = await connection.request("DELETE", location)
+    assert described(ended, 204, "/locks/{lease_id}", "delete") is None
+    assert zoo.children(KEY) == []
+    for method in ("get", "put", "delete"):
+        over = await connection.request(method.upper(), location)
+        assert "over" in described(over, 404, "/locks/{lease_id}", method)["detail"]
 
 
 async def test_a_busy_lock_is_refused_over_http(served: Served) -> None:

@@ -51,13 +51,17 @@ async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
     assert lease.signed_token
     assert 0 < lease.lease_duration_ms <= 8000
     assert abs(lease.lease_expires_at - (time.time() * 1000 + lease.lease_duration_ms)) < 5000
-    busy = await served.acquire()
-    assert (busy.acquired, busy.place) == (False, 1)
-    assert "node-1" in busy.detail
     request = pb.ReleaseLockRequest(lease_id=lease.lease_id)
     assert (await served.stub.ReleaseLock(request)).released
     assert not (await served.stub.ReleaseLock(request)).released
     assert zoo.children(KEY) == []
+
+
+async def test_a_busy_lock_has_a_place_and_its_holder(served: Served) -> None:
+    await served.acquire()
+    busy = await served.acquire()
+    assert (busy.acquired, busy.place) == (False, 1)
+    assert "node-1" in busy.detail
 
 
 async def test_one_stream_renews_many_leases_and_reports_their_ends(zoo: Zoo, served: Served) -> None:
@@ -181,29 +185,38 @@ async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
     assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
 
 
-async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(zoo: Zoo) -> None:
-    """Neither at a client that has asked far too often, nor at the next stream or connection of it."""
+SECRET = (("authorization", "Bearer secret"),)
+
+
+@pytest_asyncio.fixture
+async def flooded(zoo: Zoo) -> AsyncIterator[Served]:
+    """A coordinator at which a client has asked far too often for locks. It has three leases from before."""
     busy = LeaseClient(name="busy", tokens=(hash_of("secret"),), max_rate=4.0)
     async with Served(LeaseOptions(clients={"busy": busy})) as served:
-        metadata = (("authorization", "Bearer secret"),)
-        leases = [await _record(served, resource, metadata) for resource in ("a", "b", "c")]
-        flood = [asyncio.ensure_future(_record(served, "busy", metadata)) for _ in range(60)]
+        for resource in ("a", "b", "c"):
+            await _record(served, resource, SECRET)
+        flood = [asyncio.ensure_future(_record(served, "busy", SECRET)) for _ in range(60)]
         while sum(call.done() for call in flood) < 2:
             await asyncio.sleep(0.01)
-        stream = served.stub.KeepAlive(metadata=metadata)
-        for lease in leases:
-            await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
-            assert (await stream.read()).state == HELD
-        released = await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=leases[0].lease_id), metadata=metadata)
-        assert released.released
-        for method, lease, status in (("PUT", leases[1], 200), ("DELETE", leases[2], 204)):
-            path = f"/locks/{lease.lease_id}"
-            assert (await served.http(method, path, authorization="Bearer secret")).status == status
+        yield served
         assert sum(call.done() for call in flood) < 30
         for call in flood:
             call.cancel()
         await asyncio.wait(flood)
-        stream.cancel()
+
+
+async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(flooded: Served) -> None:
+    """Nor does it at the next stream or connection of the client."""
+    first, second, third = list(flooded.coordinator._leases)[:3]
+    stream = flooded.stub.KeepAlive(metadata=SECRET)
+    for lease_id in (first, second, third):
+        await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
+        assert (await stream.read()).state == HELD
+    assert (await flooded.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=first), metadata=SECRET)).released
+    for method, lease_id, status in (("PUT", second, 200), ("DELETE", third, 204)):
+        answer = await flooded.http(method, f"/locks/{lease_id}", authorization="Bearer secret")
+        assert answer.status == status
+    stream.cancel()
 
 
 async def _record(served: Served, resource: str, metadata: Any) -> Any:

@@ -16,7 +16,6 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
-from support.deadlock import rivals
 from support.faults import BackgroundCall, acquire_once
 from support.ledger import Ledger
 from support.strike import LineStrike, Struck
@@ -29,7 +28,7 @@ from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLocks, held_locks
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockBusy, LockDeadlock, LockLost, LockUpgradeRefused
+from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
@@ -244,15 +243,6 @@ def can_read() -> bool:
             return hold is not None
 
     return BackgroundCall(read).result()
-
-
-def test_a_lock_kept_by_a_transaction_is_part_of_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
-    """Its block has ended, but it is not released before the COMMIT."""
-    with ExitStack() as others, transaction.atomic(using="ledger"):
-        acquire_once("a", release_on="commit")
-        others.enter_context(rivals(zoo, {"b": "a"}))
-        with pytest.raises(LockDeadlock):
-            acquire_once("b", release_on="commit", timeout=40)
 
 
 def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: Ledger) -> None:

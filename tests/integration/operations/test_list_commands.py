@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 
@@ -14,6 +15,7 @@ import pytest
 from django.core.management import execute_from_command_line
 from support.faults import BackgroundCall
 from support.locking import MANAGE, Contend, as_json, ending, zklock
+from support.texts import assert_shows
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -38,47 +40,58 @@ def listed(*arguments: object) -> list[str]:
     return keys
 
 
-def test_a_deadlock_is_shown_by_list_status_and_show_and_in_their_json(zoo: Zoo, deadlock: None) -> None:
+def waits(links: list[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(wait["holds"], wait["waits_for"]) for wait in links]
+
+
+def test_show_tells_of_a_deadlock_and_how_to_end_it(zoo: Zoo, deadlock: None) -> None:
     for key in "ab":
-        text = zklock("show", key)
-        assert "DEADLOCK: " in text, key
-        assert "holds a and waits for b" in text
+        assert_shows(zklock("show", key), "DEADLOCK: ", "holds a and waits for b")
+    assert "DEADLOCK" not in zklock("show", "c")
+    assert "request-release" not in zklock("show", "a"), "a holder that waits cannot finish"
+    shown = as_json("show", "a")
+    assert shown["state"] == "deadlocked"
+    assert waits(shown["chain"]) == [("a", "b"), ("b", "a")]
+    assert "Break one of them" in shown["advice"]
+
+
+def test_a_deadlock_is_an_incident_of_the_status(zoo: Zoo, deadlock: None) -> None:
     assert zklock("status").splitlines()[:2] == [
         "1 incident needs attention: python manage.py zklock doctor --incident",
         "- Deadlock: a, b",
     ]
-    said = as_json("status")
-    assert (said["healthy"], [incident["title"] for incident in said["incidents"]]) == (False, ["Deadlock: a, b"])
-    assert "DEADLOCK" not in zklock("show", "c")
-    assert "request-release" not in zklock("show", "a"), "a holder that waits cannot finish"
+    status = as_json("status")
+    assert status["healthy"] is False
+    assert [incident["title"] for incident in status["incidents"]] == ["Deadlock: a, b"]
+
+
+def test_a_deadlock_is_the_state_of_its_locks_and_a_cycle(zoo: Zoo, deadlock: None) -> None:
     states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}
     assert states == {"a": "deadlocked", "b": "deadlocked", "c": "contended"}
     assert [line.split()[1] for line in zklock("list").splitlines()[1:4]] == ["deadlocked", "deadlocked", "contended"]
     for command in ("list", "status"):
         (cycle,) = as_json(command)["cycles"]
-        assert {(wait["holds"], wait["waits_for"]) for wait in cycle} == {("a", "b"), ("b", "a")}
-    shown = as_json("show", "a")
-    assert shown["state"] == "deadlocked"
-    assert [(wait["holds"], wait["waits_for"]) for wait in shown["chain"]] == [("a", "b"), ("b", "a")]
-    assert "Break one of them" in shown["advice"]
-    assert as_json("show", "c")["state"] == "contended"
+        assert set(waits(cycle)) == {("a", "b"), ("b", "a")}
 
 
-def test_tables_fit_the_terminal(zoo: Zoo, contend: Contend, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_tables_fit_the_terminal_unless_they_are_asked_to_be_wide(
+    zoo: Zoo, contend: Contend, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     key = "orders/" + "a-very-long-key-" * 7
     for number in (1, 2):
         contend(key, number, what="shop.tasks.charge_the_card_of_a_customer", host=f"worker-{number}.internal.example")
-    commands = (["list"], ["show", key])
-    whole = [zklock(*command) for command in commands]
+    arguments = [command, *([key] if command == "show" else [])]
+    whole = zklock(*arguments)
+    assert "TOKEN" in whole
     monkeypatch.setenv("COLUMNS", "80")
-    for command, text in zip(commands, whole, strict=True):
-        narrow = zklock(*command)
-        table = [line for line in narrow.splitlines() if "…" in line or "HELD" in line or "WHO" in line]
-        assert len(table) >= 2
-        assert all(len(line) <= 80 for line in table)
-        assert ("TOKEN" in narrow, "TOKEN" in text) == (False, True)
-        # the times differ between two calls, and the widths
-        assert zklock(*command, "--wide").splitlines()[0].split() == text.splitlines()[0].split()
+    narrow = zklock(*arguments)
+    assert "TOKEN" not in narrow
+    table = re.findall("^.*(?:…|HELD|WHO).*$", narrow, re.MULTILINE)
+    assert len(table) >= 2
+    assert max(map(len, table)) <= 80
+    # the times differ between two calls, and the widths
+    assert zklock(*arguments, "--wide").splitlines()[0].split() == whole.splitlines()[0].split()
 
 
 def test_without_a_sub_command_all_are_listed() -> None:
@@ -117,6 +130,7 @@ def test_a_list_is_filtered_by_host_and_by_state(zoo: Zoo, deadlock: None) -> No
     assert set(listed("--state=contended")) == {"a", "b", "c"}
     assert listed("--state=operator") == []
     assert listed("--state=held", "--host=web-3", "c*") == ["c"]
+    assert listed("--longer-than=1h") == []
 
 
 @pytest.mark.parametrize("limit", ["-1", "0", "x", "1e3", ""])
@@ -167,9 +181,17 @@ def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Conten
     (lock,) = as_json("list")["locks"]
     assert set(lock) < set(held)
     assert {name: type(value) for name, value in lock.items()} == {name: type(held[name]) for name in lock}
-    first = held["holders"][0]
-    acting = [f"{name} --token={first['token']} --reason=''" for name in ("request-release", "break")]
-    assert held["commands"] == [f"python manage.py zklock {name} -- k" for name in ("show --stack", *acting)]
+
+
+def test_the_json_of_a_held_lock_has_the_commands_for_its_holder(zoo: Zoo, contend: Contend) -> None:
+    contend("k", 1)
+    held = as_json("show", "k")
+    of_holder = f"--token={held['holders'][0]['token']} --reason='' -- k"
+    assert held["commands"] == [
+        "python manage.py zklock show --stack -- k",
+        f"python manage.py zklock request-release {of_holder}",
+        f"python manage.py zklock break {of_holder}",
+    ]
 
 
 def test_show_names_the_next_command(zoo: Zoo, contend: Contend) -> None:

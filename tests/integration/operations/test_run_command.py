@@ -304,9 +304,19 @@ def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
 def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Zoo, run: Run, tmp_path: Path) -> None:
     mark = tmp_path / "child"
     process = run(
-        "k", "--max-hold", "6s", "--abort-on", "never", "--kill-after", "1s", "--json", "--", "sh", "-c",
+        "k",
+        "--max-hold",
+        "6s",
+        "--abort-on",
+        "never",
+        "--kill-after",
+        "1s",
+        "--json",
+        "--",
+        "sh",
+        "-c",
         STUBBORN.format(mark),
-    )  # fmt: skip
+    )
     child = pid_in(mark)
     with zk_lock("k", timeout=50):
         assert gone(child)

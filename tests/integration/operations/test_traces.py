@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -20,7 +21,7 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually, next_line
 
 from django_zklock import zk_lock, zk_locks
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZooKeeperUnavailable
 from django_zklock.locks.events import events
 from django_zklock.operations import request_release
 
@@ -45,27 +46,32 @@ def is_child(span: ReadableSpan, parent: ReadableSpan | Span) -> bool:
 
 
 def test_a_lock_has_two_spans_below_that_of_its_caller(spans: Traced) -> None:
-    with (
-        spans.tracer.start_as_current_span("request") as request,
-        zk_lock(NAME, fields={"sku": "4711"}) as hold,
-        spans.tracer.start_as_current_span("query"),
-    ):
+    with spans.tracer.start_as_current_span("request") as request, zk_lock(NAME, fields={"sku": "4711"}) as hold:
         token = hold.token
-    (outer,), (query,) = spans.wait("request"), spans.wait("query")
     (acquired,), (held,) = spans.wait("zklock.acquire"), spans.wait("zklock.hold")
-    assert all(is_child(span, request) for span in (acquired, held, query))
+    assert is_child(acquired, request)
+    assert is_child(held, request)
     assert held.parent is not None
     assert not held.parent.is_remote
     waited = (acquired.attributes or {})["zklock.waited"]
     common = {"zklock.key_template": NAME, "zklock.kind": "lock", "zklock.token": token}
     assert acquired.attributes == {**common, "zklock.waited": waited}
     assert held.attributes == common
+    assert not acquired.links
+
+
+def test_the_span_of_a_hold_follows_that_of_its_wait_and_is_around_the_work(spans: Traced) -> None:
+    tracer = spans.tracer
+    with tracer.start_as_current_span("request") as request, zk_lock("k"), tracer.start_as_current_span("query"):
+        pass
+    names = ("request", "zklock.acquire", "zklock.hold", "query")
+    outer, acquired, held, query = (spans.wait(name)[0] for name in names)
     begins = [span.start_time or 0 for span in (outer, acquired, held, query)]
     ends = [span.end_time or 0 for span in (acquired, query, held, outer)]
     assert begins == sorted(begins)
     assert ends == sorted(ends)
     assert held.start_time == acquired.end_time
-    assert not acquired.links
+    assert is_child(query, request), "the span of the hold is not the current one"
 
 
 def test_each_asyncio_task_has_its_own_parent(spans: Traced) -> None:
@@ -165,30 +171,40 @@ def test_the_span_of_a_wait_that_gives_way_has_the_deadlock(zoo: Zoo, spans: Tra
     assert len(error.circle) == 2
 
 
-def test_an_acquisition_that_fails_says_why(zoo: Zoo, spans: Traced) -> None:
-    def tries() -> None:
+@pytest.mark.parametrize(
+    ("timeout", "error", "status"),
+    [(0, LockBusy, StatusCode.UNSET), (1, LockTimeout, StatusCode.ERROR)],
+    ids=["busy", "timeout"],
+)
+def test_an_acquisition_that_fails_says_why(
+    zoo: Zoo, spans: Traced, timeout: float, error: type[LockNotAcquired], status: StatusCode
+) -> None:
+    def acquire() -> None:
         with spans.tracer.start_as_current_span("request"):
-            assert_refused(zk_lock("k", timeout=0), LockBusy)
-            assert_refused(zk_lock("k", timeout=1), LockTimeout)
+            assert_refused(zk_lock("k", timeout=timeout), error)
 
     with spans.tracer.start_as_current_span("holder") as holder, zk_lock("k"):
-        BackgroundCall(tries).result()
-        failed = spans.wait("zklock.acquire", 3)[1:]
-    with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable), zk_lock("k", timeout=0):
-        pass
-    failed.append(spans.wait("zklock.acquire", 4)[-1])
-    outcomes = [((span.attributes or {})["error.type"], span.status.status_code) for span in failed]
-    assert outcomes == [
-        ("LockBusy", StatusCode.UNSET),
-        ("LockTimeout", StatusCode.ERROR),
-        ("ZooKeeperUnavailable", StatusCode.ERROR),
-    ]
-    for span in failed:
-        (event,) = span.events
-        assert event.name == "exception"
-        assert (event.attributes or {})["exception.type"] == f"django_zklock.exceptions.{outcomes.pop(0)[0]}"
-    assert [link.context.span_id for link in failed[1].links] == [context_of(holder).span_id]
-    assert "zklock.token" not in (failed[1].attributes or {})
+        BackgroundCall(acquire).result()
+        _, failed = spans.wait("zklock.acquire", 2)
+    assert_failed(failed, error, status)
+    assert [link.context.span_id for link in failed.links] == [context_of(holder).span_id]
+
+
+def test_an_acquisition_without_zookeeper_says_so(zoo: Zoo, spans: Traced) -> None:
+    with zoo.configured(hosts="127.0.0.1:1"):
+        assert_refused(zk_lock("k", timeout=0), ZooKeeperUnavailable)
+    (failed,) = spans.wait("zklock.acquire")
+    assert_failed(failed, ZooKeeperUnavailable, StatusCode.ERROR)
+
+
+def assert_failed(span: ReadableSpan, error: type[Exception], status: StatusCode) -> None:
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == error.__name__
+    assert "zklock.token" not in span.attributes
+    assert span.status.status_code == status
+    (event,) = span.events
+    assert event.name == "exception"
+    assert (event.attributes or {})["exception.type"] == f"django_zklock.exceptions.{error.__name__}"
 
 
 def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
@@ -199,16 +215,15 @@ def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
         thief.begin(zoo.client.exists(hold.path).ephemeralOwner)
         eventually(lambda: False, 20)
     thief.result()
-    (held,) = spans.wait("zklock.hold")
-    (abort,) = spans.wait("zklock.abort")
+    (held,), (abort,) = spans.wait("zklock.hold"), spans.wait("zklock.abort")
     assert held.status.status_code is StatusCode.ERROR
-    events = {event.name: event.attributes or {} for event in held.events}
+    events = {event.name: dict(event.attributes or {}) for event in held.events}
     assert events["release_requested"] == {"zklock.by": "anna", "zklock.reason": "deploy"}
     assert events["lost"] == {"zklock.reason": held.status.description}
     assert is_child(abort, held)
+    assert abort.end_time == held.end_time
     attributes = abort.attributes or {}
     assert (attributes["zklock.abort.delivered"], attributes["zklock.abort.swallowed"]) == (True, False)
-    assert abort.end_time == held.end_time
 
 
 def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced) -> None:
@@ -241,21 +256,23 @@ def test_a_waiting_task_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: 
             zoo.wait_contenders("k", len(results))
         gate.wait_at_work()
         eventually((tmp_path / WAITING).exists)
-        about = [payload.about for payload in zoo.payloads("k") if payload]
-        assert [(record["trace"], record["span"]) for record in about] == [
-            (trace_id, f"{span_id}-01") for trace_id, span_id in (first, second)
-        ]
+        about = [(payload.about["trace"], payload.about["span"]) for payload in zoo.payloads("k")]
+        assert about == [(trace_id, f"{span_id}-01") for trace_id, span_id in (first, second)]
         gate.open()
         for result in results:
             worker.get(result)
         file = tmp_path / SPANS
-        eventually(lambda: len(in_file(file, "zklock.hold")) == 2 and len(in_file(file, "run")) == 2)
-        runs = {span["context"]["trace_id"]: span for span in in_file(file, "run")}
-        for name in ("zklock.acquire", "zklock.hold"):
-            spans = {span["context"]["trace_id"]: span for span in in_file(file, name)}
-            assert set(spans) == {f"0x{first[0]}", f"0x{second[0]}"}
-            for trace_id, span in spans.items():
-                assert span["parent_id"] == runs[trace_id]["context"]["span_id"]
-        (acquired,) = [span for span in in_file(file, "zklock.acquire") if span["links"]]
-        assert acquired["context"]["trace_id"] == f"0x{second[0]}"
-        assert acquired["links"][0]["context"]["trace_id"] == f"0x{first[0]}"
+        runs, acquired, held = (spans_of_two(file, name) for name in ("run", "zklock.acquire", "zklock.hold"))
+    parents = {trace_id: span["context"]["span_id"] for trace_id, span in runs.items()}
+    assert parents.keys() == {f"0x{first[0]}", f"0x{second[0]}"}
+    for spans in (acquired, held):
+        assert {trace_id: span["parent_id"] for trace_id, span in spans.items()} == parents
+    assert acquired[f"0x{first[0]}"]["links"] == []
+    (link,) = acquired[f"0x{second[0]}"]["links"]
+    assert link["context"]["trace_id"] == f"0x{first[0]}"
+
+
+def spans_of_two(file: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Return the spans of this name in a file, by their traces, when there are two."""
+    eventually(lambda: len(in_file(file, name)) == 2)
+    return {span["context"]["trace_id"]: span for span in in_file(file, name)}

@@ -126,14 +126,6 @@ def test_a_suspended_session_lives_on(zklock: LockTester) -> None:
         hold.check()
 
 
-def test_without_grace_work_is_stopped_when_the_connection_is_suspended(zklock: LockTester) -> None:
-    with within(10), pytest.raises(LockLost), zk_lock("a", grace=0), zklock.suspended():
-        threading.Event().wait(20)
-    assert not zklock.server.refuse
-    with zk_lock("a"):
-        zklock.assert_held("a")
-
-
 def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None:
     with LockTester(server) as tester, zk_lock("a", abort_on="never"):
         server.refuse = True

@@ -14,6 +14,8 @@ from support.certificates import WITH_NETTY, authority, certificate, expired, sk
 from support.ensemble import Ensemble, free_ports
 from support.faults import acquire_once
 from support.locking import ending
+from support.texts import assert_shows
+from support.work import assert_refused
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
@@ -115,31 +117,33 @@ def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: dict[str
             pass
 
 
-@pytest.mark.parametrize("own", ["expired", "of another authority", "missing"])
+def expired_of(pki: dict[str, Path], folder: Path) -> dict[str, Path]:
+    authority = pki["CA"]
+    expired(authority.parent, "old", "ca")
+    return {"CA": authority, "CERT": authority.with_name("old.pem"), "KEY": authority.with_name("old.key")}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        expired_of,
+        lambda pki, folder: {**make_pki(folder / "other"), "CA": pki["CA"]},
+        lambda pki, folder: {"CA": pki["CA"]},
+    ],
+    ids=["expired", "of another authority", "missing"],
+)
 def test_a_server_that_refuses_our_certificate_is_not_down(
-    secure: Zoo, pki: dict[str, Path], tmp_path: Path, own: str
+    secure: Zoo, pki: dict[str, Path], tmp_path: Path, own: Callable[[dict[str, Path], Path], dict[str, Path]]
 ) -> None:
     remedy = "set or renew it"
-    if own == "expired":
-        expired(pki["CA"].parent, "old", "ca")
-        options = {"CA": pki["CA"], "CERT": pki["CA"].with_name("old.pem"), "KEY": pki["CA"].with_name("old.key")}
-    elif own == "missing":
-        options = {"CA": pki["CA"]}
-    else:
-        options = {**make_pki(tmp_path / "other"), "CA": pki["CA"]}
-    with secure.configured(TLS={name: str(path) for name, path in options.items()}):
-        with (
-            pytest.raises(ZooKeeperUnavailable, match="refuses the certificate of this process, CERT") as caught,
-            zk_lock("a", timeout=2),
-        ):
-            raise AssertionError("it has no access")
-        assert remedy in str(caught.value)
+    with secure.configured(TLS={name: str(path) for name, path in own(pki, tmp_path).items()}):
+        refusal = "refuses the certificate of this process, CERT"
+        error = assert_refused(zk_lock("a", timeout=2), ZooKeeperUnavailable, refusal)
+        assert remedy in str(error)
         status, printed, _ = ending("doctor", "--incident")
         assert status == ExitCode.UNAVAILABLE
         assert printed.startswith("1. This process has no access to ZooKeeper. No connection to ZooKeeper")
-        assert remedy in printed
-        for misleading in ("Start the servers", "No answer from", "does not answer"):
-            assert misleading not in printed
+        assert_shows(printed, remedy, hides=["Start the servers", "No answer from", "does not answer"])
         assert "does not answer" not in ending("doctor")[1]
 
 

@@ -7,13 +7,10 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support import forked
 from support.zoo import PYTHONPATH, TESTS
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Site:
@@ -29,7 +26,7 @@ class Site:
         self.url = ""
         self.sessions: Mapping[str, str] = {}  # by user name, the value of the cookie that makes somebody that user
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Site:
         with self.log.open("w") as log:
             self.process = forked.start(
                 ["-m", "support.browser.serve"],

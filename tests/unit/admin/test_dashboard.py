@@ -241,17 +241,15 @@ def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
     lost = Bar("lost", began=100, granted=80, ended=60, is_bad=True)
     short = Bar("short", began=90, granted=90, ended=89.999)
     shown: Any = picture([Bar("waits", began=30), now, lost, short])
-    parts = [[edges(part) for part in parts] for _text, _y, parts in shown.bars]
-    assert [[what for what, _begin, _end in part] for part in parts] == [
-        ["wait"],
-        ["wait", "hold"],
-        ["wait", "lost"],
-        ["hold"],
+    waiting, holding, bad, narrow = (list(map(edges, parts)) for _text, _y, parts in shown.bars)
+    assert [what for what, _begin, _end in (*waiting, *holding, *bad, *narrow)] == [
+        *("wait", "wait", "hold", "wait", "lost", "hold")
     ]
-    assert abs(parts[0][0][2] - 100) < 0.1
-    assert abs(parts[1][1][2] - 100) < 0.1
-    assert abs(parts[1][0][2] - parts[1][1][1]) < 0.1, "the hold begins where the wait ends"
-    assert abs(parts[3][0][2] - parts[3][0][1] - NARROWEST) < 0.01
+    (_, _, ends_now), (_, _, granted), (_, begins, also_now) = waiting[0], *holding
+    assert (ends_now, also_now) == pytest.approx((100, 100), abs=0.1)
+    assert granted == pytest.approx(begins, abs=0.1), "the hold begins where the wait ends"
+    _, begin, end = narrow[0]
+    assert end - begin == pytest.approx(NARROWEST, abs=0.01)
     assert 1 <= len(shown.ticks) <= 4
 
 

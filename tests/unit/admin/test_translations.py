@@ -15,15 +15,18 @@ import django_zklock
 
 ROOT = Path(django_zklock.__file__).parent
 LANGUAGES = ["de", "fr"]
-MARKERS = {"_", "gettext", "gettext_lazy", "gettext_noop"}
-PLURALS = {"ngettext", "ngettext_lazy"}
+NUMBER_OF_TEXTS = {
+    **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop"), 1),
+    **dict.fromkeys(("ngettext", "ngettext_lazy"), 2),
+}
+"""Of the calls that mark texts for translation."""
 FIELD = re.compile(r"%\(\w+\)[.\d]*[sdf]|\{\w+\}")
 
 
 def called(source: str) -> Iterator[tuple[str, ...]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            many = 2 if node.func.id in PLURALS else 1 if node.func.id in MARKERS else 0
+            many = NUMBER_OF_TEXTS.get(node.func.id, 0)
             constants = tuple(arg.value for arg in node.args[:many] if isinstance(arg, ast.Constant))
             if many and len(constants) == many:
                 yield tuple(str(constant) for constant in constants)

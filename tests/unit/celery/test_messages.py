@@ -324,6 +324,7 @@ def test_a_message_that_was_dead_lettered_is_in_a_queue_again() -> None:
         ({}, 20, False),
         (None, 21, True),
     ],
+    ids=["at its limit", "above it", "no return allowed", "no limit", "no number", "the default", "above the default"],
 )
 def test_the_limit_of_a_queue_is_that_of_all_messages_of_a_call(
     arguments: dict[str, Any] | None, returns: int, spent: bool

@@ -153,6 +153,7 @@ def test_keys_are_rotated_without_a_gap() -> None:
         ({"ZKLOCK": {"TOKEN_KEYS": None}, "SECRET_KEY": NEW}, NEW, [NEW]),
         ({"ZKLOCK": None, "SECRET_KEY": NEW}, NEW, [NEW]),
     ],
+    ids=["SECRET_KEY", "its fallbacks", "TOKEN_KEYS", "no TOKEN_KEYS", "no ZKLOCK"],
 )
 def test_the_keys_come_from_the_settings(settings: dict[str, Any], signs: str, verifies: list[str]) -> None:
     with override_settings(**settings):

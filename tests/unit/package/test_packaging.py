@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support.project import Project
@@ -31,16 +32,23 @@ def python(code: str, *, cwd: Path = ROOT) -> str:
     return done.stdout.strip()
 
 
-def built(project: Path, folder: Path) -> tuple[set[str], str, set[str]]:
-    """Return the names in the wheel, which is built from the sdist, its metadata, and the names in the sdist."""
+class Distributions(NamedTuple):
+    wheel: set[str]
+    metadata: str  # of the wheel
+    sdist: set[str]
+
+
+def built(project: Path, folder: Path) -> Distributions:
+    """Build the sdist, and the wheel from it; return the names in both."""
     command = [sys.executable, "-m", "build", "--outdir", str(folder), str(project)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as tar:
-        names, packed = set(archive.namelist()), {name.partition("/")[2] for name in tar.getnames()}
+        names = set(archive.namelist())
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        return names, archive.read(metadata).decode(), packed
+        packed = {name.partition("/")[2] for name in tar.getnames()}
+        return Distributions(names, archive.read(metadata).decode(), packed)
 
 
 def test_the_package_can_be_imported_early() -> None:
@@ -153,17 +161,16 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
     package = ROOT / "django_zklock"
     patterns = setup["options.package_data"]["django_zklock"].split()
     data = {path for pattern in patterns for path in package.glob(pattern)}
-    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert [path for path in files if path.suffix != ".py" and path not in data] == []
-    assert [path for path in files if path.suffix == ".py" and not (path.parent / "__init__.py").exists()] == []
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    modules = {path for path in files if path.suffix == ".py"}
+    assert files - modules - data == set()
+    assert [path for path in modules if not (path.parent / "__init__.py").exists()] == []
 
 
-@pytest.mark.chaos
-@pytest.mark.timeout(300)
-def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> None:
-    """Neither has tests, which would not run from there. The sdist has the documentation, too."""
-    source = tmp_path / "source"
-    source.mkdir()
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with what the distributions are built from, and with tests, which would not run from there."""
+    source = tmp_path_factory.mktemp("source")
     for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"):
         shutil.copy(ROOT / name, source)
     for name in ("django_zklock", "docs", "examples"):
@@ -171,21 +178,42 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
     (source / "tests").mkdir()
     for name in ("__init__.py", "test_docs.py"):
         (source / "tests" / name).touch()
-    names, text, packed = built(source, tmp_path)
-    modules = {str(path.relative_to(source)) for path in (source / "django_zklock").rglob("*.py")}
-    others = {
-        str(path.relative_to(source))
-        for kind in ("*.html", "*.css", "*.js", "*.json", "*.po", "*.mo", "*.proto", "*.pyi")
-        for path in (source / "django_zklock").rglob(kind)
-    }
+    return source
+
+
+@pytest.fixture(scope="module")
+def distributions(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    return built(source, tmp_path_factory.mktemp("built"))
+
+
+def names_in(source: Path, folder: str, *patterns: str) -> set[str]:
+    return {str(path.relative_to(source)) for pattern in patterns for path in (source / folder).rglob(pattern)}
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_the_distributions_hold_every_file_of_the_package(source: Path, distributions: Distributions) -> None:
+    modules = names_in(source, "django_zklock", "*.py", "py.typed")
+    others = names_in(source, "django_zklock", "*.html", "*.css", "*.js", "*.json", "*.po", "*.mo", "*.proto", "*.pyi")
     assert len(others) > 10
-    for contents in (names, packed):
-        assert modules | others | {"django_zklock/py.typed"} <= contents
-        assert not [name for name in contents if name.startswith("tests")]
-    assert {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "setup.cfg"} <= packed
-    documents = [path for name in ("docs", "examples") for path in (source / name).rglob("*")]
-    assert {str(path.relative_to(source)) for path in documents} <= packed
-    assert not [name for name in names if name.startswith(("docs", "examples"))]
+    assert modules | others <= distributions.wheel
+    assert modules | others <= distributions.sdist
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_only_the_sdist_has_the_documentation_and_none_has_tests(source: Path, distributions: Distributions) -> None:
+    wheel, _, sdist = distributions
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "setup.cfg"} <= sdist
+    assert names_in(source, "docs", "*") | names_in(source, "examples", "*") <= sdist
+    assert not [name for name in wheel if name.startswith(("docs", "examples"))]
+    assert not [name for name in wheel | sdist if name.startswith("tests")]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_the_wheel_says_what_it_is_and_needs(distributions: Distributions) -> None:
+    text = distributions.metadata
     assert f"Version: {django_zklock.__version__}\n" in text
     assert "Requires-Python: >=3.10\n" in text
     assert "License-Expression: BSD-3-Clause\n" in text

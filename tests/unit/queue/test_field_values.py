@@ -126,8 +126,12 @@ class Stamp(datetime.datetime):
 
 ONE_THING: dict[str, tuple[object, ...]] = {
     "2026-07-01T12:00:00+00:00": (
-        NOON, NOON.astimezone(BERLIN), NOON.astimezone(ZoneInfo("UTC")), Stamp.fromtimestamp(NOON.timestamp(), BERLIN),
-        NOON.astimezone(datetime.timezone(datetime.timedelta(hours=-3, minutes=-30))), proxied(NOON.astimezone(BERLIN)),
+        NOON,
+        NOON.astimezone(BERLIN),
+        NOON.astimezone(ZoneInfo("UTC")),
+        Stamp.fromtimestamp(NOON.timestamp(), BERLIN),
+        NOON.astimezone(datetime.timezone(datetime.timedelta(hours=-3, minutes=-30))),
+        proxied(NOON.astimezone(BERLIN)),
     ),
     "2026-07-01T10:00:00": (NOON.replace(hour=10, tzinfo=None), Stamp(2026, 7, 1, 10)),
     "2026-07-01": (datetime.date(2026, 7, 1), NOON.date(), proxied(NOON.date())),
@@ -142,14 +146,17 @@ ONE_THING: dict[str, tuple[object, ...]] = {
     "auth.user:7": (User(pk=7), User(pk="7"), proxied(User(pk=7)), proxied(proxied(User(pk=7))), Wrapper(User(pk=7))),
     "shop.order:7": (type("Order", (), {"_meta": SimpleNamespace(label_lower="shop.order"), "pk": 7})(),),
     '["2026-07-01T12:00:00+00:00","9.9"]': (
-        [NOON, Decimal("9.90")], (NOON.astimezone(BERLIN), Decimal("9.9")), proxied([proxied(NOON), "9.9"]),
+        [NOON, Decimal("9.90")],
+        (NOON.astimezone(BERLIN), Decimal("9.9")),
+        proxied([proxied(NOON), "9.9"]),
     ),
     '{"at":"2026-07-01T12:00:00+00:00","by":["auth.user:7"]}': (
-        {"at": NOON, "by": [User(pk=7)]}, {"by": [proxied(User(pk=7))], "at": NOON.astimezone(BERLIN)},
+        {"at": NOON, "by": [User(pk=7)]},
+        {"by": [proxied(User(pk=7))], "at": NOON.astimezone(BERLIN)},
         proxied({proxied("at"): NOON, "by": proxied([User(pk=7)])}),
     ),
     '{"z":"1","\xe9":"2"}': ({"\xe9": 2, "z": 1}, {"e\u0301": 2, "z": 1}, {"z": 1, "e\u0301": 2}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("expected", ONE_THING)
@@ -176,10 +183,15 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
     both = model("Both", site, model("Owner", owner_id=models.AutoField(primary_key=True)))
 
     rows = [
-        site(pk=7), cafe(pk=7), proxy(pk=7), diner(pk=7), branch(pk="a", of_id=7), kiosk(pk="a", of_id=7),
+        site(pk=7),
+        cafe(pk=7),
+        proxy(pk=7),
+        diner(pk=7),
+        branch(pk="a", of_id=7),
+        kiosk(pk="a", of_id=7),
         diner.from_db("default", ["cafe_ptr_id"], [7]),
         kiosk.from_db("default", ["of_id", "branch_ptr_id"], [7, "a"]),
-    ]  # fmt: skip
+    ]
     assert [text(row) for row in rows] == ["shop.site:7"] * len(rows)
     assert text([proxied(rows[-1])]) == '["shop.site:7"]'
     assert text(profile(pk=7)) == "shop.profile:7"
@@ -197,13 +209,37 @@ LOOP.append(LOOP)
 @pytest.mark.parametrize(
     "value",
     [
-        User(), User, [float("nan")], {1.5: 1}, {None: 1}, {True: 1}, {(1,): 1}, {1, 2}, [b"a"], [object()],
-        {1: "a", "1": "b"}, {"\xe9": 1, "e\u0301": 2}, float("inf"), 7 + 0j, b"a", {1}, None, proxied(None),
-        Decimal("NaN"), Decimal("1E+999999999"), Decimal("1E-999999999"), NOON - NOON, NOON.astimezone(CET).timetz(),
-        datetime.datetime.min.replace(tzinfo=CET), [[[[[[[[[1]]]]]]]]], LOOP, list(range(1000)), [[1] * 150] * 150,
+        User(),
+        User,
+        [float("nan")],
+        {1.5: 1},
+        {None: 1},
+        {True: 1},
+        {(1,): 1},
+        {1, 2},
+        [b"a"],
+        [object()],
+        {1: "a", "1": "b"},
+        {"\xe9": 1, "e\u0301": 2},
+        float("inf"),
+        7 + 0j,
+        b"a",
+        {1},
+        None,
+        proxied(None),
+        Decimal("NaN"),
+        Decimal("1E+999999999"),
+        Decimal("1E-999999999"),
+        NOON - NOON,
+        NOON.astimezone(CET).timetz(),
+        datetime.datetime.min.replace(tzinfo=CET),
+        [[[[[[[[[1]]]]]]]]],
+        LOOP,
+        list(range(1000)),
+        [[1] * 150] * 150,
     ],
     ids=lambda value: str(type(value).__name__),
-)  # fmt: skip
+)
 def test_a_value_that_json_would_change_is_refused(value: object) -> None:
     with pytest.raises(InvalidLockName):
         text_of(value, "field")

@@ -22,8 +22,13 @@ TEXT = st.text(max_size=600)
 
 def payload(**more: Any) -> Payload:
     values: dict[str, Any] = {
-        "guid": nodes.new_guid(nodes.Mark.OPERATOR), "host": "h", "pid": 1, "thread": "t", "what": "", "template": ""
-    }  # fmt: skip
+        "guid": nodes.new_guid(nodes.Mark.OPERATOR),
+        "host": "h",
+        "pid": 1,
+        "thread": "t",
+        "what": "",
+        "template": "",
+    }
     return Payload(**{"since": "", **values, **more})
 
 
@@ -166,15 +171,20 @@ def test_no_other_name_is_an_entry(name: str, tail: str) -> None:
 
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))
 def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
-    name, record = markers.limit_marker(value), LimitRecord(by=by, reason=reason, before=before)
-    marker: Any = markers.set_limit(name, record.encode(), 1_000.0)
+    record = LimitRecord(by=by, reason=reason, before=before)
+    marker: Any = markers.set_limit(markers.limit_marker(value), record.encode(), 1_000.0)
     assert marker.limit == value
+    assert marker.when is not None
     assert (marker.by + marker.reason).isprintable()
     assert (len(marker.by), len(marker.reason)) <= (MAX_BY, MAX_REASON)
-    assert marker.when is not None
     assert record.encode() != LimitRecord(by=by, reason=reason, before=before).encode(), "each has an id"
     decoded = LimitRecord.decode(record.encode())
     assert (decoded.before, decoded.id) == (before, record.id)
+
+
+@given(st.integers(1, 10_000))
+def test_the_name_of_a_limit_marker_has_the_limit(value: int) -> None:
+    name = markers.limit_marker(value)
     assert markers.limit_in(name) == value
     assert markers.is_limit_marker(name)
     assert nodes.parse(name) is None, "it is no contender"

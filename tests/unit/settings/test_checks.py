@@ -282,6 +282,7 @@ def test_without_atomic_requests_no_view_is_warned_of(ledger: Ledger) -> None:
         (["django_zklock.middleware.LockConflictMiddleware"], []),
         (["unit.settings.test_checks.OwnMiddleware"], []),
     ],
+    ids=["none", "one that is not there", "ours", "a subclass of ours"],
 )
 @pytest.mark.parametrize("route", ["plain/", "wrapped/", "decorated_handler/", "action/"])
 def test_a_locked_view_needs_the_middleware(middleware: list[str], ids: list[str], route: str) -> None:

@@ -72,10 +72,22 @@ def test_every_setting_reaches_the_configuration() -> None:
         ACL=[("world", "anyone", "r"), ("digest", "user:hash", "cdrwa")],
         TLS={"CA": Path("/ca.pem"), "CERT": "/c.pem", "KEY": "/k.pem", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},
         DEFAULTS={"timeout": None, "reentrant": False},
-        LOCKS={"stock": {"path": "stock/{sku}", "timeout": timedelta(minutes=1), "on_conflict": "retry",
-                         "abort_on": "lost", "grace": 2, "reentrant": True}},
+        LOCKS={
+            "stock": {
+                "path": "stock/{sku}",
+                "timeout": timedelta(minutes=1),
+                "on_conflict": "retry",
+                "abort_on": "lost",
+                "grace": 2,
+                "reentrant": True,
+            }
+        },
         ADMIN_LINKS={"Flower": "https://flower/task/{id}"},
-        STRICT=True, JUTE_MAXBUFFER=0x3FFFFF, MAX_LINGERING=0, MAX_METRIC_LOCKS=50, EVENT_DAYS=0.5,
+        STRICT=True,
+        JUTE_MAXBUFFER=0x3FFFFF,
+        MAX_LINGERING=0,
+        MAX_METRIC_LOCKS=50,
+        EVENT_DAYS=0.5,
     ) == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
         base="/app/locks",
@@ -85,11 +97,23 @@ def test_every_setting_reaches_the_configuration() -> None:
         acl=(("world", "anyone", "r"), ("digest", "user:hash", "cdrwa")),
         tls=TlsOptions(ca="/ca.pem", cert="/c.pem", key="/k.pem", key_password="pw", check_hostname=False),
         defaults={"timeout": None, "reentrant": False},
-        locks={"stock": {"path": "stock/{sku}", "timeout": 60.0, "on_conflict": "retry", "abort_on": "lost",
-                         "grace": 2.0, "reentrant": True}},
+        locks={
+            "stock": {
+                "path": "stock/{sku}",
+                "timeout": 60.0,
+                "on_conflict": "retry",
+                "abort_on": "lost",
+                "grace": 2.0,
+                "reentrant": True,
+            }
+        },
         admin_links={"Flower": "https://flower/task/{id}"},
-        strict=True, jute_maxbuffer=4194303, max_lingering=0, max_metric_locks=50, event_days=0.5,
-    )  # fmt: skip
+        strict=True,
+        jute_maxbuffer=4194303,
+        max_lingering=0,
+        max_metric_locks=50,
+        event_days=0.5,
+    )
 
 
 def test_none_is_the_default_of_all_keys_but_of_the_search_for_deadlocks() -> None:
@@ -291,15 +315,41 @@ def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("timeout", -1), ("timeout", "5"), ("timeout", True), ("timeout", math.inf), ("grace", "5"), ("grace", -0.1),
-        ("on_conflict", "queue"), ("on_conflict", None), ("on_conflict", []), ("abort_on", "always"), ("reentrant", 1),
-        ("compat", "curator"), ("atomic", 1), ("atomic", [""]), ("atomic", {"a": 1}), ("release_on", "block"),
-        ("max_conflicts", -1), ("max_conflicts", True), ("max_conflicts", "3"), ("skip_value", object()),
-        ("on_lost", "skip"), ("max_hold", 0), ("max_hold", "5"), ("warn_after", 0), ("warn_after", -1),
-        ("min_hold", None), ("min_hold", -1), ("min_hold", 8 * 86400),
-        ("linger", None), ("linger", -1), ("linger", "5"), ("linger", True), ("linger", math.inf),
+        ("timeout", -1),
+        ("timeout", "5"),
+        ("timeout", True),
+        ("timeout", math.inf),
+        ("grace", "5"),
+        ("grace", -0.1),
+        ("on_conflict", "queue"),
+        ("on_conflict", None),
+        ("on_conflict", []),
+        ("abort_on", "always"),
+        ("reentrant", 1),
+        ("compat", "curator"),
+        ("atomic", 1),
+        ("atomic", [""]),
+        ("atomic", {"a": 1}),
+        ("release_on", "block"),
+        ("max_conflicts", -1),
+        ("max_conflicts", True),
+        ("max_conflicts", "3"),
+        ("skip_value", object()),
+        ("on_lost", "skip"),
+        ("max_hold", 0),
+        ("max_hold", "5"),
+        ("warn_after", 0),
+        ("warn_after", -1),
+        ("min_hold", None),
+        ("min_hold", -1),
+        ("min_hold", 8 * 86400),
+        ("linger", None),
+        ("linger", -1),
+        ("linger", "5"),
+        ("linger", True),
+        ("linger", math.inf),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_value_of_an_option_is_refused(option: str, value: object) -> None:
     problem = only_problem(DEFAULTS={option: value})
     assert (problem.id, option in problem.message) == ("E009", True)

@@ -119,10 +119,18 @@ def test_path_loses_the_slash_at_its_end(path: str, same: str) -> None:
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [
-        ("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("LOCALHOST.", True),
-        ("zk.localhost", True), ("10.0.0.1", False), ("::2", False), ("localhost.example.org", False), ("zk1", False),
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("zk.localhost", True),
+        ("10.0.0.1", False),
+        ("::2", False),
+        ("localhost.example.org", False),
+        ("zk1", False),
     ],
-)  # fmt: skip
+)
 def test_a_loopback_host_is_recognized_without_a_name_server(host: str, loopback: bool) -> None:
     """Only an address that is certainly this machine counts."""
     assert is_loopback(host) is loopback
