@@ -110,19 +110,9 @@ class Acquisition:
             try:
                 for index, spec in enumerate(specs):
                     held = held_locks.find(self.owner, spec.key)
-                    if held is not None and self._acquire_again(held, spec, lock, kept=kept):
-                        continue
-                    # Coroutines, and messages that wait for their work to begin, have no transactions.
-                    if new_waiter is ThreadWaiter and hooks.scope.is_open():
-                        hooks.scope.check(spec)
-                    seconds, seconds_for_reply = self._start(specs[index:])
-                    waiter, contender = self.waiter, self.contender
-                    assert contender is not None
-                    outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
-                    if outcome is None and not (contender.waits and contender.has_position):
-                        outcome = yield from waiter.outcome(seconds_for_reply)
-                    # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
-                    self._conclude(spec, outcome or self.outcomes.get(waiter), kept=kept)
+                    if held is None or not self._acquire_again(held, spec, lock, kept=kept):
+                        outcome = yield from self._wait(specs[index:])
+                        self._conclude(spec, outcome, kept=kept)
                 if len(specs) > 1:
                     self._abandon_batch()
                     for hold in self.holds:
@@ -155,17 +145,27 @@ class Acquisition:
             held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
         return True
 
-    def _start(self, specs: tuple[LockSpec, ...]) -> tuple[float | None, float]:
-        """
-        Start a contender for the first of these locks, unless that is done.
-
-        Return the seconds to wait for its outcome, and how many more ZooKeeper's first reply may take.
-        """
+    def _wait(self, specs: tuple[LockSpec, ...]) -> Routine[Outcome | None]:
+        """Start a contender for the first of these locks, unless that is done. Return its outcome, if it has any."""
+        # Coroutines, and messages that wait for their work to begin, have no transactions.
+        if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
+            hooks.scope.check(specs[0])
         seconds, seconds_for_reply = None, REPLY_TIMEOUT
         if self._timeout is not None:
             remaining = self._timeout - (clock.now() - self._began)
             seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
             seconds_for_reply = max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
+        self._start(specs, seconds)
+        waiter, contender = self.waiter, self.contender
+        assert contender is not None
+        outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
+        if outcome is None and not (contender.waits and contender.has_position):
+            outcome = yield from waiter.outcome(seconds_for_reply)
+        # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
+        return outcome or self.outcomes.get(waiter)
+
+    def _start(self, specs: tuple[LockSpec, ...], seconds: float | None) -> None:
+        """Start a contender for the first of these locks, unless that is done."""
         if len(self.specs) == 1 or not self._start_several(specs, seconds):
             kind = Contender if specs[0].adopts is None else Adopter
             self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
@@ -174,7 +174,6 @@ class Acquisition:
             observer = _LossObserver(self, hold.grant)
             self._loss_observers.append(observer)
             hold.grant.observe(observer)
-        return seconds, seconds_for_reply
 
     def _start_several(self, specs: tuple[LockSpec, ...], seconds: float | None) -> bool:
         """Start contenders for these locks together, unless that is done. Return False if that has no use."""
@@ -206,12 +205,11 @@ class Acquisition:
             self._since = clock.now()  # the wait for the first lock began with the call
         waits = seconds is None or seconds > 0
         caller = describe_caller(spec, self.owner)
-        wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since)
+        deadline = None if seconds is None else clock.now() + seconds
+        wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
         if waits and spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
             wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
-        if seconds is not None and (wait.held is not None or not spec.linger):
-            wait.deadline = clock.now() + seconds
         contender: AnyContender
         if spec.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
@@ -252,16 +250,18 @@ class Acquisition:
         now = clock.now()
         if waiting is not None and type(error) is not LockNotAcquired:  # else its user ended the wait
             hooks.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
-        if len(self.specs) == 1:
-            return False
+        return len(self.specs) > 1 and self._may_begin_again(error, now - self._began)
+
+    def _may_begin_again(self, error: BaseException, waited: float) -> bool:
+        """Return whether to acquire several locks again. Raise an error about all of them, if there is one."""
         fresh = [contender.spec.key for contender in self.contenders]
         if isinstance(error, LockLost) and error.lock in fresh:  # no work has begun under it
-            if self._timeout is None or now - self._began < self._timeout:
+            if self._timeout is None or waited < self._timeout:
                 return True
             raise ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock) from error
         if isinstance(error, LockTimeout):
             keys = ", ".join(repr(spec.key) for spec in self.specs)
-            message = f"Not all of the locks {keys} were free within {now - self._began:.1f} s. {error}"
+            message = f"Not all of the locks {keys} were free within {waited:.1f} s. {error}"
             raise LockTimeout(message, lock=error.lock, ahead=error.ahead) from error
         return False
 
@@ -490,24 +490,32 @@ class Block:
         """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
         if self._is_inherited:
             return None
-        guards = outer_guards + self._guards
         lost: ZkLockError | None = None
+        guards = outer_guards + self._guards
         for held in reversed(self._holds):
             guard = guards.pop()
-            if not held.uses and guard.abort_requested_at is None:
-                continue
-            cause = lost or error
-            stopped = guard.stopped(cause)
-            reason = held.grant.why_lost()
-            if reason is None:
-                continue
-            receipt = guard.receipt(stopped=stopped)
-            if receipt is not None and receipt.delivered and self._owner.kind != "task":
-                hooks.scope.interrupted()
-            if not any(outer.grant is held.grant for outer in guards):
-                held.report_loss(reason, receipt)
-            outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
-            if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
-                lost = held.grant.loss(reason)
-                lost.not_rolled_back = self._transaction is None and not hooks.scope.rolls_back()
+            if held.uses or guard.abort_requested_at is not None:
+                lost = self._report_loss(held, guard, guards, lost or error, committed=committed) or lost
+        return lost
+
+    @abort.shielded
+    def _report_loss(
+        self, held: HeldLock, guard: Guard, outer: list[Guard], cause: BaseException | None, *, committed: bool
+    ) -> ZkLockError | None:
+        """Report one lock, if it is lost. Return the error that replaces `cause`, if that does not end the block."""
+        stopped = guard.stopped(cause)
+        reason = held.grant.why_lost()
+        if reason is None:
+            return None
+        receipt = guard.receipt(stopped=stopped)
+        if all(around.grant is not held.grant for around in outer):  # else the block around this one reports it
+            held.report_loss(reason, receipt)
+        if stopped:
+            is_failure = all(around.abort_requested_at is None for around in outer)  # else the block around fails
+        else:
+            is_failure = cause is None and guard.loss_matters and not committed
+        if not is_failure:
+            return None
+        lost = held.grant.loss(reason)
+        lost.not_rolled_back = self._transaction is None and not hooks.scope.rolls_back()
         return lost
