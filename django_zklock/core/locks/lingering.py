@@ -132,7 +132,7 @@ class LingeringWaiter:
             if grant is not None:
                 if lock.first is self and lock.ends_on_release(self.spec, grant):
                     lock.ended = True
-                grant.release_here()
+                grant.release()
             lock.remove(self)
             if lock.ended:
                 self.session.post(lock.end)

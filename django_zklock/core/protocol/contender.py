@@ -132,30 +132,16 @@ class OwnNode:
     guid: str = ""  # empty before the first create
     sent_at: float = 0.0  # when the create was sent, on clock.now()
     creates: int = 0  # since the queue last showed a znode of the contender
-    node: Node | None = None  # once it is known to exist; not while it is being deleted
-    last_read: Node | None = None  # as it was last read
+    node: Node | None = None  # as last read or written, once it is known to exist; not while it is being deleted
     lists_again: bool = False  # the listing after the create was lost with a connection
     watch: Watch | None = None
     marker: ReaderMarker | None = None  # set when the writer becomes a reader
-
-    @property
-    def newest(self) -> Node | None:
-        """The znode as it was last read or written."""
-        read, written = self.last_read, self.node
-        is_read = read is not None and (written is None or written.version <= read.version)
-        return read if is_read else written
 
     def unwatch(self) -> None:
         """Cancel the watch, if there is one."""
         watch, self.watch = self.watch, None
         if watch is not None:
             watch.cancel()
-
-    def delete_marker(self) -> None:
-        """Delete the marker, if there is one."""
-        marker, self.marker = self.marker, None
-        if marker is not None:
-            marker.delete()
 
 
 @dataclass(slots=True, eq=False, repr=False)  # slots: thousands may wait in a process, and each saves 1 kB
@@ -372,10 +358,8 @@ class Contender(SessionObserver):
 
     def _on_peeked(self, queue: order.Queue | ZkLockError | None) -> None:
         """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
-        if isinstance(queue, INTERRUPTED):
-            self._await_session()
-        elif isinstance(queue, ZkLockError):
-            self.on_refused(queue)
+        if isinstance(queue, ZkLockError):
+            self._on_error(queue)
         elif queue is None:
             self._create_directory()
         elif self._is_free(queue):
@@ -478,8 +462,8 @@ class Contender(SessionObserver):
     def _on_prepared(self, reply: WriteReply) -> None:
         if reply is None:
             self._create()  # if the server has deleted the empty directory in between, this creates it again
-        elif not isinstance(reply, INTERRUPTED):  # else it enters when connected
-            self.on_refused(reply)
+        else:
+            self._on_error(reply)
 
     def _search(self) -> None:
         """Search the znode by its guid: the create got no reply, or one with a path that the queue does not show."""
@@ -498,10 +482,8 @@ class Contender(SessionObserver):
         return node
 
     def _on_searched(self, node: Node | ZkLockError | None) -> None:
-        if isinstance(node, INTERRUPTED):
-            return  # it searches again when connected
         if isinstance(node, ZkLockError):
-            self.on_refused(node)
+            self._on_error(node)
         elif node is not None and node.owner == self.session.session_id:
             self._own.node = node
             self._list()
@@ -595,19 +577,18 @@ class Contender(SessionObserver):
         self._ahead = node
         self.wait.report_queued()
 
-    def on_ahead_gone(self, *, was_last: bool) -> None:
-        """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
+    def on_ahead_changed(self, *, is_first: bool = False) -> None:
+        """
+        List the queue again: a predecessor is gone or was written, or a limit or an operator hold has changed.
+
+        With `is_first`, nobody is ahead any more, and the lock is granted without another listing.
+        """
         if self._phase is not Phase.QUEUED:
             return
         # The server sends watch events in order. If the znode had been deleted before, its watch would have told so.
-        if was_last and self._own.watch is not None and self._own.watch.is_set:
+        if is_first and self._own.watch is not None and self._own.watch.is_set:
             self._grant_if_proven()
         else:
-            self._list()  # others may still be ahead, or the znode may be gone
-
-    def on_ahead_changed(self) -> None:
-        """List the queue again: a marker, a limit or the end of an operator hold may have changed the verdict."""
-        if self._phase is Phase.QUEUED:
             self._list()
 
     # --- deadlocks --------------------------------------------------------------------------------------------------
@@ -665,11 +646,9 @@ class Contender(SessionObserver):
             elif isinstance(reply, Node):
                 if own.watch is not None:
                     own.watch.is_set = True
-                is_same = own.node is not None and reply.version == own.node.version
-                own.last_read = own.node if is_same else reply  # one copy of the same data
                 self._on_own_read(reply)
-            elif self._grant is None and not isinstance(reply, INTERRUPTED):
-                self.on_refused(reply)
+            elif self._grant is None:
+                self._on_error(reply)
 
         def on_event(deleted: bool) -> None:
             if deleted:
@@ -684,7 +663,8 @@ class Contender(SessionObserver):
         """Another session has deleted the znode."""
         if self._own.node is None:
             return
-        self._own.delete_marker()
+        if self._own.marker is not None:
+            self._own.marker.delete()
         self._forget_node()
         if self._grant is not None:
             interventions.lose(self.session, self._grant)
@@ -697,7 +677,7 @@ class Contender(SessionObserver):
         self._own.unwatch()
         if self._own.node is not None:
             self._registry.heartbeat.remove(self._own.node.path)
-        self._own.node = self._own.last_read = None
+        self._own.node = None
         self._registry.discard(self._own.guid)
 
     # --- grant ----------------------------------------------------------------------------------------------------
@@ -727,8 +707,7 @@ class Contender(SessionObserver):
         if isinstance(reply, str):
             self._on_missing()
         elif isinstance(reply, ZkError):
-            if not isinstance(reply, INTERRUPTED):  # else it proves again when connected
-                self.on_refused(reply)
+            self._on_error(reply)
         elif self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
             self._hold()
 
@@ -760,7 +739,7 @@ class Contender(SessionObserver):
 
         `done` is called when they are written. A write that fails is not repeated.
         """
-        node = self._own.newest
+        node = self._own.node
         payload = Payload.decode(node.data) if node is not None and self._phase is Phase.HOLDING else None
         if node is None or payload is None or payload.release_request:
             return
@@ -779,8 +758,11 @@ class Contender(SessionObserver):
         own, grant, search = self._own.node, self._grant, self.wait.search
         if own is None:
             return
-        if search is not None and node.version > own.version:
-            search.answer()
+        if node.version > own.version:
+            if Payload.decode(node.data) is not None:  # else another client has replaced them; they are written again
+                self._own.node = node
+            if search is not None:
+                search.answer()
         if grant is not None:
             interventions.read_request(self.session.gateway, grant, node, own.data)
             interventions.read_stack_requests(self.session, grant, node)
@@ -806,7 +788,7 @@ class Contender(SessionObserver):
             self._replies.run(self._put_marker)
 
     def _put_marker(self) -> None:
-        marker, node = self._own.marker, self._own.newest
+        marker, node = self._own.marker, self._own.node
         if marker is not None and node is not None:
             marker.put(node)
 
@@ -820,6 +802,13 @@ class Contender(SessionObserver):
             self._grant.lose(str(error))  # before its znode is deleted
         self._conclude(error)
         self._abandon()
+
+    def _on_error(self, error: ZkLockError) -> None:
+        """Give up, unless the connection was lost: the contender goes on when it is connected."""
+        if not isinstance(error, INTERRUPTED):
+            self.on_refused(error)
+        elif self._phase is Phase.PREPARING:
+            self._await_session()
 
     def on_failure(self, error: Exception) -> None:
         """Give up after a failure of this code. A contender that stays in the queue would block it."""
@@ -867,7 +856,8 @@ class Contender(SessionObserver):
             self.caller.about,
             self._grant,
         ).send()
-        self._own.delete_marker()  # after the znode, which would count as a writer without it
+        if self._own.marker is not None:
+            self._own.marker.delete()  # after the znode, which would count as a writer without it
 
     def _on_gone(self, error: Exception | None = None) -> None:
         self._phase = Phase.GONE
@@ -982,16 +972,14 @@ class Predecessors:
             elif isinstance(reply, NodeMissing):
                 # Another znode may have its position since the listing: that of a hand-over, or of its adopter.
                 self._forget(name)
-                self._successor.on_ahead_gone(was_last=False)
+                self._successor.on_ahead_changed()
             elif not isinstance(reply, INTERRUPTED):  # else the queue is listed again when connected
                 self._successor.on_refused(reply)
 
         def on_event(deleted: bool) -> None:
             self._forget(name)
-            if deleted:
-                self._successor.on_ahead_gone(was_last=self._is_last)
-            else:
-                self._successor.on_ahead_changed()  # its data were written: it may have become a reader
+            # If its data were written, it may have become a reader.
+            self._successor.on_ahead_changed(is_first=deleted and self._is_last)
 
         watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))
         if watch is not None:

@@ -191,8 +191,10 @@ class Grant:
         """Remove an observer."""
         self._observers.pop(observer, None)
 
-    def release_here(self) -> None:
-        """Do what `release` does, from any thread. The observers are notified on the protocol's thread."""
+    def release(self) -> None:
+        """Mark the lock as released; from any thread. The observers are notified on the protocol's thread."""
+        if self.released:
+            return
         self.released = True
         if self._observers:
             self.session.post(self._tell, lambda observer: observer.on_released())
@@ -259,12 +261,6 @@ class Grant:
         if not any(observer.on_stack_requested(answer) for observer in list(self._observers)):
             owner = next((held.owner for held in self.held_shares()), None)
             quiet_thread("zklock-stack", lambda: answer(stack_of(owner))).start()
-
-    def release(self) -> None:
-        """Mark the lock as released, and notify the observers, once."""
-        if not self.released:
-            self.released = True
-            self._tell(lambda observer: observer.on_released())
 
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):
