@@ -111,8 +111,8 @@ class Acquisition:
                 for index, spec in enumerate(specs):
                     held = held_locks.find(self.owner, spec.key)
                     if held is None or not self._acquire_again(held, spec, lock, kept=kept):
-                        outcome = yield from self._wait(specs[index:])
-                        self._conclude(spec, outcome, kept=kept)
+                        seconds = self._start(specs[index:])
+                        self._conclude(spec, (yield from self._wait(seconds)), kept=kept)
                 if len(specs) > 1:
                     self._abandon_batch()
                     for hold in self.holds:
@@ -145,35 +145,32 @@ class Acquisition:
             held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
         return True
 
-    def _wait(self, specs: tuple[LockSpec, ...]) -> Routine[Outcome | None]:
-        """Start a contender for the first of these locks, unless that is done. Return its outcome, if it has any."""
+    def _start(self, specs: tuple[LockSpec, ...]) -> float | None:
+        """Start a contender for the first of these locks, unless that is done. Return the seconds to wait for it."""
         # Coroutines, and messages that wait for their work to begin, have no transactions.
         if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
             hooks.scope.check(specs[0])
-        seconds, seconds_for_reply = None, REPLY_TIMEOUT
-        if self._timeout is not None:
-            remaining = self._timeout - (clock.now() - self._began)
-            seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
-            seconds_for_reply = max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
-        self._start(specs, seconds)
-        waiter, contender = self.waiter, self.contender
-        assert contender is not None
-        outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
-        if outcome is None and not (contender.waits and contender.has_position):
-            outcome = yield from waiter.outcome(seconds_for_reply)
-        # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
-        return outcome or self.outcomes.get(waiter)
-
-    def _start(self, specs: tuple[LockSpec, ...], seconds: float | None) -> None:
-        """Start a contender for the first of these locks, unless that is done."""
+        seconds = self._timeout
+        if seconds:
+            seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
         if len(self.specs) == 1 or not self._start_several(specs, seconds):
             kind = Contender if specs[0].adopts is None else Adopter
             self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
             self.contender.start()
-        for hold in self.holds if self.waiter not in self.outcomes else ():
-            observer = _LossObserver(self, hold.grant)
-            self._loss_observers.append(observer)
-            hold.grant.observe(observer)
+        if self.holds and self.waiter not in self.outcomes:
+            self._observe_losses()
+        return seconds
+
+    def _wait(self, seconds: float | None) -> Routine[Outcome | None]:
+        """Return the outcome of the contender within this time; ZooKeeper's first reply may take a little longer."""
+        waiter, contender = self.waiter, self.contender
+        assert contender is not None
+        outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
+        if outcome is None and not (contender.waits and contender.has_position):
+            late = clock.now() - self._began - (self._timeout or 0.0)
+            outcome = yield from waiter.outcome(min(REPLY_TIMEOUT - late, REPLY_TIMEOUT))
+        # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
+        return outcome or self.outcomes.get(waiter)
 
     def _start_several(self, specs: tuple[LockSpec, ...], seconds: float | None) -> bool:
         """Start contenders for these locks together, unless that is done. Return False if that has no use."""
@@ -235,6 +232,13 @@ class Acquisition:
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
             hooks.events.acquired(held, outcome.since - self._since)
+
+    def _observe_losses(self) -> None:
+        """Cancel the wait if one of the locks is lost that the owner has so far."""
+        for hold in self.holds:
+            observer = _LossObserver(self, hold.grant)
+            self._loss_observers.append(observer)
+            hold.grant.observe(observer)
 
     def _detach_observers(self) -> None:
         while self._loss_observers:

@@ -248,6 +248,12 @@ class LingeringWaiter:
         """Return whether it still waits for this lock."""
         return not self.gone and self.lock is lock and self._outcomes.get(lock) is None
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it waits, but for no lock, or for one that has ended."""
+        lock = self.lock
+        return self.is_waiting(lock) and (lock is None or lock.ended)
+
     def is_granted(self, lock: LingeringLock) -> bool:
         """Return whether it has the lock. If not, it does not get it from this object any more."""
         return self.lock is lock and isinstance(self._outcomes.setdefault(lock, None), Grant) and not self.gone
@@ -421,15 +427,19 @@ class LingeringLock(GrantObserver):
     def ends_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
         """Return whether the lock leaves this process when the owner with this grant releases it."""
         base = self.base
-        if self.is_private or grant.tells_wait:
-            return True  # or what the znode says would be taken for the wait of the next owner
-        if base is None or base.has_events or base.node_gone or self.session.closing:
-            return True  # the lease is not looked at: `new_grant` does that for the next owner
-        if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:
+        if base is None or not self._is_as_before(base, grant) or grant.kind is not spec.kind:
             return True
         if len(self.queue) == 1 and (self.has_other_waiters or self._locks.are_too_many):
             return True
         return self.has_other_waiters is not False and clock.now() - base.since >= spec.linger
+
+    def _is_as_before(self, base: Grant, grant: Grant) -> bool:
+        """Return whether the next owner can get the lock as the one with this grant got it."""
+        if self.is_private or grant.tells_wait:
+            return False  # what the znode says would be taken for the wait of the next owner
+        if base.has_events or base.node_gone or self.session.closing:
+            return False  # the lease is not looked at: `new_grant` does that for the next owner
+        return grant.lost_reason is None and not grant.overdue
 
     # --- on the protocol's thread -----------------------------------------------------------------------------------
 
@@ -626,8 +636,7 @@ class LingeringLocks(SessionObserver):
         before = self._locks.get(_key_of(spec))
         if before is not None and before.ended:
             before.end()  # its waiters come first; perhaps these are among them
-        waiters = [waiter for waiter in waiters if waiter.is_waiting(waiter.lock)]
-        waiters = [waiter for waiter in waiters if waiter.lock is None or waiter.lock.ended]
+        waiters = [waiter for waiter in waiters if waiter.is_left]
         lock = self.find(spec)
         if lock is not None:
             for waiter in waiters:

@@ -243,7 +243,7 @@ class Payload:
         for name, fields in (("release_request", self.release_request), ("waits_for", self.waits_for)):
             if fields:
                 data = with_unknown(data, _to_json({name: dict(fields)}).encode())
-        return with_unknown(data, self.unknown)
+        return with_unknown(data, self.unknown) if self.unknown else data
 
     def _json(self, limit: int, item: int) -> bytes:
         fields: dict[str, object] = {"version": self.version}
@@ -256,12 +256,17 @@ class Payload:
                 value = _text(value, most)
             if value or name not in _OPTIONAL:
                 fields[name] = value
-        fields["about"] = about = {}
+        fields["about"] = self._about(item)
+        return _to_json(fields).encode()
+
+    def _about(self, limit: int) -> dict[str, str]:
+        """Return the items of the work; their values are cut to `limit`, unless a copy of a task is known by them."""
+        about = {}
         for name, value in list(self.about.items())[:_MOST_ITEMS]:
-            most = _LONGEST_IDENTITY if name in _IDENTITY else item
+            most = _LONGEST_IDENTITY if name in _IDENTITY else limit
             if most:
                 about[_text(name, _ITEM)] = _text(value, most)
-        return _to_json(fields).encode()
+        return about
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:

@@ -104,8 +104,11 @@ def ordered(names: Iterable[str]) -> Queue:
     _refuse_numbers(queue)
     if len(queue) > 1:
         _refuse_mixture(queue)
-    if not marked:
-        return Queue(tuple(queue))
+    return _marked(queue, marked) if marked else Queue(tuple(queue))
+
+
+def _marked(queue: Sequence[Child], marked: Sequence[str]) -> Queue:
+    """Return the queue with what its markers say: which writers only read, and the limit."""
     readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
         # Also for the kind LOCK: in kazoo's grammar a writer has the name of an exclusive lock.

@@ -69,7 +69,7 @@ ANYWHERE = {
         "inherited",
         "observe",
         "overdue",
-        "release_here",
+        "release",
         "why_invalid",
         "why_lost",
         "why_overdue",
