@@ -354,7 +354,7 @@ class Contender(SessionObserver):
         return queue
 
     def _is_free(self, queue: order.Queue) -> bool:
-        return isinstance(order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, NEWCOMER), order.Granted)
+        return isinstance(order.verdict(queue, NEWCOMER, self.spec.kind, self.spec.limit or 1), order.Granted)
 
     def _on_peeked(self, queue: order.Queue | ZkLockError | None) -> None:
         """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
@@ -517,7 +517,7 @@ class Contender(SessionObserver):
         except UnreadableQueue as error:
             self.on_refused(error)
             return
-        verdict = order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, name)
+        verdict = order.verdict(queue, name, self.spec.kind, self.spec.limit or 1)
         if isinstance(verdict, order.Absent):
             self._on_absent()
             return
