@@ -8,7 +8,6 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 import threading
@@ -174,13 +173,19 @@ class Acquisition:
 
     def _start_several(self, specs: tuple[LockSpec, ...], seconds: float | None) -> bool:
         """Start contenders for these locks together, unless that is done. Return False if that has no use."""
-        for waiter, contender in list(self._batch.contenders.items()) if self._batch is not None else ():
+        started = {} if self._batch is None else self._batch.contenders
+        for waiter, contender in list(started.items()):
             if contender.spec is specs[0]:
                 self.waiter, self.contender = waiter, contender
                 return True
         self._abandon_batch()
-        fresh = [specs[0], *(spec for spec in specs[1:] if held_locks.find(self.owner, spec.key) is None)]
-        fresh = list(itertools.takewhile(lambda spec: not spec.linger and spec.adopts is None, fresh))
+        fresh: list[LockSpec] = []
+        for spec in specs:
+            if spec is not specs[0] and held_locks.find(self.owner, spec.key) is not None:
+                continue
+            if spec.linger or spec.adopts is not None:
+                break
+            fresh.append(spec)
         # A caller that waits enters the first queue at once, and the last one after all others.
         if len(fresh) < (2 if seconds == 0 else 3):
             return False

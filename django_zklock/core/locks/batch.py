@@ -97,5 +97,6 @@ class Batch:
 
     def _abandon_behind(self, waiter: Any) -> None:
         waiters = list(self.contenders)
-        for behind in waiters[waiters.index(waiter) + 1 :] if waiter in waiters else ():
-            self.contenders.pop(behind).abandon()
+        if waiter in waiters:
+            for behind in waiters[waiters.index(waiter) + 1 :]:
+                self.contenders.pop(behind).abandon()

@@ -823,9 +823,10 @@ class Contender(SessionObserver):
     def _abandon(self) -> None:
         if self._grant is not None:
             self._grant.release()
+        else:
+            self.wait.end()
         if self._phase is Phase.DELETING:
             return
-        self.wait.end()
         self._timer.cancel()
         if self._phase is not Phase.GONE and self._own.guid and self._own.guid in self._registry.guids:
             self._delete()

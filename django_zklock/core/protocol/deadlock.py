@@ -173,12 +173,17 @@ class DeadlockSearch:
 
     def _note(self, circle: tuple[str, ...]) -> None:
         if circle != self._circle:
-            self._circle, self._seen, self._seen_since, self._has_asked = circle, 0, clock.now(), False
+            self._circle = circle
+            self._seen = 0
+            self._seen_since = clock.now()
+            self._has_asked = False
         self._seen += 1
 
     def _write(self, wait: WaitsFor, held: Mapping[Grant, bool]) -> Story[None]:
         """Write into the znodes of these locks what their owner waits for."""
-        gateway, deadline, now = self._session.gateway, self._contender.deadline, self._session.gateway.clock.now()
+        gateway = self._session.gateway
+        deadline = self._contender.deadline
+        now = gateway.clock.now()
         writes: list[SetData] = []
         for grant in held:
             grant.tells_wait = True

@@ -155,10 +155,11 @@ class HoldIndex:
         self._session.gateway.children(self._path, partial(self._on_listed, paths, most))
 
     def _on_listed(self, paths: Set[str], most: int, reply: NamesReply) -> None:
-        gateway, names = self._session.gateway, [] if isinstance(reply, ZkError) else reply
+        names = [] if isinstance(reply, ZkError) else reply
         self._sweep_at = min(max(SWEEP_EVERY, len(names) // 10), 10 * SWEEP_EVERY)
-        now = gateway.clock.now() or 0.0
-        entries = {path: name for name in names if (path := operator_hold.hold_of_entry(name, now, paths))}
+        now = self._session.gateway.clock.now() or 0.0
+        entries = {operator_hold.hold_of_entry(name, now, paths): name for name in names}
+        entries.pop("", None)  # of the others
         over = [*entries.keys() | paths]
         # At random: those that this client may not delete must not keep the others from their turn.
         for path in random.sample(over, min(len(over), most)):

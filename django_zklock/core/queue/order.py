@@ -34,16 +34,8 @@ class Queue(Sequence[Child]):
     """The limit of the semaphore, if one was set for all processes."""
     limit_marker: str = ""
     """The name of the marker that sets or has cleared the limit; empty if there is none."""
-
-    @property
-    def stale_marker(self) -> str:
-        """
-        The name of an outdated limit marker, which the first contender deletes; empty if there is none.
-
-        The marker of a cleared limit shows which contenders may still hold a permit. A contender that is alone holds
-        one in any case.
-        """
-        return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
+    stale_marker: str = ""
+    """The name of an outdated limit marker, which the first contender deletes; empty if there is none."""
 
     @overload
     def __getitem__(self, index: int) -> Child: ...
@@ -114,7 +106,11 @@ def _marked(queue: Sequence[Child], marked: Sequence[str]) -> Queue:
         # Also for the kind LOCK: in kazoo's grammar a writer has the name of an exclusive lock.
         queue = [child._replace(kind=Kind.READ) if child.guid in readers else child for child in queue]
     marker = limit_marker_in(marked)
-    return Queue(tuple(queue), markers.limit_in(marker) or None, marker)
+    limit = markers.limit_in(marker) or None
+    # The marker of a cleared limit shows which contenders may still hold a permit. A contender that is alone holds one
+    # in any case.
+    is_stale = limit is None and len(queue) < 2
+    return Queue(tuple(queue), limit, marker, marker if is_stale else "")
 
 
 def limit_marker_in(names: Iterable[str]) -> str:
@@ -249,7 +245,10 @@ def _permit(queue: Queue, index: int, limit: int) -> Verdict:
 
 def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
     """Return how many waiters are ahead of the waiter with this name; `limit` is the one in its code."""
-    index = queue.index_of(name)
     kind = queue[0].kind
-    permits = len(queue) if kind is Kind.READ else (queue.limit or limit) if kind is Kind.PERMIT else 1
-    return max(0, (index or 0) - min(permits, queue.same_kind_at_front))
+    holders = 1
+    if kind is Kind.READ:
+        holders = queue.same_kind_at_front
+    elif kind is Kind.PERMIT:
+        holders = min(queue.limit or limit, queue.same_kind_at_front)
+    return max(0, (queue.index_of(name) or 0) - holders)
