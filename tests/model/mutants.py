@@ -212,7 +212,7 @@ def _trusting(self: Predecessors, name: str) -> None:
 def _believing_missing(self: Predecessors, name: str) -> None:
     waiter: Any = self._successor
     if isinstance(waiter, Contender):
-        calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_refused")}
+        calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_refused", "guard")}
         calls["on_ahead_changed"] = lambda *, is_first=False: waiter.on_ahead_changed(is_first=self._is_last)
         successor: Any = SimpleNamespace(**calls)
         self._successor = successor
@@ -287,7 +287,7 @@ def _unheeding(self: Predecessors) -> None:
         self._limit = None
         self._successor.on_ahead_changed()
 
-    self._limit = self._gateway.read(self._parent, lambda answer: None, self._replies.wrap(on_event))
+    self._limit = self._gateway.read(self._parent, lambda answer: None, self._successor.guard(on_event))
     if self._limit is not None:
         self.wait_for(_verdicts[self])
 

@@ -107,8 +107,8 @@ class Adopter(Contender):
 
     def _create(self) -> None:
         self._phase = Phase.PREPARING
-        self._replies.new_generation()
-        drive(self._adopt(), self._on_adopted, self._replies.wrap)
+        self._forget_replies()
+        drive(self._adopt(), self._on_adopted, self.guard)
 
     def _adopt(self) -> Story[None]:
         gateway, parent, hand_over = self.session.gateway, self.spec.parent, self._hand_over

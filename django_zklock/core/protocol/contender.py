@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
@@ -36,9 +36,8 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
-from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.protocol.story import Story, drive
+from django_zklock.core.protocol.story import Guard, Story, drive
 from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
@@ -58,6 +57,8 @@ from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
+
+_Reply = TypeVar("_Reply")
 
 NEWCOMER = "me"  # stands for the name of the znode that a contender that peeks does not have yet
 MAX_CREATES = 50  # in a row; if the queue has shown none of these znodes, the contender gives up
@@ -173,7 +174,7 @@ class Contender(SessionObserver):
     _own: OwnNode = field(default_factory=OwnNode)
     _phase: Phase = Phase.AWAITING
     _registry: Registry = field(init=False)  # set when it begins
-    _replies: ReplyGuard = field(init=False)
+    _generation: int = 0  # a reply to a request of an earlier one is dropped
     _timer: Timer = NEVER
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
     _predecessors: Predecessors | None = None  # once it has waited for some
@@ -181,7 +182,6 @@ class Contender(SessionObserver):
     _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
 
     def __post_init__(self) -> None:
-        self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
         if self.spec.min_hold:
             self.new_replacement = partial(minimum_hold, self.spec, self.caller)
 
@@ -237,7 +237,7 @@ class Contender(SessionObserver):
 
     def start(self) -> None:
         """Begin to enter the queue; return at once."""
-        self.session.post(self._replies.run, self._begin)
+        self.session.post(self._run, self._begin)
 
     def abandon(self) -> None:
         """Leave the queue, in any phase. Nothing of this contender stays in ZooKeeper."""
@@ -326,7 +326,7 @@ class Contender(SessionObserver):
 
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
-        self._replies.run(self._create if self.session.connected else self._await_session)
+        self._run(self._create if self.session.connected else self._await_session)
 
     def _are_too_many(self, waiters: int) -> bool:
         return not self.wait.is_accepted and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
@@ -335,8 +335,8 @@ class Contender(SessionObserver):
 
     def _begin_peek(self) -> None:
         self._phase = Phase.PREPARING
-        self._replies.new_generation()  # it may peek again, after a loss of the connection
-        drive(self._peek(), self._on_peeked, self._replies.wrap)
+        self._forget_replies()  # it may peek again, after a loss of the connection
+        drive(self._peek(), self._on_peeked, self.guard)
 
     def _peek(self) -> Story[order.Queue | None]:
         """Return the queue, with a newcomer at its end; None if there is none."""
@@ -395,9 +395,10 @@ class Contender(SessionObserver):
             why = f"The queue of {self.spec.key!r} never showed the znode after {MAX_CREATES} creates."
             self.on_refused(ZooKeeperUnavailable(f"{why} Does another program delete it?"))
             return
-        self._replies.new_generation()
+        self._forget_replies()
         prefix, data = self._begin_create()
-        on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
+        on_created = self.guard(self._on_created)
+        on_listed = self.guard(self._on_listed)
         try:
             self._registry.create_and_list(self.spec.parent, prefix, self._own.guid, data, on_created, on_listed)
         except TooManyLocks as error:
@@ -450,7 +451,7 @@ class Contender(SessionObserver):
         """Create the directory, then the znode."""
         self._phase = Phase.PREPARING
         gateway, lasting = self.session.gateway, self.spec.compat == "kazoo"
-        guarded = self._replies.wrap(self._on_prepared)
+        guarded = self.guard(self._on_prepared)
 
         def on_prepared(reply: WriteReply) -> None:
             if self._phase is Phase.GONE and not lasting:  # servers keep a container that never had a child
@@ -468,8 +469,8 @@ class Contender(SessionObserver):
     def _search(self) -> None:
         """Search the znode by its guid: the create got no reply, or one with a path that the queue does not show."""
         self._phase = Phase.SEARCHING
-        self._replies.new_generation()  # a request of an earlier search may still be answered
-        drive(self._find(), self._on_searched, self._replies.wrap)
+        self._forget_replies()  # a request of an earlier search may still be answered
+        drive(self._find(), self._on_searched, self.guard)
 
     def _find(self) -> Story[Node | None]:
         parent = self.spec.parent
@@ -495,7 +496,7 @@ class Contender(SessionObserver):
 
     def _list(self, *, after_sync: bool = False) -> None:
         self._phase = Phase.LISTING
-        self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_listed), after_sync=after_sync)
+        self._registry.list_names(self.spec.parent, self.guard(self._on_listed), after_sync=after_sync)
 
     def _on_listed(self, reply: ListingReply) -> None:
         """Apply the rule to the queue if it is that after the create."""
@@ -531,7 +532,7 @@ class Contender(SessionObserver):
         holds = operator_hold.holds_ahead(queue, name)
         if holds:
             check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent).run(holds)
-            drive(check, partial(self._on_holds_checked, queue, name, verdict), self._replies.wrap)
+            drive(check, partial(self._on_holds_checked, queue, name, verdict), self.guard)
             return
         self._operator_hold = None
         self._wait_or_give_up(queue, name, verdict)
@@ -565,7 +566,7 @@ class Contender(SessionObserver):
             self.wait.is_accepted = True
             self._phase = Phase.QUEUED
             if self._predecessors is None:
-                self._predecessors = Predecessors(self, self._replies)
+                self._predecessors = Predecessors(self)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
             if self._own.watch is None:
                 self._watch()
@@ -615,8 +616,8 @@ class Contender(SessionObserver):
             self._phase = Phase.LISTING
             self._own.unwatch()  # or the delete would look like that of another session
             operations = (*checks, Delete(path=self._own.node.path))
-            on_deleted = self._replies.wrap(partial(self._on_deadlock_ended, error))
-            self._replies.run(self.session.gateway.commit, operations, on_deleted)
+            on_deleted = self.guard(partial(self._on_deadlock_ended, error))
+            self._run(self.session.gateway.commit, operations, on_deleted)
 
     def _on_deadlock_ended(self, error: LockDeadlock, reply: WriteReply) -> None:
         if reply is None:
@@ -657,7 +658,7 @@ class Contender(SessionObserver):
                 self._watch()
 
         read = self.session.gateway.read
-        own.watch = read(own.node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))
+        own.watch = read(own.node.path, self.guard(on_read), self.guard(on_event))
 
     def _on_missing(self) -> None:
         """Another session has deleted the znode."""
@@ -701,7 +702,7 @@ class Contender(SessionObserver):
         if self._phase is not Phase.PROVING or self._own.node is None:
             return
         self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
-        self.session.gateway.quorum_check([self._own.node.path], self._replies.wrap(self._on_proven))
+        self.session.gateway.quorum_check([self._own.node.path], self.guard(self._on_proven))
 
     def _on_proven(self, reply: str | ZkError | None) -> None:
         if isinstance(reply, str):
@@ -718,7 +719,7 @@ class Contender(SessionObserver):
         self._phase = Phase.HOLDING
         grant = self._grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
         grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
-        self._registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
+        self._registry.heartbeat.add(node.path, partial(self._run, self._on_missing))
         self._call_later(WATCH_SELF_AFTER, self._watch)  # until then, a watch of the time in the queue stays
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
@@ -751,7 +752,7 @@ class Contender(SessionObserver):
                     done()
 
         data = replace(payload, **fields).encode()
-        self.session.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
+        self.session.gateway.write(node.path, data, node.version, self.guard(on_written))
 
     def _on_own_read(self, node: Node) -> None:
         """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
@@ -784,8 +785,8 @@ class Contender(SessionObserver):
         if seconds > 0:
             self.session.loop.call_later(seconds, self.downgrade)
         elif self._own.marker is None:
-            self._own.marker = ReaderMarker(self._registry, self.spec, self._own.guid, self._replies)
-            self._replies.run(self._put_marker)
+            self._own.marker = ReaderMarker(self._registry, self.spec, self._own.guid, self.guard)
+            self._run(self._put_marker)
 
     def _put_marker(self) -> None:
         marker, node = self._own.marker, self._own.node
@@ -871,16 +872,45 @@ class Contender(SessionObserver):
         for done in callbacks:
             done(True)
 
+    # --- replies --------------------------------------------------------------------------------------------------
+
+    def guard(self, callback: Callable[[_Reply], object]) -> Callable[[_Reply], None]:
+        """
+        Return a callback that calls `callback`, unless the contender has moved on by then.
+
+        Each request gets one reply or one error, normally before the next connection is reported. But a request that
+        was sent just when the connection broke may be answered on the next one. So a contender starts a new generation
+        with each create, search and listing that it repeats, and when it leaves or gets a new session. A reply to a
+        request of an earlier generation says nothing about the present, so it is ignored.
+        """
+        return partial(self._run, callback, generation=self._generation)
+
+    def _run(self, callback: Callable[..., object], *args: Any, generation: int | None = None) -> None:
+        """
+        Call `callback`, unless it belongs to an earlier `generation`.
+
+        If it fails, give up. Otherwise the contender would stay in the queue, do nothing more, and block all others
+        behind it.
+        """
+        if generation is not None and generation != self._generation:
+            return
+        try:
+            callback(*args)
+        except Exception as error:
+            key = self.spec.key
+            logger.exception("the protocol failed for lock %r", key, about=self.caller.about, extra={"lock": key})
+            self.on_failure(error)
+
     def _forget_replies(self) -> None:
-        """Ignore the replies that are outstanding, and watch no predecessor."""
-        self._replies.new_generation()
+        """Start a new generation: ignore the replies that are outstanding, and watch no predecessor."""
+        self._generation += 1
         if self._predecessors is not None:
             self._predecessors.forget()
 
     def _call_later(self, seconds: float, call: Callable[[], object]) -> None:
         """Set the one timer of this contender."""
         self._timer.cancel()
-        self._timer = self.session.loop.call_later(seconds, partial(self._replies.run, call))
+        self._timer = self.session.loop.call_later(seconds, partial(self._run, call))
 
     # --- events of the session -------------------------------------------------------------------------------------
 
@@ -935,10 +965,9 @@ class Predecessors:
     The rule of the lock says which they are. The contender decides what a change means.
     """
 
-    def __init__(self, successor: Contender, replies: ReplyGuard) -> None:
+    def __init__(self, successor: Contender) -> None:
         self._gateway = successor.session.gateway
         self._parent = successor.spec.parent
-        self._replies = replies
         self._successor = successor
         self._watches: dict[str, Watch] = {}  # by name
         self._limit: Watch | None = None  # of the directory, whose data are written with the limit
@@ -982,7 +1011,9 @@ class Predecessors:
             # If its data were written, it may have become a reader.
             self._successor.on_ahead_changed(is_first=deleted and self._is_last)
 
-        watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))
+        watch = self._gateway.read(
+            f"{self._parent}/{name}", self._successor.guard(on_read), self._successor.guard(on_event)
+        )
         if watch is not None:
             self._watches[name] = watch
 
@@ -997,7 +1028,7 @@ class Predecessors:
             self._limit = None
             self._successor.on_ahead_changed()
 
-        self._limit = self._gateway.read(self._parent, self._replies.wrap(on_read), self._replies.wrap(on_event))
+        self._limit = self._gateway.read(self._parent, self._successor.guard(on_read), self._successor.guard(on_event))
         self._successor.on_ahead_changed()
 
     def _forget(self, name: str) -> None:
@@ -1009,18 +1040,18 @@ class Predecessors:
 class ReaderMarker:
     """The marker of a writer that became a reader. The name of its znode cannot change, and still says "write"."""
 
-    def __init__(self, registry: Registry, spec: QueueSpec, guid: str, replies: ReplyGuard) -> None:
+    def __init__(self, registry: Registry, spec: QueueSpec, guid: str, guard: Guard) -> None:
         self.name = markers.reader_marker(guid)
         self._registry = registry
         self._spec = spec
         self._path = f"{spec.parent}/{self.name}"
-        self._replies = replies
+        self._guard = guard
         self._exists = False
 
     def put(self, node: Node) -> None:
         """Create the marker, and write the `node` of the writer, so that its watchers list the queue again."""
         if not self._exists:
-            drive(self._put(node), guard=self._replies.wrap)
+            drive(self._put(node), guard=self._guard)
 
     def _put(self, node: Node) -> Story[None]:
         gateway = self._registry.session.gateway
