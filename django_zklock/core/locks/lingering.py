@@ -25,7 +25,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -36,6 +35,7 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.protocol.story import CLOSED
 from django_zklock.core.queue import order
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
@@ -321,8 +321,7 @@ class Idle:
 
     def fields(self) -> Mapping[str, Any]:
         """Return the fields of the znode's payload."""
-        since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - self.since)
-        return description(os.getpid(), KEPT, idle=since.isoformat(timespec="milliseconds"))
+        return description(os.getpid(), KEPT, idle=clock.date(clock.now() - self.since))
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,10 +679,9 @@ class LingeringLocks(SessionObserver):
 
     def on_closed(self) -> None:
         """Refuse all waiters, which would never be granted."""
-        why = "The ZooKeeper session of this process was closed."
         for lock in list(self._locks.values()):
             for waiter in lock.waiting():
-                waiter.conclude(lock, ZooKeeperUnavailable(why, lock=waiter.spec.key))
+                waiter.conclude(lock, ZooKeeperUnavailable(CLOSED, lock=waiter.spec.key))
 
 
 def description(

@@ -21,7 +21,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -37,7 +36,7 @@ from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.protocol.story import Guard, Story, drive
+from django_zklock.core.protocol.story import CLOSED, Guard, Story, drive
 from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
@@ -421,7 +420,7 @@ class Contender(SessionObserver):
             pid=os.getpid(),
             thread=caller.thread,
             what=caller.what,
-            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            since=clock.date(),
             template=spec.template,
             about=caller.about,
             limit=spec.limit or 0,
@@ -943,7 +942,7 @@ class Contender(SessionObserver):
     def on_closed(self) -> None:
         """The session was closed, so a waiter would never be granted."""
         if self._grant is None:
-            self.on_refused(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
+            self.on_refused(ZooKeeperUnavailable(CLOSED))
 
     def on_suspect(self, reason: str) -> None:
         if self._grant is not None:
