@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 
 now: Callable[[], float] = (
     functools.partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -24,9 +23,3 @@ Return seconds on the boot-time clock, which goes on while the machine is suspen
 The monotonic clock stops during a suspend on Linux. A lease measured with it would still look valid after the resume,
 long after the server gave the lock away. Where there is no boot-time clock, this is the monotonic clock.
 """
-
-
-def date(ago: float = 0.0) -> str:
-    """Return what the wall clock showed so many seconds ago, in ISO 8601 and UTC, with milliseconds; for people."""
-    when = datetime.now(timezone.utc) - timedelta(seconds=ago)
-    return when.isoformat(timespec="milliseconds")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
-from django_zklock.core import clock
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import operator_hold, release_request
@@ -56,7 +56,9 @@ def request_release(
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)
-    request = release_request.release_request(by=by, reason=reason, at=clock.date())
+    request = release_request.release_request(
+        by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    )
     targets: list[_Target] = []
     problem = ""
     try:

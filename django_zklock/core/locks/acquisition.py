@@ -356,14 +356,15 @@ class Acquisition:
             self._batch = None
 
 
+_NO_WORK = work.Work("", {})
 _file_name = functools.lru_cache(os.path.basename)  # cached, as each acquisition needs that of the program
 
 
 def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     """Describe the caller and its work for others in the queue. Call it in the thread that wants the lock."""
-    current = work.current()  # at each call, as the object of the lock may live longer than the work
-    what = spec.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
-    about = spec.about or (current.about if current is not None else {})
+    current = work.current() or _NO_WORK  # at each call, as the object of the lock may live longer than the work
+    what = spec.what or current.what or _file_name(sys.argv[0]) or "python"
+    about = spec.about or current.about
     if hooks.events.about is not None:
         about = {**about, **hooks.events.about()}
     # Under gevent, the thread that acquires for messages has no name of its own.

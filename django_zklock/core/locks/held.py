@@ -300,7 +300,7 @@ class HeldLock:
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         uses = self.uses
-        is_last = len(uses) <= (use in uses)  # no other use remains
+        is_last = uses.keys() <= {use}  # no other use remains
         if (release_on == "commit" or (release_on is None and is_last)) and hooks.scope.is_open():
             hooks.scope.keep(self)  # otherwise their work would be committed after the release
         self._end_uses((use,))

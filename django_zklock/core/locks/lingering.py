@@ -25,6 +25,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -321,7 +322,8 @@ class Idle:
 
     def fields(self) -> Mapping[str, Any]:
         """Return the fields of the znode's payload."""
-        return description(os.getpid(), KEPT, idle=clock.date(clock.now() - self.since))
+        since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - self.since)
+        return description(os.getpid(), KEPT, idle=since.isoformat(timespec="milliseconds"))
 
 
 @dataclass(frozen=True, slots=True)

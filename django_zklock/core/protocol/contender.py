@@ -21,6 +21,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -162,7 +163,8 @@ class Contender(SessionObserver):
     _: KW_ONLY
     waits: bool  # False: peek first, and write nothing if the lock is not free
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    # Returns what replaces its znode at the release, if the lock is still held; written by its owner before that.
+    # Returns what replaces its znode at the release, if the lock is still held, instead of the rest of `min_hold`;
+    # written by its owner before that.
     new_replacement: Callable[[Grant, Node], Replacement | None] | None = None
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
@@ -179,10 +181,6 @@ class Contender(SessionObserver):
     _predecessors: Predecessors | None = None  # once it has waited for some
     _grant: Grant | None = None
     _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
-
-    def __post_init__(self) -> None:
-        if self.spec.min_hold:
-            self.new_replacement = partial(minimum_hold, self.spec, self.caller)
 
     @property
     def is_waited_for(self) -> bool:
@@ -420,7 +418,7 @@ class Contender(SessionObserver):
             pid=os.getpid(),
             thread=caller.thread,
             what=caller.what,
-            since=clock.date(),
+            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             template=spec.template,
             about=caller.about,
             limit=spec.limit or 0,
@@ -844,8 +842,11 @@ class Contender(SessionObserver):
         if node is not None:
             path = node.path
             self._registry.heartbeat.remove(path)
-            if self._grant is not None and self.new_replacement is not None and self._grant.why_invalid() is None:
-                replacement = self.new_replacement(self._grant, node)
+            new_replacement = self.new_replacement
+            if new_replacement is None and self.spec.min_hold:
+                new_replacement = partial(minimum_hold, self.spec, self.caller)
+            if new_replacement is not None and self._grant is not None and self._grant.why_invalid() is None:
+                replacement = new_replacement(self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,

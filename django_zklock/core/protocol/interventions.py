@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 
-from django_zklock.core import clock, fork
+from django_zklock.core import fork
 from django_zklock.core.errors import ZkLockError
 from django_zklock.core.execution.stack import DIRECTORY, FORKED, OFF
 from django_zklock.core.log import Logger
@@ -86,7 +87,8 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
         return
     if node.data == release_request.CURATOR:
         before = grant.release_request
-        request = before if before is not None and request.same(before) else replace(request, at=clock.date())
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        request = before if before is not None and request.same(before) else replace(request, at=now)
         gateway.write(node.path, release_request.with_request(own, request), node.version)
     if request == grant.release_request:
         return  # the znode was only read again

@@ -94,7 +94,8 @@ class Registry(SessionObserver):
     def add(self, guid: str, path: str) -> None:
         """Register a znode before its create is sent. Raises `TooManyLocks` if it would make the session too large."""
         size = len(path.encode()) + PATH_EXTRA
-        total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
+        total = self.path_bytes + size - self.guids.get(guid, 0)
+        limit = self.session.options.jute_maxbuffer
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()
         excess = total - limit
