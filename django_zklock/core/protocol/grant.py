@@ -192,10 +192,8 @@ class Grant:
         self._observers.pop(observer, None)
 
     def release(self) -> None:
-        """Mark the lock as released; from any thread. The observers are notified on the protocol's thread."""
-        if self.released:
-            return
-        self.released = True
+        """Mark the lock as released; from any thread. Its observers are told on the protocol's thread."""
+        self.released = True  # an interrupted caller calls this again, so they may hear of it twice
         if self._observers:
             self.session.post(self._tell, lambda observer: observer.on_released())
 
