@@ -415,6 +415,12 @@ class LingeringLock(GrantObserver):
         except IndexError:
             return None
 
+    @property
+    def grant(self) -> Grant | None:
+        """The grant of the owner that has the lock, if there is one."""
+        first = self.first
+        return None if first is None else first.grant
+
     def new_grant(self, caller: Caller) -> Grant | None:
         """Return a grant for this caller; None if the lock may be lost."""
         return None if self.base is None or self.may_be_lost else LingeringGrant(self.base, caller)
@@ -594,15 +600,14 @@ class LingeringLock(GrantObserver):
         self.forward_events()
 
     def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
-        grant = self.first.grant if self.first is not None else None
+        grant = self.grant
         if grant is not None:
             grant.show_stack(answer)
         return grant is not None
 
     def forward_events(self) -> None:
         """Forward to the owner's grant what happened to the lock; end an idle lock."""
-        base, first = self.base, self.first
-        grant = first.grant if first is not None else None
+        base, grant = self.base, self.grant
         if base is None or grant is None:
             self.end_if_idle()
             return
