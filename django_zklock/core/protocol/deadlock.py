@@ -228,8 +228,13 @@ class DeadlockSearch:
     def _report_limit(self, key: str) -> None:
         if not self._is_limited:
             self._is_limited = True
-            text = "lock %r: a deadlock may last, as more than %d holders may be part of it"
-            logger.warning(text, key, MOST, about=self._contender.caller.about, extra={"lock": key})
+            logger.warning(
+                "lock %r: a deadlock may last, as more than %d holders may be part of it",
+                key,
+                MOST,
+                about=self._contender.caller.about,
+                extra={"lock": key},
+            )
 
     def _read_blockers(self, wait: WaitsFor, most: int) -> Story[tuple[list[Check], dict[Child, Node]]]:
         """Return checks of the waiters that are blocked, and at most so many holders that block them."""
