@@ -179,13 +179,7 @@ class Acquisition:
                 self.waiter, self.contender = waiter, contender
                 return True
         self._abandon_batch()
-        fresh: list[LockSpec] = []
-        for spec in specs:
-            if spec is not specs[0] and held_locks.find(self.owner, spec.key) is not None:
-                continue
-            if spec.linger or spec.adopts is not None:
-                break
-            fresh.append(spec)
+        fresh = self._fresh(specs)
         # A caller that waits enters the first queue at once, and the last one after all others.
         if len(fresh) < (2 if seconds == 0 else 3):
             return False
@@ -194,6 +188,17 @@ class Acquisition:
         self._batch = Batch(contenders)
         self._batch.start()
         return True
+
+    def _fresh(self, specs: tuple[LockSpec, ...]) -> list[LockSpec]:
+        """Return those of these locks, up to the first that enters its queue in another way, that are not held."""
+        fresh: list[LockSpec] = []
+        for spec in specs:
+            if spec is not specs[0] and held_locks.find(self.owner, spec.key) is not None:
+                continue
+            if spec.linger or spec.adopts is not None:
+                break
+            fresh.append(spec)
+        return fresh
 
     def _new_contender(
         self, spec: LockSpec, seconds: float | None, kind: type[Contender] = Contender
