@@ -33,10 +33,10 @@ else:
 if BROKEN:
     from django_zklock.core.queue import order
 
-    def everybody(_queue: Sequence[Any], _me: str, /) -> order.Verdict:
+    def everybody(_queue: Sequence[Any], _me: str, _kind: object, _limit: int) -> order.Verdict:
         """Grant the lock to all callers at once. The tokens still rise."""
         return order.Granted()
 
-    order.exclusive = everybody
+    order.verdict = everybody
 
 __all__ = ["hold", "locked"]

@@ -202,18 +202,18 @@ _deaf_watch = _watching(lambda answer: None if isinstance(answer, NodeMissing) e
 _unwritten_watch = _watching(lambda answer: replace(answer, version=0) if isinstance(answer, Node) else answer)
 
 
-@_mutant("takes the end of the one ahead for its turn", Contender, "on_ahead_gone")
-def _trusting(self: Contender, *, was_last: bool) -> None:
-    if self._phase is Phase.QUEUED:
-        self._grant_if_proven()
+@_mutant("takes the end of the one ahead for its turn", Predecessors, "_watch")
+def _trusting(self: Predecessors, name: str) -> None:
+    self._is_last = True
+    _watch(self, name)
 
 
 @_mutant("takes the one ahead for gone if a hand-over came before the watch", Predecessors, "_watch", setting=HANDING)
 def _believing_missing(self: Predecessors, name: str) -> None:
     waiter: Any = self._successor
     if isinstance(waiter, Contender):
-        calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_ahead_changed", "on_refused")}
-        calls["on_ahead_gone"] = lambda *, was_last: waiter.on_ahead_gone(was_last=self._is_last)
+        calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_refused", "guard")}
+        calls["on_ahead_changed"] = lambda *, is_first=False: waiter.on_ahead_changed(is_first=self._is_last)
         successor: Any = SimpleNamespace(**calls)
         self._successor = successor
     _watch(self, name)
@@ -263,7 +263,9 @@ def _idle_deletes(self: Registry, *, resumed: bool) -> None:
 
 @_mutant("removes the marker of a reader before its znode", Contender, "_delete", setting=READERS)
 def _marker_first(self: Contender) -> None:
-    self._own.delete_marker()
+    if self._own.marker is not None:
+        self._own.marker.delete()
+        self._own.marker = None
     _delete(self)
 
 
@@ -285,7 +287,7 @@ def _unheeding(self: Predecessors) -> None:
         self._limit = None
         self._successor.on_ahead_changed()
 
-    self._limit = self._gateway.read(self._parent, lambda answer: None, self._replies.wrap(on_event))
+    self._limit = self._gateway.read(self._parent, lambda answer: None, self._successor.guard(on_event))
     if self._limit is not None:
         self.wait_for(_verdicts[self])
 

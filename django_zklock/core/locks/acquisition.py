@@ -8,7 +8,6 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 import threading
@@ -110,19 +109,9 @@ class Acquisition:
             try:
                 for index, spec in enumerate(specs):
                     held = held_locks.find(self.owner, spec.key)
-                    if held is not None and self._acquire_again(held, spec, lock, kept=kept):
-                        continue
-                    # Coroutines, and messages that wait for their work to begin, have no transactions.
-                    if new_waiter is ThreadWaiter and hooks.scope.is_open():
-                        hooks.scope.check(spec)
-                    seconds, seconds_for_reply = self._start(specs[index:])
-                    waiter, contender = self.waiter, self.contender
-                    assert contender is not None
-                    outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
-                    if outcome is None and not (contender.waits and contender.has_position):
-                        outcome = yield from waiter.outcome(seconds_for_reply)
-                    # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
-                    self._conclude(spec, outcome or self.outcomes.get(waiter), kept=kept)
+                    if held is None or not self._acquire_again(held, spec, lock, kept=kept):
+                        seconds = self._start(specs[index:])
+                        self._conclude(spec, (yield from self._wait(seconds)), kept=kept)
                 if len(specs) > 1:
                     self._abandon_batch()
                     for hold in self.holds:
@@ -155,36 +144,42 @@ class Acquisition:
             held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
         return True
 
-    def _start(self, specs: tuple[LockSpec, ...]) -> tuple[float | None, float]:
-        """
-        Start a contender for the first of these locks, unless that is done.
-
-        Return the seconds to wait for its outcome, and how many more ZooKeeper's first reply may take.
-        """
-        seconds, seconds_for_reply = None, REPLY_TIMEOUT
-        if self._timeout is not None:
-            remaining = self._timeout - (clock.now() - self._began)
-            seconds = max(remaining, SHORTEST_WAIT) if self._timeout else 0.0
-            seconds_for_reply = max(0.0, min(REPLY_TIMEOUT, REPLY_TIMEOUT + remaining))
+    def _start(self, specs: tuple[LockSpec, ...]) -> float | None:
+        """Start a contender for the first of these locks, unless that is done. Return the seconds to wait for it."""
+        # Coroutines, and messages that wait for their work to begin, have no transactions.
+        if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
+            hooks.scope.check(specs[0])
+        seconds = self._timeout
+        if seconds:
+            seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
         if len(self.specs) == 1 or not self._start_several(specs, seconds):
             kind = Contender if specs[0].adopts is None else Adopter
             self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
             self.contender.start()
-        for hold in self.holds if self.waiter not in self.outcomes else ():
-            observer = _LossObserver(self, hold.grant)
-            self._loss_observers.append(observer)
-            hold.grant.observe(observer)
-        return seconds, seconds_for_reply
+        if self.holds and self.waiter not in self.outcomes:
+            self._observe_losses()
+        return seconds
+
+    def _wait(self, seconds: float | None) -> Routine[Outcome | None]:
+        """Return the outcome of the contender within this time; ZooKeeper's first reply may take a little longer."""
+        waiter, contender = self.waiter, self.contender
+        assert contender is not None
+        outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
+        if outcome is None and not (contender.waits and contender.has_position):
+            late = clock.now() - self._began - (self._timeout or 0.0)
+            outcome = yield from waiter.outcome(min(REPLY_TIMEOUT - late, REPLY_TIMEOUT))
+        # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
+        return outcome or self.outcomes.get(waiter)
 
     def _start_several(self, specs: tuple[LockSpec, ...], seconds: float | None) -> bool:
         """Start contenders for these locks together, unless that is done. Return False if that has no use."""
-        for waiter, contender in list(self._batch.contenders.items()) if self._batch is not None else ():
+        started = {} if self._batch is None else self._batch.contenders
+        for waiter, contender in list(started.items()):
             if contender.spec is specs[0]:
                 self.waiter, self.contender = waiter, contender
                 return True
         self._abandon_batch()
-        fresh = [specs[0], *(spec for spec in specs[1:] if held_locks.find(self.owner, spec.key) is None)]
-        fresh = list(itertools.takewhile(lambda spec: not spec.linger and spec.adopts is None, fresh))
+        fresh = self._fresh(specs)
         # A caller that waits enters the first queue at once, and the last one after all others.
         if len(fresh) < (2 if seconds == 0 else 3):
             return False
@@ -193,6 +188,17 @@ class Acquisition:
         self._batch = Batch(contenders)
         self._batch.start()
         return True
+
+    def _fresh(self, specs: tuple[LockSpec, ...]) -> list[LockSpec]:
+        """Return those of these locks, up to the first that enters its queue in another way, that are not held."""
+        fresh: list[LockSpec] = []
+        for spec in specs:
+            if spec is not specs[0] and held_locks.find(self.owner, spec.key) is not None:
+                continue
+            if spec.linger or spec.adopts is not None:
+                break
+            fresh.append(spec)
+        return fresh
 
     def _new_contender(
         self, spec: LockSpec, seconds: float | None, kind: type[Contender] = Contender
@@ -206,12 +212,11 @@ class Acquisition:
             self._since = clock.now()  # the wait for the first lock began with the call
         waits = seconds is None or seconds > 0
         caller = describe_caller(spec, self.owner)
-        wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since)
+        deadline = None if seconds is None else clock.now() + seconds
+        wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
         # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
         if waits and spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
             wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
-        if seconds is not None and (wait.held is not None or not spec.linger):
-            wait.deadline = clock.now() + seconds
         contender: AnyContender
         if spec.linger:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
@@ -242,6 +247,13 @@ class Acquisition:
                 apply_bounds(outcome, contender, spec)
             hooks.events.acquired(held, outcome.since - self._since)
 
+    def _observe_losses(self) -> None:
+        """Cancel the wait if one of the locks is lost that the owner has so far."""
+        for hold in self.holds:
+            observer = _LossObserver(self, hold.grant)
+            self._loss_observers.append(observer)
+            hold.grant.observe(observer)
+
     def _detach_observers(self) -> None:
         while self._loss_observers:
             observer = self._loss_observers[-1]
@@ -256,16 +268,18 @@ class Acquisition:
         now = clock.now()
         if waiting is not None and type(error) is not LockNotAcquired:  # else its user ended the wait
             hooks.events.failed(waiting, error, now - self._since, waits=bool(self._timeout))
-        if len(self.specs) == 1:
-            return False
+        return len(self.specs) > 1 and self._may_begin_again(error, now - self._began)
+
+    def _may_begin_again(self, error: BaseException, waited: float) -> bool:
+        """Return whether to acquire several locks again. Raise an error about all of them, if there is one."""
         fresh = [contender.spec.key for contender in self.contenders]
         if isinstance(error, LockLost) and error.lock in fresh:  # no work has begun under it
-            if self._timeout is None or now - self._began < self._timeout:
+            if self._timeout is None or waited < self._timeout:
                 return True
             raise ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock) from error
         if isinstance(error, LockTimeout):
             keys = ", ".join(repr(spec.key) for spec in self.specs)
-            message = f"Not all of the locks {keys} were free within {now - self._began:.1f} s. {error}"
+            message = f"Not all of the locks {keys} were free within {waited:.1f} s. {error}"
             raise LockTimeout(message, lock=error.lock, ahead=error.ahead) from error
         return False
 
@@ -351,14 +365,15 @@ class Acquisition:
             self._batch = None
 
 
+_NO_WORK = work.Work("", {})
 _file_name = functools.lru_cache(os.path.basename)  # cached, as each acquisition needs that of the program
 
 
 def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     """Describe the caller and its work for others in the queue. Call it in the thread that wants the lock."""
-    current = work.current()  # at each call, as the object of the lock may live longer than the work
-    what = spec.what or (current.what if current is not None else "") or _file_name(sys.argv[0]) or "python"
-    about = spec.about or (current.about if current is not None else {})
+    current = work.current() or _NO_WORK  # at each call, as the object of the lock may live longer than the work
+    what = spec.what or current.what or _file_name(sys.argv[0]) or "python"
+    about = spec.about or current.about
     if hooks.events.about is not None:
         about = {**about, **hooks.events.about()}
     # Under gevent, the thread that acquires for messages has no name of its own.
@@ -494,24 +509,32 @@ class Block:
         """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
         if self._is_inherited:
             return None
-        guards = outer_guards + self._guards
         lost: ZkLockError | None = None
+        guards = outer_guards + self._guards
         for held in reversed(self._holds):
             guard = guards.pop()
-            if not held.uses and guard.abort_requested_at is None:
-                continue
-            cause = lost or error
-            stopped = guard.stopped(cause)
-            reason = held.grant.why_lost()
-            if reason is None:
-                continue
-            receipt = guard.receipt(stopped=stopped)
-            if receipt is not None and receipt.delivered and self._owner.kind != "task":
-                hooks.scope.interrupted()
-            if not any(outer.grant is held.grant for outer in guards):
-                held.report_loss(reason, receipt)
-            outer_stopped = any(outer.abort_requested_at is not None for outer in guards)  # that block reports the loss
-            if (stopped and not outer_stopped) or (cause is None and guard.loss_matters and not committed):
-                lost = held.grant.loss(reason)
-                lost.not_rolled_back = self._transaction is None and not hooks.scope.rolls_back()
+            if held.uses or guard.abort_requested_at is not None:
+                lost = self._report_loss(held, guard, guards, lost or error, committed=committed) or lost
+        return lost
+
+    @abort.shielded
+    def _report_loss(
+        self, held: HeldLock, guard: Guard, outer: list[Guard], cause: BaseException | None, *, committed: bool
+    ) -> ZkLockError | None:
+        """Report one lock, if it is lost. Return the error that replaces `cause`, if that does not end the block."""
+        stopped = guard.stopped(cause)
+        reason = held.grant.why_lost()
+        if reason is None:
+            return None
+        receipt = guard.receipt(stopped=stopped)
+        if all(around.grant is not held.grant for around in outer):  # else the block around this one reports it
+            held.report_loss(reason, receipt)
+        if stopped:
+            is_failure = all(around.abort_requested_at is None for around in outer)  # else the block around fails
+        else:
+            is_failure = cause is None and guard.loss_matters and not committed
+        if not is_failure:
+            return None
+        lost = held.grant.loss(reason)
+        lost.not_rolled_back = self._transaction is None and not hooks.scope.rolls_back()
         return lost

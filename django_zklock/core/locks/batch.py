@@ -34,10 +34,10 @@ class BatchContender(Contender):
     def proceed(self) -> None:
         """Pass the gate, and enter the queue unless it has left. On the protocol's thread."""
         self.gate = None
-        self._replies.new_generation()  # it may peek again, after a loss of the connection
+        self._forget_replies()  # it may peek again, after a loss of the connection
         if self._phase is Phase.PREPARING:  # else it waits for a session, and enters then
             create = self._join_queue if self.waits else self._create
-            self._replies.run(create if self.session.connected else self._await_session)
+            self._run(create if self.session.connected else self._await_session)
 
     def _abandon(self) -> None:
         self.gate = None
@@ -97,5 +97,6 @@ class Batch:
 
     def _abandon_behind(self, waiter: Any) -> None:
         waiters = list(self.contenders)
-        for behind in waiters[waiters.index(waiter) + 1 :] if waiter in waiters else ():
-            self.contenders.pop(behind).abandon()
+        if waiter in waiters:
+            for behind in waiters[waiters.index(waiter) + 1 :]:
+                self.contenders.pop(behind).abandon()

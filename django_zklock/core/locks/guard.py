@@ -44,6 +44,7 @@ class Guard(GrantObserver):
     def __init__(self, grant: Grant, policy: Policy, owner: Owner) -> None:
         self.grant = grant
         self._policy = policy
+        self._owner = owner
         self._loop = grant.session.loop
         self._abort = abort.abort_for(owner)
         # On clock.now(). The protocol's thread writes it before it delivers the abort.
@@ -90,6 +91,8 @@ class Guard(GrantObserver):
             about=self.grant.about,
             extra=self.grant.log_fields(),
         )
+        if receipt.delivered and self._owner.kind != "task":  # a task is cancelled between two steps
+            hooks.scope.interrupted()
         return receipt
 
     # --- on the protocol's thread -------------------------------------------------------------------------------

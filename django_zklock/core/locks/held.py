@@ -114,6 +114,7 @@ class HeldLock:
     ) -> None:
         self.contender = contender
         self.grant = grant
+        self.key = grant.key
         self.owner = owner
         self.policy = policy
         self.work = work.current()  # in which it was acquired
@@ -125,11 +126,6 @@ class HeldLock:
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
         grant.shares[reference] = self.reads
-
-    @property
-    def key(self) -> str:
-        """The key of the lock."""
-        return self.grant.key
 
     @property
     def uses(self) -> Uses:
@@ -156,14 +152,15 @@ class HeldLock:
 
         The call is idempotent. Do not call it in a forked child.
         """
-        while (uses := self.uses) is not RELEASED:
+        uses = self.uses
+        while uses is not RELEASED:
             remaining = {use: kept for use, kept in uses.items() if use not in ended}
             is_unused = not remaining and self.observer is None
             proposed = RELEASED if is_unused else Uses(remaining)
-            self._uses = following = uses.after.setdefault(None, proposed)
-            if following is proposed:
+            self._uses = uses = uses.after.setdefault(None, proposed)
+            if uses is proposed:
                 break
-        if self.uses is RELEASED:
+        if uses is RELEASED:
             self._drop()
         if self.grant.shares:
             release_if_overdue(self.grant, self.contender)
@@ -286,12 +283,11 @@ class HeldLock:
     def last_use(self, lock: object = None) -> object | None:
         """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
         # If the call that acquired it has ended, the caller may be another one of the same thread.
-        mine = {
-            use: kept
-            for use, kept in self.uses.items()
-            if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())
-        }
-        return ([use for use, kept in mine.items() if kept] or list(mine) or [None])[-1]
+        uses = self.uses
+        mine = [use for use in uses if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())]
+        kept = [use for use in mine if uses[use]]
+        candidates = kept or mine
+        return candidates[-1] if candidates else None
 
     @abort.shielded
     def release_use(self, use: object, release_on: str | None) -> None:
@@ -304,7 +300,7 @@ class HeldLock:
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
         uses = self.uses
-        is_last = len(uses) <= (use in uses)  # no other use remains
+        is_last = uses.keys() <= {use}  # no other use remains
         if (release_on == "commit" or (release_on is None and is_last)) and hooks.scope.is_open():
             hooks.scope.keep(self)  # otherwise their work would be committed after the release
         self._end_uses((use,))

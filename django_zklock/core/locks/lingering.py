@@ -36,6 +36,7 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
+from django_zklock.core.protocol.story import CLOSED
 from django_zklock.core.queue import order
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
@@ -132,7 +133,7 @@ class LingeringWaiter:
             if grant is not None:
                 if lock.first is self and lock.ends_on_release(self.spec, grant):
                     lock.ended = True
-                grant.release_here()
+                grant.release()
             lock.remove(self)
             if lock.ended:
                 self.session.post(lock.end)
@@ -247,6 +248,12 @@ class LingeringWaiter:
     def is_waiting(self, lock: LingeringLock | None) -> bool:
         """Return whether it still waits for this lock."""
         return not self.gone and self.lock is lock and self._outcomes.get(lock) is None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it waits, but for no lock, or for one that has ended."""
+        lock = self.lock
+        return self.is_waiting(lock) and (lock is None or lock.ended)
 
     def is_granted(self, lock: LingeringLock) -> bool:
         """Return whether it has the lock. If not, it does not get it from this object any more."""
@@ -408,6 +415,12 @@ class LingeringLock(GrantObserver):
         except IndexError:
             return None
 
+    @property
+    def grant(self) -> Grant | None:
+        """The grant of the owner that has the lock, if there is one."""
+        first = self.first
+        return None if first is None else first.grant
+
     def new_grant(self, caller: Caller) -> Grant | None:
         """Return a grant for this caller; None if the lock may be lost."""
         return None if self.base is None or self.may_be_lost else LingeringGrant(self.base, caller)
@@ -421,15 +434,19 @@ class LingeringLock(GrantObserver):
     def ends_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
         """Return whether the lock leaves this process when the owner with this grant releases it."""
         base = self.base
-        if self.is_private or grant.tells_wait:
-            return True  # or what the znode says would be taken for the wait of the next owner
-        if base is None or base.has_events or base.node_gone or self.session.closing:
-            return True  # the lease is not looked at: `new_grant` does that for the next owner
-        if grant.lost_reason is not None or grant.overdue or grant.kind is not spec.kind:
+        if base is None or not self._is_as_before(base, grant) or grant.kind is not spec.kind:
             return True
         if len(self.queue) == 1 and (self.has_other_waiters or self._locks.are_too_many):
             return True
         return self.has_other_waiters is not False and clock.now() - base.since >= spec.linger
+
+    def _is_as_before(self, base: Grant, grant: Grant) -> bool:
+        """Return whether the next owner can get the lock as the one with this grant got it."""
+        if self.is_private or grant.tells_wait:
+            return False  # what the znode says would be taken for the wait of the next owner
+        if base.has_events or base.node_gone or self.session.closing:
+            return False  # the lease is not looked at: `new_grant` does that for the next owner
+        return grant.lost_reason is None and not grant.overdue
 
     # --- on the protocol's thread -----------------------------------------------------------------------------------
 
@@ -583,15 +600,14 @@ class LingeringLock(GrantObserver):
         self.forward_events()
 
     def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
-        grant = self.first.grant if self.first is not None else None
+        grant = self.grant
         if grant is not None:
             grant.show_stack(answer)
         return grant is not None
 
     def forward_events(self) -> None:
         """Forward to the owner's grant what happened to the lock; end an idle lock."""
-        base, first = self.base, self.first
-        grant = first.grant if first is not None else None
+        base, grant = self.base, self.grant
         if base is None or grant is None:
             self.end_if_idle()
             return
@@ -626,8 +642,7 @@ class LingeringLocks(SessionObserver):
         before = self._locks.get(_key_of(spec))
         if before is not None and before.ended:
             before.end()  # its waiters come first; perhaps these are among them
-        waiters = [waiter for waiter in waiters if waiter.is_waiting(waiter.lock)]
-        waiters = [waiter for waiter in waiters if waiter.lock is None or waiter.lock.ended]
+        waiters = [waiter for waiter in waiters if waiter.is_left]
         lock = self.find(spec)
         if lock is not None:
             for waiter in waiters:
@@ -671,10 +686,9 @@ class LingeringLocks(SessionObserver):
 
     def on_closed(self) -> None:
         """Refuse all waiters, which would never be granted."""
-        why = "The ZooKeeper session of this process was closed."
         for lock in list(self._locks.values()):
             for waiter in lock.waiting():
-                waiter.conclude(lock, ZooKeeperUnavailable(why, lock=waiter.spec.key))
+                waiter.conclude(lock, ZooKeeperUnavailable(CLOSED, lock=waiter.spec.key))
 
 
 def description(

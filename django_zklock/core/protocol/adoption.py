@@ -24,7 +24,7 @@ from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import HANDED_OVER, OperatorHold
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
+from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Gateway, NamesReply, Node
 from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 from django_zklock.core.zk.session import Session
@@ -107,8 +107,8 @@ class Adopter(Contender):
 
     def _create(self) -> None:
         self._phase = Phase.PREPARING
-        self._replies.new_generation()
-        drive(self._adopt(), self._on_adopted, self._replies.wrap)
+        self._forget_replies()
+        drive(self._adopt(), self._on_adopted, self.guard)
 
     def _adopt(self) -> Story[None]:
         gateway, parent, hand_over = self.session.gateway, self.spec.parent, self._hand_over
@@ -125,8 +125,8 @@ class Adopter(Contender):
             self._search()  # the reply does not describe the znode
         elif was_sent and isinstance(reply, ZkError):
             self._on_created(reply)
-        elif not isinstance(reply, INTERRUPTED):  # else it begins again when it is connected
-            self.on_refused(reply)
+        else:
+            self._on_error(reply)
 
     def _payload(self) -> Payload:
         return replace(super()._payload(), adopts=self._hand_over.guid, token=str(self._hand_over.token))

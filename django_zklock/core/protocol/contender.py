@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue, ZkLockError, ZooKeeperUnavailable
@@ -36,9 +36,8 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
-from django_zklock.core.protocol.reply_guard import ReplyGuard
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.protocol.story import Story, drive
+from django_zklock.core.protocol.story import CLOSED, Guard, Story, drive
 from django_zklock.core.queue import markers, nodes, operator_hold, order
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
@@ -58,6 +57,8 @@ from django_zklock.core.zk.multi import Check, Create, Delete, SetData
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
+
+_Reply = TypeVar("_Reply")
 
 NEWCOMER = "me"  # stands for the name of the znode that a contender that peeks does not have yet
 MAX_CREATES = 50  # in a row; if the queue has shown none of these znodes, the contender gives up
@@ -132,30 +133,16 @@ class OwnNode:
     guid: str = ""  # empty before the first create
     sent_at: float = 0.0  # when the create was sent, on clock.now()
     creates: int = 0  # since the queue last showed a znode of the contender
-    node: Node | None = None  # once it is known to exist; not while it is being deleted
-    last_read: Node | None = None  # as it was last read
+    node: Node | None = None  # as last read or written, once it is known to exist; not while it is being deleted
     lists_again: bool = False  # the listing after the create was lost with a connection
     watch: Watch | None = None
     marker: ReaderMarker | None = None  # set when the writer becomes a reader
-
-    @property
-    def newest(self) -> Node | None:
-        """The znode as it was last read or written."""
-        read, written = self.last_read, self.node
-        is_read = read is not None and (written is None or written.version <= read.version)
-        return read if is_read else written
 
     def unwatch(self) -> None:
         """Cancel the watch, if there is one."""
         watch, self.watch = self.watch, None
         if watch is not None:
             watch.cancel()
-
-    def delete_marker(self) -> None:
-        """Delete the marker, if there is one."""
-        marker, self.marker = self.marker, None
-        if marker is not None:
-            marker.delete()
 
 
 @dataclass(slots=True, eq=False, repr=False)  # slots: thousands may wait in a process, and each saves 1 kB
@@ -176,7 +163,8 @@ class Contender(SessionObserver):
     _: KW_ONLY
     waits: bool  # False: peek first, and write nothing if the lock is not free
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    # Returns what replaces its znode at the release, if the lock is still held; written by its owner before that.
+    # Returns what replaces its znode at the release, if the lock is still held, instead of the rest of `min_hold`;
+    # written by its owner before that.
     new_replacement: Callable[[Grant, Node], Replacement | None] | None = None
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
@@ -187,17 +175,12 @@ class Contender(SessionObserver):
     _own: OwnNode = field(default_factory=OwnNode)
     _phase: Phase = Phase.AWAITING
     _registry: Registry = field(init=False)  # set when it begins
-    _replies: ReplyGuard = field(init=False)
+    _generation: int = 0  # a reply to a request of an earlier one is dropped
     _timer: Timer = NEVER
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
     _predecessors: Predecessors | None = None  # once it has waited for some
     _grant: Grant | None = None
     _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
-
-    def __post_init__(self) -> None:
-        self._replies = ReplyGuard(self.spec.key, self.on_failure, self.caller.about)
-        if self.spec.min_hold:
-            self.new_replacement = partial(minimum_hold, self.spec, self.caller)
 
     @property
     def is_waited_for(self) -> bool:
@@ -251,7 +234,7 @@ class Contender(SessionObserver):
 
     def start(self) -> None:
         """Begin to enter the queue; return at once."""
-        self.session.post(self._replies.run, self._begin)
+        self.session.post(self._run, self._begin)
 
     def abandon(self) -> None:
         """Leave the queue, in any phase. Nothing of this contender stays in ZooKeeper."""
@@ -340,7 +323,7 @@ class Contender(SessionObserver):
 
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
-        self._replies.run(self._create if self.session.connected else self._await_session)
+        self._run(self._create if self.session.connected else self._await_session)
 
     def _are_too_many(self, waiters: int) -> bool:
         return not self.wait.is_accepted and self.spec.max_waiters is not None and waiters >= self.spec.max_waiters
@@ -349,8 +332,8 @@ class Contender(SessionObserver):
 
     def _begin_peek(self) -> None:
         self._phase = Phase.PREPARING
-        self._replies.new_generation()  # it may peek again, after a loss of the connection
-        drive(self._peek(), self._on_peeked, self._replies.wrap)
+        self._forget_replies()  # it may peek again, after a loss of the connection
+        drive(self._peek(), self._on_peeked, self.guard)
 
     def _peek(self) -> Story[order.Queue | None]:
         """Return the queue, with a newcomer at its end; None if there is none."""
@@ -368,14 +351,12 @@ class Contender(SessionObserver):
         return queue
 
     def _is_free(self, queue: order.Queue) -> bool:
-        return isinstance(order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, NEWCOMER), order.Granted)
+        return isinstance(order.verdict(queue, NEWCOMER, self.spec.kind, self.spec.limit or 1), order.Granted)
 
     def _on_peeked(self, queue: order.Queue | ZkLockError | None) -> None:
         """Create the znode if the lock is free. Otherwise read the holder, for the message of the error."""
-        if isinstance(queue, INTERRUPTED):
-            self._await_session()
-        elif isinstance(queue, ZkLockError):
-            self.on_refused(queue)
+        if isinstance(queue, ZkLockError):
+            self._on_error(queue)
         elif queue is None:
             self._create_directory()
         elif self._is_free(queue):
@@ -411,9 +392,10 @@ class Contender(SessionObserver):
             why = f"The queue of {self.spec.key!r} never showed the znode after {MAX_CREATES} creates."
             self.on_refused(ZooKeeperUnavailable(f"{why} Does another program delete it?"))
             return
-        self._replies.new_generation()
+        self._forget_replies()
         prefix, data = self._begin_create()
-        on_created, on_listed = self._replies.wrap(self._on_created), self._replies.wrap(self._on_listed)
+        on_created = self.guard(self._on_created)
+        on_listed = self.guard(self._on_listed)
         try:
             self._registry.create_and_list(self.spec.parent, prefix, self._own.guid, data, on_created, on_listed)
         except TooManyLocks as error:
@@ -466,7 +448,7 @@ class Contender(SessionObserver):
         """Create the directory, then the znode."""
         self._phase = Phase.PREPARING
         gateway, lasting = self.session.gateway, self.spec.compat == "kazoo"
-        guarded = self._replies.wrap(self._on_prepared)
+        guarded = self.guard(self._on_prepared)
 
         def on_prepared(reply: WriteReply) -> None:
             if self._phase is Phase.GONE and not lasting:  # servers keep a container that never had a child
@@ -478,14 +460,14 @@ class Contender(SessionObserver):
     def _on_prepared(self, reply: WriteReply) -> None:
         if reply is None:
             self._create()  # if the server has deleted the empty directory in between, this creates it again
-        elif not isinstance(reply, INTERRUPTED):  # else it enters when connected
-            self.on_refused(reply)
+        else:
+            self._on_error(reply)
 
     def _search(self) -> None:
         """Search the znode by its guid: the create got no reply, or one with a path that the queue does not show."""
         self._phase = Phase.SEARCHING
-        self._replies.new_generation()  # a request of an earlier search may still be answered
-        drive(self._find(), self._on_searched, self._replies.wrap)
+        self._forget_replies()  # a request of an earlier search may still be answered
+        drive(self._find(), self._on_searched, self.guard)
 
     def _find(self) -> Story[Node | None]:
         parent = self.spec.parent
@@ -498,10 +480,8 @@ class Contender(SessionObserver):
         return node
 
     def _on_searched(self, node: Node | ZkLockError | None) -> None:
-        if isinstance(node, INTERRUPTED):
-            return  # it searches again when connected
         if isinstance(node, ZkLockError):
-            self.on_refused(node)
+            self._on_error(node)
         elif node is not None and node.owner == self.session.session_id:
             self._own.node = node
             self._list()
@@ -513,7 +493,7 @@ class Contender(SessionObserver):
 
     def _list(self, *, after_sync: bool = False) -> None:
         self._phase = Phase.LISTING
-        self._registry.list_names(self.spec.parent, self._replies.wrap(self._on_listed), after_sync=after_sync)
+        self._registry.list_names(self.spec.parent, self.guard(self._on_listed), after_sync=after_sync)
 
     def _on_listed(self, reply: ListingReply) -> None:
         """Apply the rule to the queue if it is that after the create."""
@@ -535,7 +515,7 @@ class Contender(SessionObserver):
         except UnreadableQueue as error:
             self.on_refused(error)
             return
-        verdict = order.rule_for(self.spec.kind, self.spec.limit or 1)(queue, name)
+        verdict = order.verdict(queue, name, self.spec.kind, self.spec.limit or 1)
         if isinstance(verdict, order.Absent):
             self._on_absent()
             return
@@ -549,7 +529,7 @@ class Contender(SessionObserver):
         holds = operator_hold.holds_ahead(queue, name)
         if holds:
             check = HoldCheck(self.session.gateway, self.spec.key, self.spec.parent).run(holds)
-            drive(check, partial(self._on_holds_checked, queue, name, verdict), self._replies.wrap)
+            drive(check, partial(self._on_holds_checked, queue, name, verdict), self.guard)
             return
         self._operator_hold = None
         self._wait_or_give_up(queue, name, verdict)
@@ -583,7 +563,7 @@ class Contender(SessionObserver):
             self.wait.is_accepted = True
             self._phase = Phase.QUEUED
             if self._predecessors is None:
-                self._predecessors = Predecessors(self, self._replies)
+                self._predecessors = Predecessors(self)
             # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
             if self._own.watch is None:
                 self._watch()
@@ -595,19 +575,18 @@ class Contender(SessionObserver):
         self._ahead = node
         self.wait.report_queued()
 
-    def on_ahead_gone(self, *, was_last: bool) -> None:
-        """A predecessor is gone. With `was_last`, the lock is granted without another listing."""
+    def on_ahead_changed(self, *, is_first: bool = False) -> None:
+        """
+        List the queue again: a predecessor is gone or was written, or a limit or an operator hold has changed.
+
+        With `is_first`, nobody is ahead any more, and the lock is granted without another listing.
+        """
         if self._phase is not Phase.QUEUED:
             return
         # The server sends watch events in order. If the znode had been deleted before, its watch would have told so.
-        if was_last and self._own.watch is not None and self._own.watch.is_set:
+        if is_first and self._own.watch is not None and self._own.watch.is_set:
             self._grant_if_proven()
         else:
-            self._list()  # others may still be ahead, or the znode may be gone
-
-    def on_ahead_changed(self) -> None:
-        """List the queue again: a marker, a limit or the end of an operator hold may have changed the verdict."""
-        if self._phase is Phase.QUEUED:
             self._list()
 
     # --- deadlocks --------------------------------------------------------------------------------------------------
@@ -634,8 +613,8 @@ class Contender(SessionObserver):
             self._phase = Phase.LISTING
             self._own.unwatch()  # or the delete would look like that of another session
             operations = (*checks, Delete(path=self._own.node.path))
-            on_deleted = self._replies.wrap(partial(self._on_deadlock_ended, error))
-            self._replies.run(self.session.gateway.commit, operations, on_deleted)
+            on_deleted = self.guard(partial(self._on_deadlock_ended, error))
+            self._run(self.session.gateway.commit, operations, on_deleted)
 
     def _on_deadlock_ended(self, error: LockDeadlock, reply: WriteReply) -> None:
         if reply is None:
@@ -665,11 +644,9 @@ class Contender(SessionObserver):
             elif isinstance(reply, Node):
                 if own.watch is not None:
                     own.watch.is_set = True
-                is_same = own.node is not None and reply.version == own.node.version
-                own.last_read = own.node if is_same else reply  # one copy of the same data
                 self._on_own_read(reply)
-            elif self._grant is None and not isinstance(reply, INTERRUPTED):
-                self.on_refused(reply)
+            elif self._grant is None:
+                self._on_error(reply)
 
         def on_event(deleted: bool) -> None:
             if deleted:
@@ -678,13 +655,14 @@ class Contender(SessionObserver):
                 self._watch()
 
         read = self.session.gateway.read
-        own.watch = read(own.node.path, self._replies.wrap(on_read), self._replies.wrap(on_event))
+        own.watch = read(own.node.path, self.guard(on_read), self.guard(on_event))
 
     def _on_missing(self) -> None:
         """Another session has deleted the znode."""
         if self._own.node is None:
             return
-        self._own.delete_marker()
+        if self._own.marker is not None:
+            self._own.marker.delete()
         self._forget_node()
         if self._grant is not None:
             interventions.lose(self.session, self._grant)
@@ -697,7 +675,7 @@ class Contender(SessionObserver):
         self._own.unwatch()
         if self._own.node is not None:
             self._registry.heartbeat.remove(self._own.node.path)
-        self._own.node = self._own.last_read = None
+        self._own.node = None
         self._registry.discard(self._own.guid)
 
     # --- grant ----------------------------------------------------------------------------------------------------
@@ -721,14 +699,13 @@ class Contender(SessionObserver):
         if self._phase is not Phase.PROVING or self._own.node is None:
             return
         self._call_later(self.session.timeout * BEAT_SHARE, self._prove)
-        self.session.gateway.quorum_check([self._own.node.path], self._replies.wrap(self._on_proven))
+        self.session.gateway.quorum_check([self._own.node.path], self.guard(self._on_proven))
 
     def _on_proven(self, reply: str | ZkError | None) -> None:
         if isinstance(reply, str):
             self._on_missing()
         elif isinstance(reply, ZkError):
-            if not isinstance(reply, INTERRUPTED):  # else it proves again when connected
-                self.on_refused(reply)
+            self._on_error(reply)
         elif self._phase is Phase.PROVING and not self.session.suspect and self.session.lease.valid:
             self._hold()
 
@@ -739,7 +716,7 @@ class Contender(SessionObserver):
         self._phase = Phase.HOLDING
         grant = self._grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
         grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
-        self._registry.heartbeat.add(node.path, partial(self._replies.run, self._on_missing))
+        self._registry.heartbeat.add(node.path, partial(self._run, self._on_missing))
         self._call_later(WATCH_SELF_AFTER, self._watch)  # until then, a watch of the time in the queue stays
         self._conclude(grant)
         queue, self._local_queue = self._local_queue, None
@@ -760,7 +737,7 @@ class Contender(SessionObserver):
 
         `done` is called when they are written. A write that fails is not repeated.
         """
-        node = self._own.newest
+        node = self._own.node
         payload = Payload.decode(node.data) if node is not None and self._phase is Phase.HOLDING else None
         if node is None or payload is None or payload.release_request:
             return
@@ -772,15 +749,18 @@ class Contender(SessionObserver):
                     done()
 
         data = replace(payload, **fields).encode()
-        self.session.gateway.write(node.path, data, node.version, self._replies.wrap(on_written))
+        self.session.gateway.write(node.path, data, node.version, self.guard(on_written))
 
     def _on_own_read(self, node: Node) -> None:
         """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
         own, grant, search = self._own.node, self._grant, self.wait.search
         if own is None:
             return
-        if search is not None and node.version > own.version:
-            search.answer()
+        if node.version > own.version:
+            if Payload.decode(node.data) is not None:  # else another client has replaced them; they are written again
+                self._own.node = node
+            if search is not None:
+                search.answer()
         if grant is not None:
             interventions.read_request(self.session.gateway, grant, node, own.data)
             interventions.read_stack_requests(self.session, grant, node)
@@ -802,11 +782,11 @@ class Contender(SessionObserver):
         if seconds > 0:
             self.session.loop.call_later(seconds, self.downgrade)
         elif self._own.marker is None:
-            self._own.marker = ReaderMarker(self._registry, self.spec, self._own.guid, self._replies)
-            self._replies.run(self._put_marker)
+            self._own.marker = ReaderMarker(self._registry, self.spec, self._own.guid, self.guard)
+            self._run(self._put_marker)
 
     def _put_marker(self) -> None:
-        marker, node = self._own.marker, self._own.newest
+        marker, node = self._own.marker, self._own.node
         if marker is not None and node is not None:
             marker.put(node)
 
@@ -821,6 +801,13 @@ class Contender(SessionObserver):
         self._conclude(error)
         self._abandon()
 
+    def _on_error(self, error: ZkLockError) -> None:
+        """Give up, unless the connection was lost: the contender goes on when it is connected."""
+        if not isinstance(error, INTERRUPTED):
+            self.on_refused(error)
+        elif self._phase is Phase.PREPARING:
+            self._await_session()
+
     def on_failure(self, error: Exception) -> None:
         """Give up after a failure of this code. A contender that stays in the queue would block it."""
         self.on_refused(ZkLockError(f"The lock protocol failed: {error!r}."))
@@ -834,9 +821,10 @@ class Contender(SessionObserver):
     def _abandon(self) -> None:
         if self._grant is not None:
             self._grant.release()
+        else:
+            self.wait.end()
         if self._phase is Phase.DELETING:
             return
-        self.wait.end()
         self._timer.cancel()
         if self._phase is not Phase.GONE and self._own.guid and self._own.guid in self._registry.guids:
             self._delete()
@@ -854,8 +842,11 @@ class Contender(SessionObserver):
         if node is not None:
             path = node.path
             self._registry.heartbeat.remove(path)
-            if self._grant is not None and self.new_replacement is not None and self._grant.why_invalid() is None:
-                replacement = self.new_replacement(self._grant, node)
+            new_replacement = self.new_replacement
+            if new_replacement is None and self.spec.min_hold:
+                new_replacement = partial(minimum_hold, self.spec, self.caller)
+            if new_replacement is not None and self._grant is not None and self._grant.why_invalid() is None:
+                replacement = new_replacement(self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,
@@ -867,7 +858,8 @@ class Contender(SessionObserver):
             self.caller.about,
             self._grant,
         ).send()
-        self._own.delete_marker()  # after the znode, which would count as a writer without it
+        if self._own.marker is not None:
+            self._own.marker.delete()  # after the znode, which would count as a writer without it
 
     def _on_gone(self, error: Exception | None = None) -> None:
         self._phase = Phase.GONE
@@ -880,16 +872,45 @@ class Contender(SessionObserver):
         for done in callbacks:
             done(True)
 
+    # --- replies --------------------------------------------------------------------------------------------------
+
+    def guard(self, callback: Callable[[_Reply], object]) -> Callable[[_Reply], None]:
+        """
+        Return a callback that calls `callback`, unless the contender has moved on by then.
+
+        Each request gets one reply or one error, normally before the next connection is reported. But a request that
+        was sent just when the connection broke may be answered on the next one. So a contender starts a new generation
+        with each create, search and listing that it repeats, and when it leaves or gets a new session. A reply to a
+        request of an earlier generation says nothing about the present, so it is ignored.
+        """
+        return partial(self._run, callback, generation=self._generation)
+
+    def _run(self, callback: Callable[..., object], *args: Any, generation: int | None = None) -> None:
+        """
+        Call `callback`, unless it belongs to an earlier `generation`.
+
+        If it fails, give up. Otherwise the contender would stay in the queue, do nothing more, and block all others
+        behind it.
+        """
+        if generation is not None and generation != self._generation:
+            return
+        try:
+            callback(*args)
+        except Exception as error:
+            key = self.spec.key
+            logger.exception("the protocol failed for lock %r", key, about=self.caller.about, extra={"lock": key})
+            self.on_failure(error)
+
     def _forget_replies(self) -> None:
-        """Ignore the replies that are outstanding, and watch no predecessor."""
-        self._replies.new_generation()
+        """Start a new generation: ignore the replies that are outstanding, and watch no predecessor."""
+        self._generation += 1
         if self._predecessors is not None:
             self._predecessors.forget()
 
     def _call_later(self, seconds: float, call: Callable[[], object]) -> None:
         """Set the one timer of this contender."""
         self._timer.cancel()
-        self._timer = self.session.loop.call_later(seconds, partial(self._replies.run, call))
+        self._timer = self.session.loop.call_later(seconds, partial(self._run, call))
 
     # --- events of the session -------------------------------------------------------------------------------------
 
@@ -922,7 +943,7 @@ class Contender(SessionObserver):
     def on_closed(self) -> None:
         """The session was closed, so a waiter would never be granted."""
         if self._grant is None:
-            self.on_refused(ZooKeeperUnavailable("The ZooKeeper session of this process was closed."))
+            self.on_refused(ZooKeeperUnavailable(CLOSED))
 
     def on_suspect(self, reason: str) -> None:
         if self._grant is not None:
@@ -944,10 +965,9 @@ class Predecessors:
     The rule of the lock says which they are. The contender decides what a change means.
     """
 
-    def __init__(self, successor: Contender, replies: ReplyGuard) -> None:
+    def __init__(self, successor: Contender) -> None:
         self._gateway = successor.session.gateway
         self._parent = successor.spec.parent
-        self._replies = replies
         self._successor = successor
         self._watches: dict[str, Watch] = {}  # by name
         self._limit: Watch | None = None  # of the directory, whose data are written with the limit
@@ -982,18 +1002,18 @@ class Predecessors:
             elif isinstance(reply, NodeMissing):
                 # Another znode may have its position since the listing: that of a hand-over, or of its adopter.
                 self._forget(name)
-                self._successor.on_ahead_gone(was_last=False)
+                self._successor.on_ahead_changed()
             elif not isinstance(reply, INTERRUPTED):  # else the queue is listed again when connected
                 self._successor.on_refused(reply)
 
         def on_event(deleted: bool) -> None:
             self._forget(name)
-            if deleted:
-                self._successor.on_ahead_gone(was_last=self._is_last)
-            else:
-                self._successor.on_ahead_changed()  # its data were written: it may have become a reader
+            # If its data were written, it may have become a reader.
+            self._successor.on_ahead_changed(is_first=deleted and self._is_last)
 
-        watch = self._gateway.read(f"{self._parent}/{name}", self._replies.wrap(on_read), self._replies.wrap(on_event))
+        watch = self._gateway.read(
+            f"{self._parent}/{name}", self._successor.guard(on_read), self._successor.guard(on_event)
+        )
         if watch is not None:
             self._watches[name] = watch
 
@@ -1008,7 +1028,7 @@ class Predecessors:
             self._limit = None
             self._successor.on_ahead_changed()
 
-        self._limit = self._gateway.read(self._parent, self._replies.wrap(on_read), self._replies.wrap(on_event))
+        self._limit = self._gateway.read(self._parent, self._successor.guard(on_read), self._successor.guard(on_event))
         self._successor.on_ahead_changed()
 
     def _forget(self, name: str) -> None:
@@ -1020,18 +1040,18 @@ class Predecessors:
 class ReaderMarker:
     """The marker of a writer that became a reader. The name of its znode cannot change, and still says "write"."""
 
-    def __init__(self, registry: Registry, spec: QueueSpec, guid: str, replies: ReplyGuard) -> None:
+    def __init__(self, registry: Registry, spec: QueueSpec, guid: str, guard: Guard) -> None:
         self.name = markers.reader_marker(guid)
         self._registry = registry
         self._spec = spec
         self._path = f"{spec.parent}/{self.name}"
-        self._replies = replies
+        self._guard = guard
         self._exists = False
 
     def put(self, node: Node) -> None:
         """Create the marker, and write the `node` of the writer, so that its watchers list the queue again."""
         if not self._exists:
-            drive(self._put(node), guard=self._replies.wrap)
+            drive(self._put(node), guard=self._guard)
 
     def _put(self, node: Node) -> Story[None]:
         gateway = self._registry.session.gateway

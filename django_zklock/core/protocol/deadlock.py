@@ -115,24 +115,30 @@ class DeadlockSearch:
             return TRY_AGAIN if self._session.connected else LOOK_SOON
         wait = WaitsFor(contender.spec.key, contender.guid, node.czxid)
         if self._written != (wait, held):
-            try:
-                yield from self._write(wait, held)
-            except (Outdated, NodeMissing) as error:
-                return TRY_AGAIN if isinstance(error, Outdated) else LOOK_SOON
-            except ZkError as error:  # this search may still see a circle; no other one does
-                logger.warning(
-                    "lock %r: others do not see that its waiter holds locks, and a deadlock may last: %s",
-                    wait.key,
-                    error,
-                    about=contender.caller.about,
-                    extra={"lock": wait.key},
-                )
-            self._written = wait, held
-            return LOOK_AFTER
+            return (yield from self._tell(wait, held))
         lasting = {grant.path for grant, may_end in held.items() if not may_end}
         if not lasting or self._session.options.deadlock_timeout is None:
             return self._longer(LOOK_SOON)
         return (yield from self._look(wait, lasting))
+
+    def _tell(self, wait: WaitsFor, held: Mapping[Grant, bool]) -> Story[float]:
+        """Write what the contender waits for. Return the seconds until the first look."""
+        try:
+            yield from self._write(wait, held)
+        except Outdated:
+            return TRY_AGAIN
+        except NodeMissing:
+            return LOOK_SOON
+        except ZkError as error:  # this search may still see a circle; no other one does
+            logger.warning(
+                "lock %r: others do not see that its waiter holds locks, and a deadlock may last: %s",
+                wait.key,
+                error,
+                about=self._contender.caller.about,
+                extra={"lock": wait.key},
+            )
+        self._written = wait, held
+        return LOOK_AFTER
 
     def _look(self, wait: WaitsFor, held: Collection[str]) -> Story[float]:
         """Look for a circle back to a lock in `held`, and end it."""
@@ -167,12 +173,17 @@ class DeadlockSearch:
 
     def _note(self, circle: tuple[str, ...]) -> None:
         if circle != self._circle:
-            self._circle, self._seen, self._seen_since, self._has_asked = circle, 0, clock.now(), False
+            self._circle = circle
+            self._seen = 0
+            self._seen_since = clock.now()
+            self._has_asked = False
         self._seen += 1
 
     def _write(self, wait: WaitsFor, held: Mapping[Grant, bool]) -> Story[None]:
         """Write into the znodes of these locks what their owner waits for."""
-        gateway, deadline, now = self._session.gateway, self._contender.deadline, self._session.gateway.clock.now()
+        gateway = self._session.gateway
+        deadline = self._contender.deadline
+        now = gateway.clock.now()
         writes: list[SetData] = []
         for grant in held:
             grant.tells_wait = True
@@ -201,27 +212,29 @@ class DeadlockSearch:
             left -= len(nodes)
             for child, node in nodes.items():
                 is_own = node.path in held
-                # Most holders do not wait, and to decode thousands of payloads takes long.
-                following = WaitsFor.decode(node.data) if b'"waits_for"' in node.data else None
-                if not is_own and (following is None or following.may_end or following[:2] in followed):
+                following = None if is_own else _lasting_wait(node, gateway.clock.latest())
+                if not is_own and (following is None or following[:2] in followed):
                     continue
                 checks = (Check(path=node.path, version=node.version), *blocked)
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
-                if is_own:
+                if following is None:
                     return (*steps, step)
-                if following is not None and not following.is_over(gateway.clock.latest()):
-                    followed.add(following[:2])
-                    waits.append((following, (*steps, step)))
-        if not left and not self._is_limited:
+                followed.add(following[:2])
+                waits.append((following, (*steps, step)))
+        if not left:
+            self._report_limit(own.key)
+        return ()
+
+    def _report_limit(self, key: str) -> None:
+        if not self._is_limited:
             self._is_limited = True
             logger.warning(
                 "lock %r: a deadlock may last, as more than %d holders may be part of it",
-                own.key,
+                key,
                 MOST,
                 about=self._contender.caller.about,
-                extra={"lock": own.key},
+                extra={"lock": key},
             )
-        return ()
 
     def _read_blockers(self, wait: WaitsFor, most: int) -> Story[tuple[list[Check], dict[Child, Node]]]:
         """Return checks of the waiters that are blocked, and at most so many holders that block them."""
@@ -248,6 +261,13 @@ class DeadlockSearch:
         self._has_asked = True  # first: an answer may begin this search again
         for node in waiters.values():
             gateway.write(node.path, node.data, node.version)
+
+
+def _lasting_wait(node: Node, now: float | None) -> WaitsFor | None:
+    """Return the wait that a holder's znode names, if it may be part of a circle."""
+    # Most holders do not wait, and to decode thousands of payloads takes long.
+    wait = WaitsFor.decode(node.data) if b'"waits_for"' in node.data else None
+    return None if wait is None or wait.may_end or wait.is_over(now) else wait
 
 
 def _blockers(list_names: Request, wait: WaitsFor) -> Story[Blockers | None]:

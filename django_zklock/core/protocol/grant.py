@@ -191,9 +191,9 @@ class Grant:
         """Remove an observer."""
         self._observers.pop(observer, None)
 
-    def release_here(self) -> None:
-        """Do what `release` does, from any thread. The observers are notified on the protocol's thread."""
-        self.released = True
+    def release(self) -> None:
+        """Mark the lock as released; from any thread. Its observers are told on the protocol's thread."""
+        self.released = True  # an interrupted caller calls this again, so they may hear of it twice
         if self._observers:
             self.session.post(self._tell, lambda observer: observer.on_released())
 
@@ -259,12 +259,6 @@ class Grant:
         if not any(observer.on_stack_requested(answer) for observer in list(self._observers)):
             owner = next((held.owner for held in self.held_shares()), None)
             quiet_thread("zklock-stack", lambda: answer(stack_of(owner))).start()
-
-    def release(self) -> None:
-        """Mark the lock as released, and notify the observers, once."""
-        if not self.released:
-            self.released = True
-            self._tell(lambda observer: observer.on_released())
 
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):

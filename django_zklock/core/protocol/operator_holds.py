@@ -155,10 +155,11 @@ class HoldIndex:
         self._session.gateway.children(self._path, partial(self._on_listed, paths, most))
 
     def _on_listed(self, paths: Set[str], most: int, reply: NamesReply) -> None:
-        gateway, names = self._session.gateway, [] if isinstance(reply, ZkError) else reply
+        names = [] if isinstance(reply, ZkError) else reply
         self._sweep_at = min(max(SWEEP_EVERY, len(names) // 10), 10 * SWEEP_EVERY)
-        now = gateway.clock.now() or 0.0
-        entries = {path: name for name in names if (path := operator_hold.hold_of_entry(name, now, paths))}
+        now = self._session.gateway.clock.now() or 0.0
+        entries = {operator_hold.hold_of_entry(name, now, paths): name for name in names}
+        entries.pop("", None)  # of the others
         over = [*entries.keys() | paths]
         # At random: those that this client may not delete must not keep the others from their turn.
         for path in random.sample(over, min(len(over), most)):
@@ -223,7 +224,8 @@ class Replacement:
         """Return the create of the hold; `payload` is that of the holder."""
         self.tried = True
         payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
-        payload = replace(payload, release_request={}, waits_for={}, unknown=b"")  # they are about the holder's znode
+        # These are about the holder's znode.
+        payload = replace(payload, asked_version=0, last_write=0, release_request={}, waits_for={}, unknown=b"")
         data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark, task_id=task_id)
         return Create(path=self._path, data=data)
 

@@ -94,7 +94,8 @@ class Registry(SessionObserver):
     def add(self, guid: str, path: str) -> None:
         """Register a znode before its create is sent. Raises `TooManyLocks` if it would make the session too large."""
         size = len(path.encode()) + PATH_EXTRA
-        total, limit = self.path_bytes + size - self.guids.get(guid, 0), self.session.options.jute_maxbuffer
+        total = self.path_bytes + size - self.guids.get(guid, 0)
+        limit = self.session.options.jute_maxbuffer
         if total > limit * NEARLY_FULL:
             self.on_nearly_full()
         excess = total - limit
@@ -229,7 +230,9 @@ class Registry(SessionObserver):
                 child = nodes.parse(name)
             except UnreadableQueue:
                 continue
-            guid = name if markers.reader_of(name) else child.guid if child is not None else ""
+            guid = "" if child is None else child.guid
+            if markers.reader_of(name):
+                guid = name
             if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
                 logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
                 Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
@@ -271,16 +274,25 @@ class Deletion:
         try:
             if self._path is None:
                 registry.list_names(self._parent, self._on_searched, after_sync=True)
-            elif self._replacement is not None and (changes := self._replacement.changes()):
-                self._replacement.announce(registry.session)
-                registry.session.gateway.commit(changes, self._on_deleted)
-            else:
+            elif self._replacement is None:
                 registry.session.gateway.delete(self._path, self._on_deleted)
+            else:
+                self._replace(self._replacement, self._path)
         except Exception as error:  # noqa: BLE001 - `_send_later` logs it
             # No reply may follow, and nothing else would delete this znode.
             self._is_busy = False
             self._done(error)
             self._send_later(error, exc_info=True)
+
+    def _replace(self, replacement: Replacement, path: str) -> None:
+        """Put the replacement in the place of the znode, unless it has no time left."""
+        session = self._registry.session
+        changes = replacement.changes()
+        if changes:
+            replacement.announce(session)
+            session.gateway.commit(changes, self._on_deleted)
+        else:
+            session.gateway.delete(path, self._on_deleted)
 
     def _on_searched(self, reply: ListingReply) -> None:
         self._is_busy = False

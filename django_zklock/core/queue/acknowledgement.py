@@ -8,10 +8,13 @@ from datetime import datetime, timezone
 from typing import Final
 
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, path, printable
-from django_zklock.core.queue.untrusted import LATEST, json_object, number, text
+from django_zklock.core.queue.untrusted import LATEST, json_object, number, texts
 
 DIRECTORY: Final = "!acknowledged"
 """The directory of all acknowledgements. No segment of a key begins with `!`, which is percent-encoded there."""
+
+
+_TEXTS: Final = {"title": MAX_REASON, "by": MAX_BY, "reason": MAX_REASON}  # characters that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +34,17 @@ class Acknowledgement:
 
     def encode(self) -> bytes:
         """Return JSON."""
-        texts = {"title": printable(self.title, MAX_REASON), "by": printable(self.by, MAX_BY)}
-        texts["reason"] = printable(self.reason, MAX_REASON)
-        return json.dumps({"version": 1, **texts, "ends": self.ends}, separators=(",", ":")).encode()
+        kept = {name: printable(getattr(self, name), most) for name, most in _TEXTS.items()}
+        return json.dumps({"version": 1, **kept, "ends": self.ends}, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Acknowledgement | None:
         """Return the acknowledgement in `data`, or None; never raises."""
         fields = json_object(data)
         try:
-            title, by, reason = (text(fields.get(name)) for name in ("title", "by", "reason"))
-            ends = number(fields.get("ends"), 0, LATEST)
+            return cls(**texts(fields, _TEXTS), ends=number(fields.get("ends"), 0, LATEST))
         except ValueError:
             return None
-        texts = {"title": printable(title, MAX_REASON), "by": printable(by, MAX_BY)}
-        return cls(**texts, reason=printable(reason, MAX_REASON), ends=ends)
 
 
 def directory(base: str) -> str:

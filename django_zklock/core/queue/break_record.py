@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from django_zklock.core.queue.escaping import path, printable
-from django_zklock.core.queue.untrusted import json_object, text
+from django_zklock.core.queue.untrusted import json_object, texts
 
 DIRECTORY: Final = "!broken"
 """The directory of all records. No segment of a key begins with `!`, which is percent-encoded there."""
@@ -33,12 +33,10 @@ class BreakRecord:
     @classmethod
     def decode(cls, data: bytes) -> BreakRecord | None:
         """Return the record in `data`, or None; never raises."""
-        fields = json_object(data)
         try:
-            by, reason, break_id = (text(fields.get(name)) for name in ("by", "reason", "id"))
+            return cls(**texts(json_object(data), {"by": _MOST, "reason": _MOST, "id": _MOST}))
         except ValueError:
             return None
-        return cls(printable(by, _MOST), printable(reason, _MOST), break_id[:_MOST])
 
     def __str__(self) -> str:
         """Return it as the reason of a loss."""

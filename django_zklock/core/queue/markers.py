@@ -16,7 +16,7 @@ from typing import Final
 
 from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
 from django_zklock.core.queue.nodes import unknown_fields, with_unknown
-from django_zklock.core.queue.untrusted import integer, json_object, moment, text
+from django_zklock.core.queue.untrusted import integer, json_object, moment, texts
 
 START: Final = "!"
 """The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
@@ -101,12 +101,9 @@ class LimitRecord:
     def decode(cls, data: bytes) -> LimitRecord:
         """Return the record in `data`. A value that is missing or invalid is empty or 0. Never raises."""
         fields = json_object(data)
-        by, reason, change_id = (text(fields.get(name), default="") for name in ("by", "reason", "id"))
         return cls(
-            by=printable(by, MAX_BY),
-            reason=printable(reason, MAX_REASON),
+            **texts(fields, {"by": MAX_BY, "reason": MAX_REASON, "id": MAX_BY}, default=""),
             before=integer(fields.get("before"), 0, MOST_PERMITS, default=0),
-            id=change_id[:MAX_BY],
             unknown=unknown_fields(fields, ("version", "by", "reason", "before", "id")),
         )
 

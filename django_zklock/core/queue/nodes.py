@@ -30,9 +30,6 @@ _CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 
 _IDENTITY = frozenset({"id", "message", "redelivered"})  # of a task; by these values of `about`, a copy is known
 _LONGEST_IDENTITY = 512  # characters that such a value keeps
 
-_NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"})
-_NUMBERS |= {"asked_version", "last_write"}
-_OPTIONAL = (_NUMBERS | {"idle", "lasts", "adopts", "token"}) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle", "lasts", "adopts", "token"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -243,7 +240,7 @@ class Payload:
         for name, fields in (("release_request", self.release_request), ("waits_for", self.waits_for)):
             if fields:
                 data = with_unknown(data, _to_json({name: dict(fields)}).encode())
-        return with_unknown(data, self.unknown)
+        return with_unknown(data, self.unknown) if self.unknown else data
 
     def _json(self, limit: int, item: int) -> bytes:
         fields: dict[str, object] = {"version": self.version}
@@ -256,12 +253,17 @@ class Payload:
                 value = _text(value, most)
             if value or name not in _OPTIONAL:
                 fields[name] = value
-        fields["about"] = about = {}
+        fields["about"] = self._about(item)
+        return _to_json(fields).encode()
+
+    def _about(self, limit: int) -> dict[str, str]:
+        """Return the items of the work; their values are cut to `limit`, unless a copy of a task is known by them."""
+        about = {}
         for name, value in list(self.about.items())[:_MOST_ITEMS]:
-            most = _LONGEST_IDENTITY if name in _IDENTITY else item
+            most = _LONGEST_IDENTITY if name in _IDENTITY else limit
             if most:
                 about[_text(name, _ITEM)] = _text(value, most)
-        return _to_json(fields).encode()
+        return about
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
@@ -276,15 +278,18 @@ class Payload:
             return None
         values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
         values |= {name: integer(fields.get(name), 0, _MOST, default=0) for name in _NUMBERS}
-        values |= {name: _items(fields.get(name)) for name in ("about", "release_request", "waits_for")}
+        values |= {name: _items(fields.get(name)) for name in _MAPPINGS}
         return cls(**values, unknown=unknown_fields(fields, _KNOWN))
 
 
-# In the order of the JSON. `Payload._json` writes the other fields.
-_OTHERS = ("version", "about", "release_request", "waits_for", "unknown")
-_FIELDS = tuple(name for name in Payload.__dataclass_fields__ if name not in _OTHERS)
-_KNOWN = frozenset(Payload.__dataclass_fields__) - {"unknown"}
-_TEXTS = tuple(name for name in _FIELDS if name not in _NUMBERS)
+_TYPES = {name: field.type for name, field in Payload.__dataclass_fields__.items()}
+_NUMBERS = [name for name in _TYPES if _TYPES[name] == "int"]
+_TEXTS = [name for name in _TYPES if _TYPES[name] == "str"]
+_MAPPINGS = ("about", "release_request", "waits_for")
+_KNOWN = (*_NUMBERS, *_TEXTS, *_MAPPINGS)
+# `Payload._json` writes these in this order, after the version. Those with a default are left out if they have it.
+_FIELDS = [name for name in _TYPES if name in _KNOWN[1:] and name not in _MAPPINGS]
+_OPTIONAL = [name for name in _FIELDS if Payload.__dataclass_fields__[name].default in (0, "")]
 
 
 def unknown_fields(fields: Mapping[str, Any], known: Collection[str]) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, overload
 
@@ -34,16 +34,8 @@ class Queue(Sequence[Child]):
     """The limit of the semaphore, if one was set for all processes."""
     limit_marker: str = ""
     """The name of the marker that sets or has cleared the limit; empty if there is none."""
-
-    @property
-    def stale_marker(self) -> str:
-        """
-        The name of an outdated limit marker, which the first contender deletes; empty if there is none.
-
-        The marker of a cleared limit shows which contenders may still hold a permit. A contender that is alone holds
-        one in any case.
-        """
-        return self.limit_marker if self.limit is None and len(self.children) < 2 else ""
+    stale_marker: str = ""
+    """The name of an outdated limit marker, which the first contender deletes; empty if there is none."""
 
     @overload
     def __getitem__(self, index: int) -> Child: ...
@@ -104,14 +96,21 @@ def ordered(names: Iterable[str]) -> Queue:
     _refuse_numbers(queue)
     if len(queue) > 1:
         _refuse_mixture(queue)
-    if not marked:
-        return Queue(tuple(queue))
+    return _marked(queue, marked) if marked else Queue(tuple(queue))
+
+
+def _marked(queue: Sequence[Child], marked: Sequence[str]) -> Queue:
+    """Return the queue with what its markers say: which writers only read, and the limit."""
     readers = {markers.reader_of(name) for name in marked} - {""}
     if readers:
         # Also for the kind LOCK: in kazoo's grammar a writer has the name of an exclusive lock.
         queue = [child._replace(kind=Kind.READ) if child.guid in readers else child for child in queue]
     marker = limit_marker_in(marked)
-    return Queue(tuple(queue), markers.limit_in(marker) or None, marker)
+    limit = markers.limit_in(marker) or None
+    # The marker of a cleared limit shows which contenders may still hold a permit. A contender that is alone holds one
+    # in any case.
+    is_stale = limit is None and len(queue) < 2
+    return Queue(tuple(queue), limit, marker, marker if is_stale else "")
 
 
 def limit_marker_in(names: Iterable[str]) -> str:
@@ -207,13 +206,12 @@ class Absent:
 Verdict: TypeAlias = Granted | WaitFor | Absent
 
 
-Rule: TypeAlias = Callable[[Queue, str], Verdict]
-"""The rule of one kind of lock. It gets the queue and the name of the contender's znode, and has no side effects."""
-
-
-def exclusive(queue: Queue, me: str, /) -> Verdict:
+def verdict(queue: Queue, me: str, kind: Kind, limit: int) -> Verdict:
     """
-    Grant the lock to the first in the queue. Each other contender waits for the one just ahead.
+    Apply the rule of one kind of lock to the contender `me`. `limit` is the one in its code, if it wants a permit.
+
+    A contender waits for the last one ahead with which it cannot share the lock. Later ones do not matter. So no reader
+    passes a waiting writer, and a waiting writer does not block an earlier reader (kazoo issue 649).
 
     A contender that is not in the queue gets a verdict of its own. As an index, "not found" would be -1, which is ahead
     of all others. Curator granted locks twice for that reason (CURATOR-211, CURATOR-307).
@@ -221,77 +219,36 @@ def exclusive(queue: Queue, me: str, /) -> Verdict:
     index = queue.index_of(me)
     if index is None:
         return Absent()
-    if index == 0:
+    others = queue[:index]
+    if kind in (Kind.READ, Kind.PERMIT):
+        others = tuple(child for child in others if child.kind is not kind)
+    if others:
+        blocking = index if kind is Kind.PERMIT else len(others)  # the limit may keep it from a permit, too
+        return WaitFor((others[-1].name,), is_last=blocking == 1 and not others[-1].replaceable)
+    return _permit(queue, index, limit) if kind is Kind.PERMIT else Granted()
+
+
+def _permit(queue: Queue, index: int, limit: int) -> Verdict:
+    """
+    Return whether there is a permit, with only permits ahead; if not, wait for the `limit` contenders just ahead.
+
+    A permit is free when fewer than `limit` contenders are ahead. So of any `limit` contenders ahead, at least one must
+    leave first. With fewer watches, the waiter might miss that. A limit that is set for all processes wins.
+    """
+    limit = limit if queue.limit is None else queue.limit
+    if index < limit:
         return Granted()
-    return _wait_for(queue[index - 1], is_last=index == 1)
-
-
-def shared(queue: Queue, me: str, /) -> Verdict:
-    """
-    Grant the lock to a reader with only readers ahead. Any other reader waits for the last writer ahead.
-
-    Later contenders do not matter. So no reader passes a waiting writer, and a waiting writer does not block an earlier
-    reader (kazoo issue 649).
-    """
-    index = queue.index_of(me)
-    if index is None:
-        return Absent()
-    others = _others(queue[:index], Kind.READ)
-    if not others:
-        return Granted()
-    return _wait_for(others[-1], is_last=len(others) == 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Permits:
-    """
-    Grant the lock to as many contenders as there are permits, if all contenders ahead want permits, too.
-
-    A limit that is set for all processes wins over `limit`, the one in the contender's code.
-    """
-
-    limit: int
-
-    def __call__(self, queue: Queue, me: str, /) -> Verdict:
-        """
-        Return whether there is a permit; if not, wait for the `limit` contenders just ahead.
-
-        A permit is free when fewer than `limit` contenders are ahead. So of any `limit` contenders ahead, at least one
-        must leave first. With fewer watches, the waiter might miss that. With a limit of 1 this is the rule of
-        an exclusive lock.
-        """
-        index = queue.index_of(me)
-        if index is None:
-            return Absent()
-        others = _others(queue[:index], Kind.PERMIT)
-        if others:
-            return _wait_for(others[-1], is_last=index == 1)
-        limit = self.limit if queue.limit is None else queue.limit
-        if index < limit:
-            return Granted()
-        ahead = queue[index - limit : index]
-        is_last = index == limit and not any(child.replaceable for child in ahead)
-        return WaitFor(tuple(child.name for child in ahead), is_last, depends_on_limit=True)
-
-
-def rule_for(kind: Kind, limit: int) -> Rule:
-    """Return the rule for a kind of contender; `limit` is the one in its code, if it wants a permit."""
-    if kind is Kind.PERMIT:
-        return Permits(max(1, limit))
-    return shared if kind is Kind.READ else exclusive
-
-
-def _others(ahead: Sequence[Child], kind: Kind) -> list[Child]:
-    return [child for child in ahead if child.kind is not kind]
-
-
-def _wait_for(child: Child, *, is_last: bool) -> WaitFor:
-    return WaitFor((child.name,), is_last and not child.replaceable)
+    ahead = queue[index - limit : index]
+    is_last = index == limit and not any(child.replaceable for child in ahead)
+    return WaitFor(tuple(child.name for child in ahead), is_last, depends_on_limit=True)
 
 
 def waiters_ahead(queue: Queue, name: str, limit: int) -> int:
     """Return how many waiters are ahead of the waiter with this name; `limit` is the one in its code."""
-    index = queue.index_of(name)
     kind = queue[0].kind
-    permits = len(queue) if kind is Kind.READ else (queue.limit or limit) if kind is Kind.PERMIT else 1
-    return max(0, (index or 0) - min(permits, queue.same_kind_at_front))
+    holders = 1
+    if kind is Kind.READ:
+        holders = queue.same_kind_at_front
+    elif kind is Kind.PERMIT:
+        holders = min(queue.limit or limit, queue.same_kind_at_front)
+    return max(0, (queue.index_of(name) or 0) - holders)

@@ -27,7 +27,6 @@ OWN_THREADS = ("zklock-loop", "zklock-connection")  # events are delivered on ei
 ANYWHERE = {
     # A contender is made and started, and gets messages. It is described for an error.
     "contender.py": {
-        "__post_init__",
         "start",
         "abandon",
         "when_released",
@@ -69,7 +68,7 @@ ANYWHERE = {
         "inherited",
         "observe",
         "overdue",
-        "release_here",
+        "release",
         "why_invalid",
         "why_lost",
         "why_overdue",

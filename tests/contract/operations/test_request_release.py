@@ -170,6 +170,27 @@ def test_a_release_request_to_curator_has_curators_form(zoo: Zoo) -> None:
         assert zoo.client.exists(path).version == version
 
 
+def test_a_holder_says_again_what_it_waits_for_after_a_request_by_curator(zoo: Zoo) -> None:
+    """Its `Revoker` writes over that, and others would not see that the holder is part of a deadlock."""
+
+    def revoked() -> Payload:
+        eventually(lambda: held.contender.info(held.grant).wait)
+        zoo.client.set(hold.path, b"__REVOKE__")
+        eventually(lambda: hold.release_requested)
+        eventually(lambda: zoo.client.get(hold.path)[0] != b"__REVOKE__")
+        (payload,) = zoo.payloads("k")
+        zoo.client.delete(ahead)
+        assert isinstance(payload, Payload)
+        return payload
+
+    with zoo.configured(DEADLOCK_TIMEOUT=0.3), zoo.hold_elsewhere("other") as ahead, zk_lock("k") as hold:
+        held: Any = hold._held
+        payload = BackgroundCall(revoked)
+        acquire_once("other", timeout=30)
+        assert payload.result().waits_for["key"] == "other"
+        assert payload.result().release_request["by"] == release_request.BY_CURATOR
+
+
 def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> None:
     """Its `Revoker` writes over all that the node said."""
     with zk_lock("k", fields={}) as hold:

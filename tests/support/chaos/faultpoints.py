@@ -46,6 +46,6 @@ def install(reach: Callable[[Faultpoint], object]) -> None:
     wrap(Contender, "_on_created", None, "after_create_reply")
     wrap(Contender, "_on_listed", "after_list")
     wrap(Predecessors, "_watch", "before_watch", "after_watch")
-    wrap(Contender, "on_ahead_gone", "on_wake")
+    wrap(Contender, "on_ahead_changed", "on_wake")
     wrap(Contender, "_hold", "before_grant")
     wrap(Gateway, "delete", "before_delete", "after_delete_sent")

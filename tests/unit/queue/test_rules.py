@@ -21,14 +21,11 @@ from django_zklock.core.queue.order import (
     LAST_SEQUENCE,
     Absent,
     Granted,
-    Permits,
     Queue,
     Verdict,
     WaitFor,
-    exclusive,
     ordered,
-    rule_for,
-    shared,
+    verdict,
     waiters_ahead,
 )
 from django_zklock.core.queue.release_request import release_request, requested, with_request
@@ -55,7 +52,7 @@ def queues(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Queue]:
 
 
 def told(queue: Queue, child: Child, limit: int) -> Verdict:
-    return rule_for(child.kind, limit)(queue, child.name)
+    return verdict(queue, child.name, child.kind, limit)
 
 
 def conflict(first: Child, other: Child) -> bool:
@@ -66,18 +63,18 @@ def conflict(first: Child, other: Child) -> bool:
 def test_each_other_plain_contender_waits_for_the_one_just_ahead(queue: Queue) -> None:
     """So a release wakes one contender, not all of them."""
     for ahead, child in itertools.pairwise(queue):
-        assert exclusive(queue, child.name) == WaitFor((ahead.name,), is_last=ahead is queue[0])
+        assert told(queue, child, 1) == WaitFor((ahead.name,), is_last=ahead is queue[0])
 
 
 @given(queues(PLAIN), LIMITS)
 def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
     leases = queue_of([Kind.PERMIT] * len(queue))
     for index, child in enumerate(leases):
-        verdict = Permits(1)(leases, child.name)
-        if isinstance(verdict, WaitFor):
-            assert verdict == WaitFor((leases[index - 1].name,), is_last=index == 1, depends_on_limit=True)
+        said = told(leases, child, 1)
+        if isinstance(said, WaitFor):
+            assert said == WaitFor((leases[index - 1].name,), is_last=index == 1, depends_on_limit=True)
         else:
-            assert (verdict, index) == (Granted(), 0)
+            assert (said, index) == (Granted(), 0)
 
 
 @given(queues(KINDS), LIMITS)
@@ -133,9 +130,9 @@ def test_a_contender_outside_the_queue_has_no_grant(queue: Queue, limit: int, da
 def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
     """A later contender blocks no earlier one (kazoo issue 649)."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
-    assert shared(queue, queue[1].name) == WaitFor((queue[0].name,), is_last=True)
-    assert shared(queue, queue[4].name) == WaitFor((queue[2].name,), is_last=False)
-    assert shared(queue.without([queue[0].name]), queue[1].name) == Granted()
+    assert told(queue, queue[1], 1) == WaitFor((queue[0].name,), is_last=True)
+    assert told(queue, queue[4], 1) == WaitFor((queue[2].name,), is_last=False)
+    assert told(queue.without([queue[0].name]), queue[1], 1) == Granted()
 
 
 def test_a_downgraded_writer_lets_readers_in() -> None:
@@ -164,7 +161,7 @@ def test_holders_are_within_the_limit_that_the_last_of_them_read(events: list[tu
             saw.pop(children.pop(value % len(children)).name, None)
         elif children:
             child = children[value * what % len(children)]
-            if Permits(1)(Queue(tuple(children), limit), child.name) == Granted():
+            if told(Queue(tuple(children), limit), child, 1) == Granted():
                 saw.setdefault(child.name, limit)
         holders = [child.name for child in children if child.name in saw]
         assert not holders or len(holders) <= saw[holders[-1]]
@@ -275,8 +272,8 @@ def test_the_shown_holders_and_waits_are_those_of_the_rule(came: list[tuple[Kind
     limits = {} if limit else own  # a limit that was set is the one of all
     assert holders.holder_indexes(children, limits) == tuple(granted)
     assert holders.end_of_holders(children, limits) == max((index + 1 for index in granted), default=0)
-    for index, verdict in enumerate(verdicts):
-        awaited = verdict.children[-1] if isinstance(verdict, WaitFor) else ""
+    for index, said in enumerate(verdicts):
+        awaited = said.children[-1] if isinstance(said, WaitFor) else ""
         assert holders.waits_for(children, index, granted) == awaited
 
 
@@ -368,8 +365,8 @@ def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds: str, da
         return
     stays = {child.name for child in (*blocked.waiters, data.draw(st.sampled_from(blocked.holders)))}
     remaining = queue.without(data.draw(st.sets(st.sampled_from(names))) - stays)
-    rule = rule_for(blocked.waiters[0].kind, data.draw(st.integers(1, 3)))
-    assert not isinstance(rule(remaining, blocked.waiters[0].name), Granted)
+    limit = data.draw(st.integers(1, 3))
+    assert not isinstance(told(remaining, blocked.waiters[0], limit), Granted)
 
 
 def test_a_wait_in_a_payload_is_read_as_it_was_written() -> None:
