@@ -18,6 +18,7 @@ from django_zklock import conf
 from django_zklock.checks import (
     check_access,
     check_decorators,
+    check_registrations,
     check_root,
     check_semaphores,
     check_session_timeout,
@@ -59,6 +60,7 @@ class ZkLockConfig(AppConfig):
             check_semaphores,
             check_views,
             check_decorators,
+            check_registrations,
             check_tls_files,
         )
         for check in always:

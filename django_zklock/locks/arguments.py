@@ -13,24 +13,33 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from opcode import opname
 from types import FrameType
-from typing import Any, NoReturn, SupportsFloat
+from typing import Any, NoReturn, ParamSpec, SupportsFloat, TypeVar
 
 from asgiref.sync import AsyncToSync
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock.conf.arguments import LockArguments, LockedOptions
+from django_zklock.conf.arguments import UNSET, LockArguments, LockedOptions, Unset
 from django_zklock.core.execution.owner import loop_is_running, running_loop
 from django_zklock.exceptions import ZkLockError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]) -> float | None:
-    """Return the seconds to wait (None: no limit), from arguments of `threading.Lock.acquire`. Raises its errors."""
+
+def threading_timeout(blocking: bool, timeout: float | Unset, more: Mapping[str, object]) -> float | Unset | None:
+    """
+    Return the seconds to wait (None: no limit), from arguments of `threading.Lock.acquire`. Raises its errors.
+
+    `UNSET` means that the option of the lock decides.
+    """
     if more:
         raise TypeError(f"acquire() has no argument {next(iter(more))!r}: the seconds to wait are given as timeout.")
     if not blocking:
-        if timeout != -1:
+        if timeout not in (UNSET, -1):
             raise ValueError("can't specify a timeout for a non-blocking call")
         return 0.0
+    if timeout is UNSET:
+        return UNSET
     if type(timeout) not in (int, float) and not isinstance(timeout, SupportsFloat):  # the second check is slow
         raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
     if timeout == -1:
@@ -165,6 +174,17 @@ def check_no_running_loop(method: str, instead: str) -> None:
     raise SynchronousOnlyOperation(
         f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
     )
+
+
+def blocking(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that waits: in a coroutine it raises, and says how to call it there."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_no_running_loop(function.__name__, f"await sync_to_async({function.__name__})(...)")
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class _ThreadLocal(threading.local):

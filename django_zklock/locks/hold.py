@@ -70,12 +70,12 @@ class HoldBase(Releasable):
         """
         Wait until a lock is lost, at most `timeout` seconds (None: for ever); return whether one is.
 
-        Returns False as soon as one is released.
+        Returns False as soon as one is released. With a timeout of 0, it is the same as `lost`, also in a coroutine.
         """
         grants = [hold._held.grant for hold in self._holds]
         if any(grant.inherited for grant in grants):
             return True  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(), grants, timeout)
+        wait_for("wait_lost", HoldEvent(), grants, timeout)
         return any(hold.lost for hold in self._holds)
 
     @abort.shielded
@@ -309,11 +309,12 @@ class Hold(HoldBase):
         """
         Wait for a release request, at most `timeout` seconds (None: without limit); return it.
 
-        Returns None when the time is over, or when the lock is released or lost without a request.
+        Returns None when the time is over, or when the lock is released or lost without a request. With a timeout of 0,
+        it is the same as `release_requested`, also in a coroutine.
         """
         if self._held.grant.inherited:
             return None  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(release_requested=True), [self._held.grant], timeout)
+        wait_for("wait_release_requested", HoldEvent(release_requested=True), [self._held.grant], timeout)
         return self.release_requested
 
     def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -424,8 +425,11 @@ def current_hold(key: str | None = None) -> Hold:
     raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
 
 
-def wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
-    """Wait until the event happens to one of the grants, at most `timeout` seconds (None: without limit)."""
+def wait_for(method: str, event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
+    """Wait for `method` until the event happens to one of the grants, at most `timeout` seconds (None: no limit)."""
+    if timeout is not None and timeout <= 0:
+        return
+    check_no_running_loop(method, f"await asyncio.to_thread(hold.{method}, ...)")
     try:
         for grant in grants:
             grant.session.post(grant.attach, event)

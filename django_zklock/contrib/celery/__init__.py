@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.core.protocol import releases
 from django_zklock.decorators.context import TaskLibrary, register_library
-from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.locks.arguments import blocking
 
 if TYPE_CHECKING:
     from celery import Task
@@ -33,6 +33,7 @@ def connect() -> None:
         import_module(f"{__name__}.{name}")
 
 
+@blocking
 def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> OperatorHold | None:
     """
     Return the reservation of the task that is queued or runs with the key of this call. Send nothing.
@@ -46,7 +47,6 @@ def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> OperatorHold |
         UnreadableQueue: another program has written to the reservations of this key.
 
     """
-    check_no_running_loop("queued", "await sync_to_async(queued)(...)")
     lifecycle = import_module(f"{__name__}.unique.lifecycle")
     hold: OperatorHold | None = lifecycle.reservation_of(task, args, kwargs)
     return hold

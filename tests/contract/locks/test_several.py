@@ -287,7 +287,8 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
         stock, till = (single.spec for single in lock.locks)
         assert (stock.policy.grace, till.policy.abort_on) == (1, "never")
         assert (stock.warn_after, till.warn_after) == (3, 3)
-        assert lock.specs[0].timeout == 7
+        assert lock.specs[0].timeout == 0
+        assert zk_locks("till").specs[0].timeout == 7
         assert zk_locks("till", timeout=None).specs[0].timeout is None
         own = zk_locks(zk_lock("stock", fields={"sku": 5}), "till", abort_on="lost")
         assert [lock.spec.policy.abort_on for lock in own.locks] == ["suspended", "lost"]
@@ -295,6 +296,33 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
             assert hold["stock"] is hold["stock/5"]
     with zoo.configured():
         assert zk_locks("a").specs[0].timeout == 5
+
+
+def test_several_locks_wait_as_long_as_the_shortest_timeout_that_one_of_them_has(zoo: Zoo) -> None:
+    never_ending = zk_lock("a", timeout=None)
+    assert zk_locks(never_ending, "b").specs[0].timeout is None
+    assert zk_locks(never_ending, zk_lock("b", timeout=7)).specs[0].timeout == 7
+    assert zk_locks(never_ending, zk_lock("b", timeout=7), timeout=9).specs[0].timeout == 9
+    with zoo.hold_elsewhere("b"):
+        assert_refused(zk_locks("a", zk_lock("b", timeout=0)), LockBusy, "'b'")
+        assert zk_locks("a", zk_lock("b", timeout=0)).acquire() is None
+
+
+def test_one_key_with_two_sets_of_options_is_refused(zoo: Zoo) -> None:
+    for options in ({"max_hold": 1}, {"abort_on": "never"}, {"what": "the other work"}):
+        twice = zk_locks("a", zk_lock("a", **options))
+        assert_refused(twice, ValueError, "'a' is requested twice, with another .*. Pass it once")
+
+
+def test_a_lock_of_several_cannot_be_skipped_or_cancelled_alone(zoo: Zoo) -> None:
+    for options in ({"on_conflict": "skip"}, {"cancel": threading.Event()}):
+        with pytest.raises(TypeError, match="but several locks are waited for together"):
+            zk_locks("a", zk_lock("b", **options))
+
+
+def test_the_release_of_all_locks_is_decided_together(zoo: Zoo) -> None:
+    locks = zk_locks(zk_lock("a"), zk_lock("b", release_on="exit"), "c", release_on="commit")
+    assert {spec.release_on for spec in locks.specs} == {"commit"}
 
 
 def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
