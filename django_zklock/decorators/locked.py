@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import AsyncToSync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 
@@ -162,7 +162,8 @@ class LockedFunction:
 
     def __init__(self, name: Names | Unset, options: LockOptions, function: Callable[..., Any]) -> None:
         self.function = function
-        self.name = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+        named = function.awaitable if isinstance(function, AsyncToSync) else function
+        self.name = f"{named.__module__}.{getattr(named, '__qualname__', named)}"
         self.options = options  # those given to the decorator
         self._of_tasks = [option for option in ("max_conflicts", "on_lost", "unique") if option in options]
         """The options that only tasks have, until it is known that a task calls this function."""

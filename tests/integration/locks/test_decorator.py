@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import rest_framework.response
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib.contenttypes.models import ContentType
 from django.core.paginator import Page, Paginator
@@ -319,6 +320,24 @@ async def test_a_task_that_is_not_done_is_refused(zoo: Zoo) -> None:
         await start(60)
     assert tasks[0].cancel()
     assert (await start(0)).done()
+
+
+def test_a_callable_without_a_key_is_told_with_the_function(zoo: Zoo) -> None:
+    @zk_locked(lambda skus: [f"stock/{sku}" for sku in skus])
+    def restock(skus: list[str]) -> None: ...
+
+    with pytest.raises(InvalidLockName, match=r"restock got no lock: the callable in its @zk_locked returned no key"):
+        restock([])
+
+
+def test_a_coroutine_function_that_was_made_sync_is_locked(zoo: Zoo) -> None:
+    @zk_locked("order/{pk}")
+    @async_to_sync
+    async def pay(pk: int) -> list[str]:
+        return zoo.contenders()
+
+    assert pay(7)[0].startswith(f"{zoo.base}/order/7/")
+    assert repr(pay.zk_locked).endswith("pay")  # type: ignore[attr-defined]
 
 
 def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:

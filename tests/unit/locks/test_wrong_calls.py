@@ -42,6 +42,16 @@ from django_zklock.exceptions import InvalidLockName, ZkLockError
 from django_zklock.locks.arguments import check_bound
 
 zk: Any = django_zklock  # with what mypy would refuse
+OF_OTHER_PACKAGES = {
+    "shared": 'use kind="read"',
+    "xact": "use atomic=True",
+    "side_effect": 'use on_conflict="skip"',
+    "skip_locked": 'use on_conflict="skip"',
+    "nowait": "use timeout=0",
+    "retry_delay": "woken by ZooKeeper",
+    "thread_local": "any thread may release",
+    "using": "is not in a database",
+}
 OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
 
 
@@ -73,6 +83,7 @@ OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
         (lambda: zk.zk_lock("k/{unique}", unique="a"), r'passed as fields=\{"unique": \.\.\.\}'),
         (lambda: zk.zk_lock("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
         (lambda: zk.zk_locked("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
+        *((partial(zk.zk_lock, "k", **{name: 1}), hint) for name, hint in OF_OTHER_PACKAGES.items()),
         (lambda: zk.zk_locked("k", what="w"), r"'what': it is an option of zk_lock\(\)"),
         (lambda: zk.zk_locked("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
         (lambda: zk.zk_locked("k", blocking=False), "use timeout=0"),
