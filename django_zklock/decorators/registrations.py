@@ -34,7 +34,7 @@ def remember(locked: LockedFunction) -> None:
 
 def unlocked_callers() -> dict[str, str]:
     """Return the names of the functions that something else calls without their lock, and what that is."""
-    found: dict[str, str] = {}
+    callers: dict[str, str] = {}
     for reference in [weakref.ref(locked) for locked in _locked]:  # a list of the locks themselves would be a holder
         locked = reference()
         if locked is None:
@@ -44,8 +44,8 @@ def unlocked_callers() -> dict[str, str]:
             if not holder and sys.getrefcount(wrapper.__wrapped__) > _OWN_REFERENCES:
                 holder = _holder_of(wrapper.__wrapped__, wrapper)
             if holder and not _is_called_by_name(wrapper.__wrapped__):
-                found[locked.name] = holder
-    return found
+                callers[locked.name] = holder
+    return callers
 
 
 def _wrappers(locked: LockedFunction) -> Iterator[Any]:
@@ -63,7 +63,7 @@ def _is_called_by_name(function: Any) -> bool:
 
 def _holder_of(function: Any, wrapper: Any) -> str:
     """
-    Describe what has a function, beside its wrapper, the lock of that, and running code; empty if nothing has.
+    Describe what else has a function than its wrapper, its locks and running code; empty if nothing has.
 
     An attribute of the function may have it, too. That only counts if something else has that attribute, as a router
     has an operation.
@@ -100,13 +100,13 @@ def _name_of(holder: object) -> str:
 
 def _attributes_of(function: Any) -> set[int]:
     """Return the ids of the objects that the function leads to: its attributes, its closure, and what these have."""
-    found: set[int] = set()
+    ids: set[int] = set()
     layer: list[Any] = [function]
     for _ in range(_DEPTH):
         inner: list[Any] = []
         for item in layer:
             parts = [vars(item), item.__closure__] if isinstance(item, FunctionType) else gc.get_referents(item)
             inner += [part for part in parts if not isinstance(part, (ModuleType, type))]
-        found.update(map(id, inner))
+        ids.update(map(id, inner))
         layer = inner
-    return found
+    return ids

@@ -195,10 +195,10 @@ def zk_locks(
 Locks: TypeAlias = "Lock | MultiLock"
 
 TOGETHER: Final = frozenset({"timeout", "atomic", "release_on"})
-"""The options that several locks have together, beside `on_conflict` and `cancel`. The others are of each lock."""
+"""The options that several locks have together, as `on_conflict` and `cancel`. Each lock has its own of the others."""
 
 _MAY_DIFFER: Final = {"kind", "limit", "template", "timeout", "has_timeout", "atomic"}
-"""What two locks with one key need not have in common."""
+"""Two locks with one key may differ in these fields."""
 
 
 def shortest(waits: Iterable[float | None]) -> float | None:

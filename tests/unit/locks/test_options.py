@@ -140,7 +140,7 @@ EXCEPT = {
     "an entry of a leader": OF_FUNCTIONS | {"reentrant"},  # the value differs from the default, but a leader has it
     "one key twice": {"kind", "limit"},  # the stronger one wins
 }
-"""What the reference says: the settings do not change what a block does."""
+"""The reference says that the settings do not change what a block does."""
 
 
 def sides(**options: Any) -> Iterator[Callable[[], Lock]]:

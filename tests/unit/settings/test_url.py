@@ -148,5 +148,5 @@ def test_a_path_with_a_word_that_is_no_variable_is_read(path: str) -> None:
 
 
 def test_a_password_with_signs_of_variables_is_read() -> None:
-    for password in ("$ecret", "a${b", "100%", "<3"):
+    for password in ("$hidden", "a${b", "100%", "<3"):
         assert parse(f"zk://user:{quote(password)}@h").credential == f"user:{password}"
