@@ -293,9 +293,8 @@ def _auth(value: object) -> tuple[tuple[str, str], ...]:
     pairs = [("digest", value)] if value and isinstance(value, str) else value
     if not isinstance(pairs, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in pairs):
         raise InvalidValue("is not a list of pairs")
-    for parts in (secret.partition(":") for scheme, secret in pairs if scheme == "digest"):
-        if not all(parts) or any(map(zk_url.is_variable, parts)):
-            raise InvalidValue("has a digest credential that is not user:password, or a variable")
+    if any(scheme == "digest" and not zk_url.is_credential(*secret.partition(":")) for scheme, secret in pairs):
+        raise InvalidValue("has a digest credential that is not user:password")
     return tuple((scheme, Secret(secret)) for scheme, secret in pairs)
 
 

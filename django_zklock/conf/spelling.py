@@ -33,14 +33,19 @@ def check_spelling(config: Config, name: str) -> None:
     is_formatted = "/" in name and "{" not in name  # perhaps by an f-string: there may be millions of them
     if not config.strict and (is_formatted or not config.locks):
         return
-    meant = fault = ""
     if not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example)):
-        meant = _meant(config, name)
-        fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
-    if fault and config.strict:
-        raise InvalidLockName(f'{fault}, and ZKLOCK["STRICT"] is True. {meant}'.rstrip())
+        _report(config, name)
     if not is_formatted:
-        config.checked_names.add(name)  # before the warning, which may be an error
+        config.checked_names.add(name)
+
+
+def _report(config: Config, name: str) -> None:
+    """Refuse a name that is no entry with `STRICT`, else warn if it looks like one."""
+    meant = _meant(config, name)
+    fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+    if config.strict:
+        raise InvalidLockName(f'{fault}, and ZKLOCK["STRICT"] is True. {meant}'.rstrip())
+    config.checked_names.add(name)  # before the warning, which may be an error
     if meant:
         text = f"{fault}, so it is a separate lock. {meant} If not, add it to LOCKS."
         warnings.warn(text, stacklevel=frames_of_package())

@@ -84,9 +84,9 @@ def check_expanded(path: str) -> None:
         raise InvalidValue(f"has {missing[0]!r} in its path", hint="Has a variable no value?")
 
 
-def is_variable(text: str) -> bool:
-    """Return whether a text is nothing but a variable that nobody has expanded, such as ${PASSWORD}."""
-    return _VARIABLE.fullmatch(text) is not None
+def is_credential(*parts: str) -> bool:
+    """Return whether none of the parts is empty, or a variable that nobody has expanded, such as ${PASSWORD}."""
+    return all(parts) and not any(map(_VARIABLE.fullmatch, parts))
 
 
 def znode_path(path: str) -> str:
@@ -142,7 +142,7 @@ def _host(item: str, number: int) -> tuple[str, int]:
 
 def _credential(user_info: str) -> str:
     user, colon, password = (_decoded(part) for part in user_info.partition(":"))
-    if not (user and colon and password) or is_variable(user) or is_variable(password):
+    if not is_credential(user, colon, password):
         raise InvalidValue("has no user:password before its @", hint="Both are needed (variables?), or neither.")
     if ":" in user:
         raise InvalidValue("has a colon within the user's name", hint="The digest scheme does not allow that.")

@@ -69,10 +69,7 @@ def _holder_of(function: Any, wrapper: Any) -> str:
     has an operation.
     """
     attributes = _attributes_of(function)
-    known = {id(item) for item in (function, vars(wrapper), *(wrapper.__closure__ or ()))}
-    for locked in _locked:
-        if locked.function is function:
-            known |= {id(locked), id(vars(locked)), id(vars(locked.wrapper))}
+    known = _locks_of(function) | {id(item) for item in (function, vars(wrapper), *(wrapper.__closure__ or ()))}
     held: list[Any] = [function]
     for _ in range(_DEPTH):
         above: list[Any] = []
@@ -87,6 +84,12 @@ def _holder_of(function: Any, wrapper: Any) -> str:
             above.append(holder)
         held = above
     return ""
+
+
+def _locks_of(function: object) -> set[int]:
+    """Return the ids of the objects that have a function as its locks and their wrappers."""
+    locks = [locked for locked in _locked if locked.function is function]
+    return {id(item) for locked in locks for item in (locked, vars(locked), vars(locked.wrapper))}
 
 
 def _is_namespace(holder: object) -> bool:

@@ -16,7 +16,7 @@ from django_zklock.conf.arguments import Seconds
 from django_zklock.conf.table import seconds
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
-from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
@@ -408,21 +408,32 @@ def current_hold(key: str | None = None) -> Hold:
     """
     if key is not None:
         check_type(key)
-    owner = current_owner()
+    held = _held_by(current_owner(), key) or _inherited(key)
+    if held is None:
+        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+    return hold_of(held)
+
+
+def _held_by(owner: Owner, key: str | None) -> HeldLock | None:
+    """Return what the owner holds: of the innermost block, or of this key."""
     for guard in reversed(held_locks.guards(owner)):
-        held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
-        if held is not None:
-            return hold_of(held)
+        if key in (None, guard.grant.key):
+            held = held_locks.find(owner, guard.grant.key)
+            if held is not None:
+                return held
     held = None if key is None else held_locks.find(owner, key)
-    if held is not None and held.uses:
-        return hold_of(held)
+    return held if held is not None and held.uses else None
+
+
+def _inherited(key: str | None) -> HeldLock | None:
+    """Return what a block holds for which the caller works, as a child task does."""
     inherited = enclosing_holds.get()
     while inherited is not None:
         reference, inherited = inherited
         held = reference()
         if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
-            return hold_of(held)
-    raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+            return held
+    return None
 
 
 def wait_for(method: str, event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:

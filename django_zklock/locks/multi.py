@@ -121,8 +121,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         **given: Unpack[NamedLock],
     ) -> None:
         options: Any = given
-        written = " ".join(name for name in names if isinstance(name, str))
-        check_arguments("zk_locks", written, (), options, LockArguments)
+        check_arguments("zk_locks", " ".join(map(str, names)), (), options, LockArguments)
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
         _check_reach(names, options.keys(), on_conflict)
@@ -133,7 +132,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         self._named = tuple(lock for lock in self._given if lock not in names)
         self.fields = options.get("fields") or {}
         """Values that were given for fields. One of the names must have each field. For this package only."""
-        for lock in self._named if self.fields else ():
+        for lock in self._named:
             lock.fields = {}
         super().__init__()
         if cancel is not None:
