@@ -70,19 +70,21 @@ def _holder_of(function: Any, wrapper: Any) -> str:
     """
     attributes = _attributes_of(function)
     known = _locks_of(function) | {id(item) for item in (function, vars(wrapper), *(wrapper.__closure__ or ()))}
-    held: list[Any] = [function]
+    held: tuple[Any, ...] = (function,)  # no list: Python would copy it to a tuple, which is a holder, too
     for _ in range(_DEPTH):
         above: list[Any] = []
         for holder in gc.get_referrers(*held):
             if id(holder) in known or isinstance(holder, FrameType) or holder is held:
                 continue
             if _is_namespace(holder):
-                return ""  # other code may call the function by its name, on purpose
-            if id(holder) not in attributes:
+                if held[0] is function:
+                    return ""  # other code may call it by its name, on purpose
+            elif id(holder) not in attributes:
                 return _name_of(holder if held[0] is function else held[0])
-            known.add(id(holder))
-            above.append(holder)
-        held = above
+            else:
+                known.add(id(holder))
+                above.append(holder)
+        held = tuple(above)
     return ""
 
 
