@@ -70,8 +70,9 @@ def _meant(config: Config, name: str) -> str:
 
 def _differ_in_a_letter(name: str, path: str) -> bool:
     """Return whether two templates have the same words but for one, which looks misspelt, or other separators."""
-    words, others = (_SEPARATOR.split(_FIELD.sub("{}", text).lower()) for text in (name, path))
-    if len(words) != len(others):
+    texts = [_FIELD.sub("{}", text) for text in (name, path)]
+    words, others = (_SEPARATOR.split(text.lower()) for text in texts)
+    if texts[0] == texts[1] or len(words) != len(others):
         return False
     different = [pair for pair in zip(words, others, strict=True) if pair[0] != pair[1]]
     return len(different) <= 1 and all(
