@@ -65,25 +65,32 @@ def over_defaults(options: LockOptions, defaults: LockOptions) -> LockOptions:
     return {**{name: value for name, value in defaults.items() if name not in ignored}, **options}
 
 
+_EXCLUSIVE: Final = (
+    ("limit", "kind", ("read", "write"), ", but a semaphore has no sides"),
+    ("min_hold", "compat", None, ", but other clients do not know the minimum hold"),
+    ("limit", "compat", None, ", but semaphores cannot share a queue with other clients"),
+    ("linger", "limit", None, ", but only exclusive locks linger"),
+    ("linger", "kind", ("read",), ", but only exclusive locks linger"),
+    ("linger", "min_hold", None, ", which keeps the lock from the next owners in this process, too"),
+)
+"""Two options that exclude each other, the values of the second one (None: any), and why."""
+
+
 def contradiction(options: LockOptions) -> str:
     """Return which options exclude each other, as a part of a sentence; empty if none do."""
-    kind, limit, compat, linger = (options.get(name) for name in ("kind", "limit", "compat", "linger"))
+    for first, second, values, why in _EXCLUSIVE:
+        value = options.get(second)
+        if options.get(first) and value and (values is None or value in values):
+            return f"{_written(first, options)} and {_written(second, options)}{why}"
     max_hold, min_hold = options.get("max_hold"), options.get("min_hold")
-    if limit and kind in ("read", "write"):
-        return f'limit={limit} and kind="{kind}", but a semaphore has no sides'
-    if compat and min_hold:
-        return f'min_hold and compat="{compat}", but other clients do not know the minimum hold'
-    if compat and limit:
-        return f'limit={limit} and compat="{compat}", but semaphores cannot share a queue with other clients'
     if max_hold and min_hold and max_hold < min_hold:
-        return f"max_hold={max_hold:g}, which is less than min_hold={min_hold:g}"
-    if linger and limit:
-        return f"linger={linger:g} and limit={limit}, but only exclusive locks linger"
-    if linger and kind == "read":
-        return f'linger={linger:g} and kind="read", but only exclusive locks linger'
-    if linger and min_hold:
-        return f"linger={linger:g} and min_hold, which keeps the lock from the next owners in this process, too"
+        return f"{_written('max_hold', options)}, which is less than {_written('min_hold', options)}"
     return ""
+
+
+def _written(name: str, options: LockOptions) -> str:
+    value = options[name]
+    return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value:g}"
 
 
 def read_options(

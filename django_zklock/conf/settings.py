@@ -81,13 +81,14 @@ class Config(SessionOptions):
         entry = self.locks.get(name)
         return over_defaults(given if entry is None else {**entry, **given}, self.defaults)
 
+    def entry_of_key(self, key: str) -> str:
+        """Return the name of the first entry whose path can render to this key; empty if there is none."""
+        return next((name for name, entry in self.locks.items() if Template.parse(entry["path"]).may_render(key)), "")
+
     def options_of_key(self, key: str) -> LockOptions:
         """Return the options of the first entry whose path can render to this key; else the defaults."""
-        for name in self.locks:
-            options = self.options_for(name)
-            if Template.parse(options["path"]).may_render(key):
-                return options
-        return self.defaults
+        entry = self.entry_of_key(key)
+        return self.options_for(entry) if entry else self.defaults
 
 
 def problems(raw: object) -> list[Problem]:
@@ -292,11 +293,17 @@ def _url(value: object) -> zk_url.Address:
     return zk_url.parse(_text(value))
 
 
+def _root(value: object) -> str:
+    path = _text(value)
+    zk_url.check_expanded(path)
+    return zk_url.znode_path(path)
+
+
 def _auth(value: object) -> tuple[tuple[str, str], ...]:
     pairs = [("digest", value)] if value and isinstance(value, str) else value
     if not isinstance(pairs, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in pairs):
         raise InvalidValue("is not a list of pairs")
-    if any(scheme == "digest" and not all(secret.partition(":")) for scheme, secret in pairs):
+    if any(scheme == "digest" and not zk_url.is_credential(*secret.partition(":")) for scheme, secret in pairs):
         raise InvalidValue("has a digest credential that is not user:password")
     return tuple((scheme, Secret(secret)) for scheme, secret in pairs)
 
@@ -363,7 +370,7 @@ def _has_plain_fields(text: str) -> bool:
 
 _KEYS: Final = {
     "URL": Row("E003", _url, zk_url.EXAMPLE),
-    "ROOT": Row("E004", lambda value: zk_url.znode_path(_text(value)), f"For example {DEFAULT_ROOT}."),
+    "ROOT": Row("E004", _root, f"For example {DEFAULT_ROOT}."),
     "SESSION_TIMEOUT": Row("E005", positive_seconds, SECONDS_ADVICE),
     **dict.fromkeys(("CONNECT_TIMEOUT", "DEADLOCK_TIMEOUT"), Row("E005", positive_seconds, SECONDS_ADVICE)),
     "AUTH": Row("E006", _auth, 'Give "user:password", or [("digest", "user:password"), ...].'),

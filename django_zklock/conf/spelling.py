@@ -1,4 +1,4 @@
-"""Warn of misspelt names of entries in `ZKLOCK["LOCKS"]`, and of "None" in a name; with `STRICT`, refuse bare names."""
+"""Warn of names of locks that look misspelt, and of "None" in a name; with `STRICT`, refuse what is no entry."""
 
 from __future__ import annotations
 
@@ -6,42 +6,78 @@ import difflib
 import re
 import sys
 import warnings
+from typing import Final
 
 from django_zklock.conf import Config
 from django_zklock.exceptions import InvalidLockName
+from django_zklock.names.template import Template
 
-SIMILAR = 0.8  # ratio of `difflib`, at most 1.0, from which a name counts as misspelt
-_DIGITS = re.compile(r"\d+")
+SIMILAR: Final = 0.8  # ratio of `difflib`, at most 1.0, from which a word counts as misspelt
+_OWN: Final = "celery-beat/"  # the lock of our scheduler for Celery needs no entry
+_DIGITS: Final = re.compile(r"\d+")
+_FIELD: Final = re.compile(r"\{[^{}]*\}")
+_SEPARATOR: Final = re.compile(r"[/:._-]")
 
 
 def check_spelling(config: Config, name: str) -> None:
     """
-    Check the name of a lock, once for each bare name.
+    Check the name of a lock, once for each bare name and each template with a field.
 
-    A name is bare if it has neither a slash nor a field. A bare name that is no entry of `LOCKS` is a lock of its own,
-    so a misspelt name of an entry protects nothing. Raises `InvalidLockName` with `STRICT`.
+    A name is bare if it has neither a slash nor a field. A misspelt name of an entry of `LOCKS`, or a misspelt path of
+    one, is a lock of its own that protects nothing. Raises `InvalidLockName` with `STRICT`.
     """
-    # An empty string in `checked_names` says that a "None" was warned of.
-    has_none = "None" in name and "" not in config.checked_names and "None" in name.split("/")
-    is_bare = "/" not in name and "{" not in name and bool(config.locks or config.strict)
-    if not (is_bare or has_none) or name in config.locks or name in config.checked_names:
+    if name in config.locks or name in config.checked_names:
         return
-    warning = ""
-    if has_none:
-        warning = f"{name!r} has the part 'None', the text of no value. Use a field such as {{pk}}: it refuses None."
-    if is_bare:
-        close = difflib.get_close_matches(name, config.locks, n=1, cutoff=SIMILAR)
-        meant = f"Did you mean {close[0]!r}?" if close else ""
-        if config.strict:
-            raise InvalidLockName(
-                f'{name!r} is not an entry of ZKLOCK["LOCKS"], and ZKLOCK["STRICT"] is True. {meant}'.rstrip()
-            )
-        if meant and _DIGITS.sub("", name) != _DIGITS.sub("", close[0]):  # report1 and report2 differ on purpose
-            fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], so it is a separate lock.'
-            warning = f"{fault} {meant} If not, add it to LOCKS."
-    config.checked_names.add(name if is_bare else "")  # before the warning, which may be an error
-    if warning:
-        warnings.warn(warning, stacklevel=frames_of_package())
+    if "None" in name:
+        _warn_of_none(config, name)
+    is_formatted = "/" in name and "{" not in name  # perhaps by an f-string: there may be millions of them
+    if not config.strict and (is_formatted or not config.locks):
+        return
+    if not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example)):
+        _report(config, name)
+    if not is_formatted:
+        config.checked_names.add(name)
+
+
+def _report(config: Config, name: str) -> None:
+    """Refuse a name that is no entry with `STRICT`, else warn if it looks like one."""
+    meant = _meant(config, name)
+    fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+    if config.strict:
+        raise InvalidLockName(f'{fault}, and ZKLOCK["STRICT"] is True. {meant}'.rstrip())
+    config.checked_names.add(name)  # before the warning, which may be an error
+    if meant:
+        text = f"{fault}, so it is a separate lock. {meant} If not, add it to LOCKS."
+        warnings.warn(text, stacklevel=frames_of_package())
+
+
+def _warn_of_none(config: Config, name: str) -> None:
+    """Warn once of a "None" in a name, which is then a part of it in `checked_names`: names with one may be many."""
+    if "None" in name.split("/") and "" not in config.checked_names:
+        config.checked_names.add("")
+        text = f"{name!r} has the part 'None', the text of no value. Use a field such as {{pk}}: it refuses None."
+        warnings.warn(text, stacklevel=frames_of_package())
+
+
+def _meant(config: Config, name: str) -> str:
+    """Return a question about the entry, or the path of one, that this name looks like; empty without any."""
+    close = difflib.get_close_matches(name, config.locks, n=1, cutoff=SIMILAR)
+    if "{" in name:
+        close = [entry["path"] for entry in config.locks.values() if _differ_in_a_letter(name, entry["path"])]
+    is_similar = close and _DIGITS.sub("", name) != _DIGITS.sub("", close[0])  # report1 and report2 differ on purpose
+    return f"Did you mean {close[0]!r}?" if is_similar else ""
+
+
+def _differ_in_a_letter(name: str, path: str) -> bool:
+    """Return whether two templates have the same words but for one, which looks misspelt, or other separators."""
+    texts = [_FIELD.sub("{}", text) for text in (name, path)]
+    words, others = (_SEPARATOR.split(text.lower()) for text in texts)
+    if texts[0] == texts[1] or len(words) != len(others):
+        return False
+    different = [pair for pair in zip(words, others, strict=True) if pair[0] != pair[1]]
+    return len(different) <= 1 and all(
+        difflib.SequenceMatcher(None, word, other).ratio() >= SIMILAR for word, other in different
+    )
 
 
 def frames_of_package() -> int:

@@ -20,6 +20,9 @@ EXAMPLE: Final = "For example zk://zk1:2181,zk2:2181,zk3:2181/myproject."
 
 _URL: Final = re.compile(r"(?P<scheme>[^:]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)\??(?P<query>.*)", re.DOTALL)
 _HOST: Final = re.compile(r"(?:\[(?P<ip>[^\]]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?")
+_PATH: Final = re.compile(r"(?:[\w.~!&+=:/-]|%[0-9A-Fa-f]{2})*")  # without the signs of all templates and shells
+_NO_VALUE: Final = re.compile(r"(?<![A-Za-z0-9])(?:None|null|undefined)(?![A-Za-z0-9])")
+_VARIABLE: Final = re.compile(r"\$\{.*\}|\$\(.*\)|\$[A-Z_][A-Z0-9_]*|\{\{.*\}\}|<.*>|%\w+%")
 # The characters that ZooKeeper refuses in a path (PathUtils.validatePath). It checks UTF-16 units, so it refuses all
 # characters above U+FFFF.
 _NOT_IN_PATHS: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
@@ -55,17 +58,35 @@ def parse(url: str) -> Address:
             hint="Percent-encode a / (%2F), ? (%3F) or @ (%40) that belongs to the user, the password or the path.",
         )
     user_info, at, hosts = match["authority"].rpartition("@")
-    if re.search("[,; ]", match["path"]):
-        # Most likely there is a chroot after each host. All after the first slash would be one long chroot.
-        hint = "Name the chroot once, after the last host. Percent-encode such a character (%2C) if it belongs to it."
-        raise InvalidValue("has a comma, semicolon or space in its path", hint=hint)
+    path = _decoded(match["path"])
+    check_expanded(match["path"])
     return Address(
         hosts=_hosts(hosts),
-        chroot=znode_path(_decoded(match["path"])),
+        chroot=znode_path(path),
         credential=_credential(user_info) if at else None,
         tls=SCHEMES[match["scheme"].lower()],
         query=tuple(_pairs(match["query"])),
     )
+
+
+def check_expanded(path: str) -> None:
+    """Raise `InvalidValue` if a path has a sign of a variable that nobody has expanded, or of a list."""
+    valid = _PATH.match(path)
+    if valid and valid.end() < len(path):
+        # With a comma, there is most likely a chroot after each host. All after the first slash would be one chroot.
+        raise InvalidValue(
+            f"has {path[valid.end()]!r} in its path",
+            hint="Is it a variable that nobody has expanded? Name the chroot once, after the last host. Percent-encode "
+            "such a character (%2C) if it belongs to the path.",
+        )
+    missing = _NO_VALUE.search(path)
+    if missing:
+        raise InvalidValue(f"has {missing[0]!r} in its path", hint="Has a variable no value?")
+
+
+def is_credential(*parts: str) -> bool:
+    """Return whether none of the parts is empty, or a variable that nobody has expanded, such as ${PASSWORD}."""
+    return all(parts) and not any(map(_VARIABLE.fullmatch, parts))
 
 
 def znode_path(path: str) -> str:
@@ -109,7 +130,7 @@ def _host(item: str, number: int) -> tuple[str, int]:
     with suppress(ValueError):
         ipaddress.IPv6Address(ip or "::1")
         (name or "").encode("idna")  # fails if a part is empty or too long
-        if 1 <= int(port or DEFAULT_PORT) <= 65535:
+        if not _NO_VALUE.search(name or "") and 1 <= int(port or DEFAULT_PORT) <= 65535:
             return ip or name, int(port or DEFAULT_PORT)
     # The message does not quote the host: without its @, `user:password` looks like a host and port.
     raise InvalidValue(
@@ -121,8 +142,8 @@ def _host(item: str, number: int) -> tuple[str, int]:
 
 def _credential(user_info: str) -> str:
     user, colon, password = (_decoded(part) for part in user_info.partition(":"))
-    if not (user and colon and password):
-        raise InvalidValue("has no user:password before its @", hint="Both are needed, or neither.")
+    if not is_credential(user, colon, password):
+        raise InvalidValue("has no user:password before its @", hint="Both are needed (variables?), or neither.")
     if ":" in user:
         raise InvalidValue("has a colon within the user's name", hint="The digest scheme does not allow that.")
     return f"{user}:{password}"

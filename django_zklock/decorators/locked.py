@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import AsyncToSync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 
@@ -32,6 +32,7 @@ from django_zklock.conf.arguments import (
     OnLost,
     ReleaseOn,
     Seconds,
+    TaskOptions,
     UniqueUntil,
     Unset,
 )
@@ -39,6 +40,7 @@ from django_zklock.conf.options import LockOptions, given_options, over_defaults
 from django_zklock.conf.spelling import frames_of_package
 from django_zklock.decorators import library
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
+from django_zklock.decorators.registrations import remember
 from django_zklock.decorators.validation import (
     check_function,
     check_name,
@@ -50,7 +52,7 @@ from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavail
 from django_zklock.http import requests
 from django_zklock.locks.arguments import check_arguments
 from django_zklock.locks.lock import Lock, resolve_options
-from django_zklock.locks.multi import Locks, MultiLock, joined
+from django_zklock.locks.multi import TOGETHER, Locks, MultiLock, joined, shortest
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
 if TYPE_CHECKING:
@@ -76,8 +78,8 @@ class SkippingDecorator(Protocol[Skipped]):
 
 
 _OPTIONS: Final = LockedOptions.__annotations__.keys()
-_OF_ALL_LOCKS: Final = frozenset({"timeout", "atomic", "release_on"})
-"""The options that several locks have together; the others are those of each lock."""
+_OF_CALLS: Final = ("on_conflict", *TaskOptions.__annotations__)
+"""The options that say what a call does without its lock."""
 
 
 @overload
@@ -160,7 +162,8 @@ class LockedFunction:
 
     def __init__(self, name: Names | Unset, options: LockOptions, function: Callable[..., Any]) -> None:
         self.function = function
-        self.name = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+        named = function.awaitable if isinstance(function, AsyncToSync) else function
+        self.name = f"{named.__module__}.{getattr(named, '__qualname__', named)}"
         self.options = options  # those given to the decorator
         self._of_tasks = [option for option in ("max_conflicts", "on_lost", "unique") if option in options]
         """The options that only tasks have, until it is known that a task calls this function."""
@@ -176,6 +179,7 @@ class LockedFunction:
         if not self.is_async and self._innermost:  # Django itself refuses ATOMIC_REQUESTS for an async view
             wrapper._non_atomic_requests = requests.NonAtomicRequests(requests.opted_out(function))
         self.wrapper: Callable[..., Any] = wrapper
+        remember(self)
 
     def __repr__(self) -> str:
         return self.name
@@ -227,10 +231,27 @@ class LockedFunction:
         if self._resolved is not None and self._resolved[0] is config:
             return self._resolved[1]
         if binding.several:
-            return over_defaults(self.options, config.defaults)
+            return over_defaults({**self._of_entries(binding.names, config), **self.options}, config.defaults)
         options = resolve_options(config, binding.names[0], self.options)
         if binding.names == self.binder.templates:  # so each call has the same options
             self._resolved = config, options
+        return options
+
+    def _of_entries(self, names: Sequence[str], config: conf.Config) -> LockOptions:
+        """Return the options that the entries of several locks have for the call as a whole."""
+        options: dict[str, Any] = {}
+        waits = [lock["timeout"] for lock in map(config.options_for, names) if "timeout" in lock]
+        if waits:
+            options["timeout"] = shortest(waits)
+        entries = [config.locks[name] for name in names if name in config.locks]
+        for option in _OF_CALLS:
+            values = [entry[option] for entry in entries if option in entry]
+            if values and option not in self.options and values != values[:1] * len(values):
+                raise ImproperlyConfigured(
+                    f"{self.name} has several locks, whose entries differ in {option}. Give {option} to its @zk_locked."
+                )
+            if values:
+                options[option] = values[0]
         return options
 
     def _check_options_of_tasks(self) -> None:
@@ -282,10 +303,8 @@ class LockedFunction:
     def check_policy(
         self, names: Sequence[str], config: conf.Config, context: FunctionContext | type[FunctionContext]
     ) -> None:
-        """Raise `ImproperlyConfigured` if the decorator, or the entry of its only lock, has a policy of other kinds."""
-        policy = self.options.get("on_conflict")
-        if policy is None and not self.binder.several and len(names) == 1 and names[0] in config.locks:
-            policy = config.locks[names[0]].get("on_conflict")
+        """Raise `ImproperlyConfigured` if the decorator, or the entry of a lock, has a policy of other kinds."""
+        policy = {**self._of_entries(names, config), **self.options}.get("on_conflict")
         if policy is not None and policy not in context.policies:
             raise ImproperlyConfigured(
                 f'The {context.kind} {self.name} has on_conflict="{policy}". A {context.kind} can have only '
@@ -300,7 +319,7 @@ class LockedFunction:
             return Lock.with_options(binding.names[0], options, **work)
         # Each lock fills the gaps from its own entry in the settings.
         given = {name: value for name, value in self.options.items() if name in KindOptions.__annotations__}
-        together = {name: options[name] for name in _OF_ALL_LOCKS & options.keys()}
+        together = {name: options[name] for name in TOGETHER & options.keys()}
         return _several(binding, **work, **{**given, **together})
 
 

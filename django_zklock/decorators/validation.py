@@ -6,9 +6,11 @@ import asyncio
 import concurrent.futures
 import contextlib
 import inspect
+import itertools
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from io import IOBase
 from typing import Any, Final, TypeGuard
 
 from asgiref.sync import iscoroutinefunction
@@ -23,8 +25,9 @@ _CONTEXT_MANAGERS = [vars(contextlib)[name](iter).__code__ for name in ("context
 # Methods that send a task: of Celery; of Django and RQ; of Dramatiq, Procrastinate and Huey.
 _TASK_METHODS = ("apply_async", "enqueue", "send_with_options", "defer", "call_local")
 _FUTURES: Final = (concurrent.futures.Future, asyncio.Future)
-_GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType, contextlib._GeneratorContextManagerBase)
-_UNFINISHED: Final = (*_FUTURES, *_GENERATORS, map, filter, types.CoroutineType)
+_LAZY: Final = (Iterator, AsyncIterator, contextlib._GeneratorContextManagerBase, types.CoroutineType)
+_MOST_SEEN: Final = 20
+"""Items of a list or a dict that are looked at. A list of futures begins with one."""
 
 
 def check_name(name: object) -> None:
@@ -114,22 +117,45 @@ def check_result(result: object, function: Callable[..., Any], name: str) -> Non
     """
     Raise `TypeError` for a result whose work would run after the release, such as a coroutine or a streamed body.
 
-    `name` is that of the function, for the error. A file response passes: the view has opened the file, and only its
-    content is still to be sent.
+    `name` is that of the function, for the error. A file passes, and the response with one: the function has opened it,
+    and only its content is still to be read.
     """
     if isinstance(result, StreamingHttpResponse):
         _check_body(result, name)
         return
-    if not isinstance(result, _UNFINISHED) and (not inspect.isawaitable(result) or iscoroutinefunction(function)):
-        return
-    if isinstance(result, _FUTURES) and result.done():
-        return
-    if inspect.iscoroutine(result):
-        result.close()
-    raise TypeError(
-        f"{name} returned a {type(result).__name__}, whose work would run after the lock is released. "
-        'Return what it gives: list(...), future.result(), or await it in an "async def".'
-    )
+    kinds = _LAZY if iscoroutinefunction(function) else (*_LAZY, Awaitable)
+    for value in itertools.islice(_parts(result), _MOST_SEEN):
+        if not _is_lazy(value, kinds):
+            continue
+        if inspect.iscoroutine(value):
+            value.close()
+        within = "" if value is result else f" in a {type(result).__name__}"
+        raise TypeError(
+            f"{name} returned a {type(value).__name__}{within}, whose work would run after the lock is released. "
+            'Return what it gives: list(...), future.result(), or await it in an "async def".'
+        )
+
+
+def _parts(result: object) -> Iterable[object]:
+    """Return the items of a list or a dict, the data of a response that is rendered later, or the result itself."""
+    data = getattr(result, "data", None) if isinstance(result, SimpleTemplateResponse) else result
+    if isinstance(data, Mapping):
+        return data.values()
+    return data if isinstance(data, (list, tuple, set, frozenset)) else (data,)
+
+
+def _is_lazy(value: object, kinds: tuple[type, ...]) -> bool:
+    """
+    Return whether work remains: of an iterator, of a future, or of a QuerySet, or a page of one, that has read no rows.
+
+    An iterator that knows how many items remain, as that of a list does, has computed them. So has an open file.
+    """
+    if isinstance(value, _FUTURES):
+        return not value.done()
+    rows = getattr(value, "object_list", value)
+    if getattr(rows, "_result_cache", ()) is None:
+        return True
+    return isinstance(value, kinds) and not (isinstance(value, IOBase) or hasattr(value, "__length_hint__"))
 
 
 def _check_body(response: StreamingHttpResponse, name: str) -> None:

@@ -36,6 +36,7 @@ from django_zklock.core.zk.session import ConnectionState
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import configuration
 from django_zklock.inspection.configuration import Addresses, ConfiguredServer
+from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.requests import call
 from django_zklock.shared import Shared
 
@@ -178,6 +179,7 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
     A report of this process that is at most `max_age` seconds old is returned again, and callers at the same time
     share one. Never raises because a server does not answer: the report says so.
     """
+    check_no_running_loop("ensemble", "await sync_to_async(ensemble)(...)")
     return _reports.get((process.current().options, reply_timeout), reply_timeout, max_age)
 
 

@@ -25,6 +25,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.info import HOLDER_UNREAD, OVER, ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
 from django_zklock.inspection.waits import MAX_WAITS, find_cycles, find_waits
+from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.holders import kind_of_queue, waits_for
 from django_zklock.locks.requests import call
 from django_zklock.names.template import is_key, path, show_tails
@@ -53,6 +54,7 @@ def snapshot(
 
     Never raises because ZooKeeper does not answer: then `problem` says so, and the locks are those of the last scan.
     """
+    check_no_running_loop("snapshot", "await sync_to_async(snapshot)(...)")
     session = process.current()
     key = session.options, ScanLimits(max_locks, max_waiters, words=tuple(words.casefold().split())), reply_timeout
     described, ended = _snapshots.get(key, reply_timeout, max_age)
@@ -65,6 +67,7 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
 
     Raises `ZooKeeperUnavailable` if there is no answer within `reply_timeout` seconds.
     """
+    check_no_running_loop("look_at", "await sync_to_async(look_at)(...)")
     if not is_key(key := show_tails(key)):
         return None
     session = process.current()
@@ -210,6 +213,7 @@ def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
     A success of a check that began at most `max_age` seconds ago counts. Raises `ZooKeeperUnavailable` if there is no
     answer within `reply_timeout` seconds.
     """
+    check_no_running_loop("check_quorum", "await sync_to_async(check_quorum)(...)")
     problem = _quorum_checks.get((process.current().options, reply_timeout), reply_timeout, max_age)
     if problem:
         raise ZooKeeperUnavailable(problem)

@@ -13,24 +13,33 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from opcode import opname
 from types import FrameType
-from typing import Any, NoReturn, SupportsFloat
+from typing import Any, Final, NoReturn, ParamSpec, SupportsFloat, TypeVar
 
 from asgiref.sync import AsyncToSync
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock.conf.arguments import LockArguments, LockedOptions
+from django_zklock.conf.arguments import UNSET, LockArguments, LockedOptions, Unset
 from django_zklock.core.execution.owner import loop_is_running, running_loop
 from django_zklock.exceptions import ZkLockError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]) -> float | None:
-    """Return the seconds to wait (None: no limit), from arguments of `threading.Lock.acquire`. Raises its errors."""
+
+def threading_timeout(blocking: bool, timeout: float | Unset, more: Mapping[str, object]) -> float | Unset | None:
+    """
+    Return the seconds to wait (None: no limit), from arguments of `threading.Lock.acquire`. Raises its errors.
+
+    `UNSET` means that the option of the lock decides.
+    """
     if more:
         raise TypeError(f"acquire() has no argument {next(iter(more))!r}: the seconds to wait are given as timeout.")
     if not blocking:
-        if timeout != -1:
+        if timeout not in (UNSET, -1):
             raise ValueError("can't specify a timeout for a non-blocking call")
         return 0.0
+    if timeout is UNSET:
+        return UNSET
     if type(timeout) not in (int, float) and not isinstance(timeout, SupportsFloat):  # the second check is slow
         raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
     if timeout == -1:
@@ -42,19 +51,30 @@ def threading_timeout(blocking: bool, timeout: float, more: Mapping[str, object]
     return float(timeout)
 
 
-_FOREIGN_OPTIONS = {
-    **dict.fromkeys(
-        ("expire", "expires", "expiry", "ttl", "lease", "lock_timeout"),
-        "a lock has no expiry: it is held until it is released or its process dies. To bound the time, use max_hold",
-    ),
-    **dict.fromkeys(
-        ("blocking_timeout", "acquire_timeout", "wait", "wait_timeout", "max_wait"),
-        "the seconds to wait for the lock are given as timeout",
-    ),
-    "blocking": "for a try without waiting, use timeout=0",
-    "sleep": "waiters are woken by ZooKeeper, so there is nothing to set",
-    "retry": 'for a Celery task, @zk_locked takes on_conflict="retry" and max_conflicts=3',
-}
+def _foreign(hints: Mapping[str, str]) -> dict[str, str]:
+    return {name: hint for names, hint in hints.items() for name in names.split()}
+
+
+_FOREIGN_OPTIONS: Final = _foreign(
+    {
+        "expire expires expiry ttl lease lock_timeout lock_ttl auto_renewal auto_extend": (
+            "a lock has no expiry: it is held until it is released or its process dies. To bound the time, use max_hold"
+        ),
+        "blocking_timeout acquire_timeout wait wait_timeout max_wait lock_wait": (
+            "the seconds to wait for the lock are given as timeout"
+        ),
+        "blocking block nowait no_wait non_blocking": "for a try without waiting, use timeout=0",
+        "sleep interval poll check_interval retry_delay": "waiters are woken by ZooKeeper, so there is nothing to set",
+        "retry retries retry_times": 'for a Celery task, @zk_locked takes on_conflict="retry" and max_conflicts=3',
+        "skip_locked skip skip_if_locked side_effect": 'to do without the lock if it is busy, use on_conflict="skip"',
+        "shared read exclusive": 'for a lock that readers share, use kind="read", and kind="write" for the others',
+        "xact transaction": "for a transaction inside the lock, use atomic=True; to hold it until COMMIT, release_on",
+        "using database alias": "the lock is not in a database. For a transaction on one, use atomic with its alias",
+        "thread_local": "any thread may release the hold that acquire() returns",
+        "once": 'to send a task once, use unique="until_start" of @zk_locked',
+        "permits max_leases size": "use zk_semaphore() with a limit",
+    }
+)
 """Names of options in other packages, and what to use here."""
 
 
@@ -80,23 +100,26 @@ def refuse_arguments(
             meant = f"{next(iter(names))}=..."
         raise TypeError(f"{call}() takes one positional argument, the name of the lock; write the rest as {meant}.")
     option = next(option for option in options if option not in names)
-    close = difflib.get_close_matches(option, names, n=1)
-    is_field = isinstance(name, str) and f"{{{option}" in name
-    if option in _FOREIGN_OPTIONS:
-        hint = _FOREIGN_OPTIONS[option]
-    elif option in ("kind", "limit"):
-        hint = "use zk_lock(), zk_read(), zk_write() or zk_semaphore() for another kind of lock"
-    elif not is_field and option != "fields" and option in LockArguments.__annotations__:
-        hint = "it is an option of zk_lock()"
-    elif not is_field and option in LockedOptions.__annotations__:
-        hint = "it is an option of @zk_locked, for calls of the decorated function"
-    elif not is_field and close:
-        hint = f"did you mean {close[0]!r}?"
-    elif "fields" not in names:
-        hint = "the fields of the name are filled with the arguments of the decorated function"
-    else:
-        hint = f'a field of the name is passed as fields={{"{option}": ...}}'
+    hint = _hint_at(option, names, is_field=isinstance(name, str) and f"{{{option}" in name)
     raise TypeError(f"{call}() has no option {option!r}: {hint.rstrip('.')}{'' if hint.endswith('?') else '.'}")
+
+
+def _hint_at(option: str, names: Mapping[str, object], *, is_field: bool) -> str:
+    """Return what to write instead of an option that a call with these ones does not have."""
+    if is_field or option == "fields":
+        if "fields" in names:
+            return f'a field of the name is passed as fields={{"{option}": ...}}'
+        return "the fields of the name are filled with the arguments of the decorated function"
+    if option in _FOREIGN_OPTIONS:
+        return _FOREIGN_OPTIONS[option]
+    if option in ("kind", "limit"):
+        return "use zk_lock(), zk_read(), zk_write() or zk_semaphore() for another kind of lock"
+    if option in LockArguments.__annotations__:
+        return "it is an option of zk_lock()"
+    if option in LockedOptions.__annotations__:
+        return "it is an option of @zk_locked, for calls of the decorated function"
+    close = difflib.get_close_matches(option, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else _hint_at(option, names, is_field=True)
 
 
 def skips(on_conflict: str) -> bool:
@@ -165,6 +188,17 @@ def check_no_running_loop(method: str, instead: str) -> None:
     raise SynchronousOnlyOperation(
         f"{method}() would block the event loop that runs in this thread, with all its tasks; use {instead}."
     )
+
+
+def blocking(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that waits: in a coroutine it raises, and says how to call it there."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_no_running_loop(function.__name__, f"await sync_to_async({function.__name__})(...)")
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class _ThreadLocal(threading.local):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, over
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock.conf.arguments import FunctionPolicy
+from django_zklock.conf.arguments import UNSET, FunctionPolicy, Unset
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
@@ -114,14 +114,15 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
 
     # --- as threading.Lock and RLock ------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = -1, **more: NoReturn) -> AnyHold | None:
+    def acquire(self, blocking: bool = True, timeout: float | Unset = UNSET, **more: NoReturn) -> AnyHold | None:
         """
         Acquire, as `threading.RLock.acquire` does; return the hold, or None if it was not acquired in time.
 
         It returns None also to the owner of a lock that is not reentrant, at once.
-        `timeout` is in seconds, -1 waits without limit; the option of that name is for `with`. Several locks are all
-        acquired, or none. No work is aborted when a lock that was acquired this way is lost: call `hold.check()`, or
-        use `with`. Raises `ZooKeeperUnavailable` when ZooKeeper does not answer, and `LockDeadlock`. `more` is refused.
+        `timeout` is in seconds, -1 waits without limit. If it is left out, the option `timeout` of the lock counts; a
+        lock without that option is waited for without limit. Several locks are all acquired, or none. No work is
+        aborted when a lock that was acquired this way is lost: call `hold.check()`, or use `with`. Raises
+        `ZooKeeperUnavailable` when ZooKeeper does not answer, and `LockDeadlock`. `more` is refused.
 
         A lock must not outlive a call that a thread pool runs, as `sync_to_async` does: use `aacquire` in coroutines.
         """
@@ -131,7 +132,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         with CleanupOnError(acquisition.release):
             return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout, more)))
 
-    async def aacquire(self, blocking: bool = True, timeout: float = -1, **more: NoReturn) -> AnyHold | None:
+    async def aacquire(self, blocking: bool = True, timeout: float | Unset = UNSET, **more: NoReturn) -> AnyHold | None:
         """
         Acquire as `acquire` does; waiting costs no thread.
 
@@ -144,9 +145,11 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
     def _acquire(
-        self, acquisition: Acquisition, new_waiter: type[Any], timeout: float | None
+        self, acquisition: Acquisition, new_waiter: type[Any], timeout: float | Unset | None
     ) -> Routine[AnyHold | None]:
         specs = self.specs
+        if isinstance(timeout, Unset):
+            timeout = specs[-1].timeout if specs[-1].has_timeout else None
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
         if isinstance(acquisition.use, KeptUse):
             acquisition.use.until_commit = all(spec.release_on == "commit" for spec in specs)

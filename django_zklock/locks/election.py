@@ -7,11 +7,11 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LeaderArguments
-from django_zklock.conf.options import NOT_GIVEN
+from django_zklock.conf.options import NOT_GIVEN, LockOptions
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
@@ -36,6 +36,16 @@ LONGEST_PAUSE = 10.0  # seconds
 STEADY = 30.0  # seconds of leadership after which the pauses begin with the first one again
 LOG_AGAIN = 60.0  # seconds between two log records that ZooKeeper is still away
 STOPPED = "the leader was stopped by stop()"
+
+_OF_LEADERS: Final[LockOptions] = {
+    "kind": "lock",
+    "limit": None,
+    "atomic": (),
+    "reentrant": False,
+    "linger": 0,
+    "timeout": None,
+}
+"""The options that each lock of a leader has. One object is one candidate, so it is not reentrant."""
 
 _RETRIED = (LockLost, StaleToken, LockNotAcquired, ZooKeeperUnavailable)
 _Value = TypeVar("_Value")
@@ -68,10 +78,7 @@ class CandidateLock(Lock):
     _lasts = "leader"
 
     def __init__(self, name: str, **options: Any) -> None:
-        # DEFAULTS is meant for other locks, so these options win. One object is one candidate, so it is not reentrant.
-        super().__init__(
-            name, kind="lock", limit=None, atomic=False, reentrant=False, linger=0, timeout=None, **options
-        )
+        super().__init__(name, **_OF_LEADERS, **options)  # DEFAULTS is meant for other locks, so these options win
         self.stopped = False  # any thread sets it to True, for good
         self._waiter: Any = None  # of the present wait, or the last one
 
@@ -315,8 +322,9 @@ def read_leader(key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[An
 def check_entry(name: str) -> None:
     """Raise `ValueError` if the entry of `name` in `LOCKS` has an option that the lock of a leader cannot have."""
     entry = conf.current().locks.get(name, NOT_GIVEN)
-    if entry.get("kind") in ("read", "write") or entry.get("limit") or entry.get("atomic"):
+    options = [option for option, value in _OF_LEADERS.items() if entry.get(option, value) != value]
+    if options:
         raise ValueError(
-            f'ZKLOCK["LOCKS"]["{name}"] sets kind, limit or atomic. The lock of a leader cannot have them: '
-            "there is one leader at a time, and its work is not a transaction."
+            f'ZKLOCK["LOCKS"]["{name}"] sets {" and ".join(options)}. The lock of a leader cannot have that: there is '
+            "one leader at a time, candidates wait without limit, and the work is not a transaction."
         )

@@ -16,7 +16,7 @@ from django_zklock.conf.arguments import Seconds
 from django_zklock.conf.table import seconds
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
-from django_zklock.core.execution.owner import current_owner
+from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
@@ -70,12 +70,12 @@ class HoldBase(Releasable):
         """
         Wait until a lock is lost, at most `timeout` seconds (None: for ever); return whether one is.
 
-        Returns False as soon as one is released.
+        Returns False as soon as one is released. With a timeout of 0, it is the same as `lost`, also in a coroutine.
         """
         grants = [hold._held.grant for hold in self._holds]
         if any(grant.inherited for grant in grants):
             return True  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(), grants, timeout)
+        wait_for("wait_lost", HoldEvent(), grants, timeout)
         return any(hold.lost for hold in self._holds)
 
     @abort.shielded
@@ -309,11 +309,12 @@ class Hold(HoldBase):
         """
         Wait for a release request, at most `timeout` seconds (None: without limit); return it.
 
-        Returns None when the time is over, or when the lock is released or lost without a request.
+        Returns None when the time is over, or when the lock is released or lost without a request. With a timeout of 0,
+        it is the same as `release_requested`, also in a coroutine.
         """
         if self._held.grant.inherited:
             return None  # the protocol's thread runs in the parent
-        wait_for(HoldEvent(release_requested=True), [self._held.grant], timeout)
+        wait_for("wait_release_requested", HoldEvent(release_requested=True), [self._held.grant], timeout)
         return self.release_requested
 
     def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -407,25 +408,39 @@ def current_hold(key: str | None = None) -> Hold:
     """
     if key is not None:
         check_type(key)
-    owner = current_owner()
+    held = _held_by(current_owner(), key) or _inherited(key)
+    if held is None:
+        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+    return hold_of(held)
+
+
+def _held_by(owner: Owner, key: str | None) -> HeldLock | None:
+    """Return what the owner holds: of the innermost block, or of this key."""
     for guard in reversed(held_locks.guards(owner)):
-        held = held_locks.find(owner, guard.grant.key) if key in (None, guard.grant.key) else None
-        if held is not None:
-            return hold_of(held)
+        if key in (None, guard.grant.key):
+            held = held_locks.find(owner, guard.grant.key)
+            if held is not None:
+                return held
     held = None if key is None else held_locks.find(owner, key)
-    if held is not None and held.uses:
-        return hold_of(held)
+    return held if held is not None and held.uses else None
+
+
+def _inherited(key: str | None) -> HeldLock | None:
+    """Return what a block holds for which the caller works, as a child task does."""
     inherited = enclosing_holds.get()
     while inherited is not None:
         reference, inherited = inherited
         held = reference()
         if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
-            return hold_of(held)
-    raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
+            return held
+    return None
 
 
-def wait_for(event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
-    """Wait until the event happens to one of the grants, at most `timeout` seconds (None: without limit)."""
+def wait_for(method: str, event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
+    """Wait for `method` until the event happens to one of the grants, at most `timeout` seconds (None: no limit)."""
+    if timeout is not None and timeout <= 0:
+        return
+    check_no_running_loop(method, f"await asyncio.to_thread(hold.{method}, ...)")
     try:
         for grant in grants:
             grant.session.post(grant.attach, event)

@@ -110,6 +110,9 @@ class Lock(LockBase[Hold, BlockPolicy]):
         Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
+        if "fields" in options:
+            raise TypeError("Lock.of_key() has no option 'fields': a key has no fields.")
+        check_arguments("Lock.of_key", key, (), options, LockArguments)
         check_own_key(key := show_tails(key))
         work = options.pop("what", ""), options.pop("about", None) or NOTHING
         own: Any = {option: options.pop(option) for option in ("on_conflict", "cancel") if option in options}
@@ -217,6 +220,8 @@ def zk_semaphore(
 ) -> Lock[GivenPolicy]:
     """Return a semaphore that at most `limit` owners hold at a time, in all processes; see `zk_read`."""
     check_arguments("zk_semaphore", name, more, options, SideArguments)
+    if limit is None:
+        raise ValueError("zk_semaphore() needs a limit, the number of its permits; got None.")
     return Lock(name, limit=limit, on_conflict=on_conflict, **options)
 
 
@@ -332,6 +337,7 @@ def spec_of_key(key: str, options: LockOptions, work: _Work, config: Config, tem
         parent=path(config.base, key),
         kind=kind_of(options),
         policy=Policy(**{name: options[name] for name in _POLICY & options.keys()}),
+        has_timeout="timeout" in options,
         what=work[0],
         about=work[1],
         **{name: options[name] for name in _SAME_NAME & options.keys()},

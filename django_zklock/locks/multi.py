@@ -7,11 +7,11 @@ Each lock has its own queue, options, hold and guard. Together they have one dea
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from django_zklock import conf
 from django_zklock.conf.arguments import FunctionPolicy, LockArguments, NamedLock
 from django_zklock.conf.options import given_options
 from django_zklock.core.locks.acquisition import Acquisition
@@ -103,12 +103,15 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
     the work is aborted. If that happens before the last one is acquired, all are acquired again.
 
     `names` are names as of `Lock`, or `Lock` objects, which keep their own options. Of two locks with one key, an
-    exclusive lock or a write lock wins, else the first one. The options are those of `Lock`, for each lock that is
-    given by its name, with three differences:
+    exclusive lock or a write lock wins, else the first one; their other options must be the same. The options are those
+    of `Lock`, for each lock that is given by its name, except for those of all locks together:
 
-    * `timeout` is for all locks together. Its default is that of `ZKLOCK["DEFAULTS"]`, else 5.
-    * `on_conflict` is for all together, too. A busy lock of several is as if all were busy.
-    * `atomic` is one transaction inside all the locks. The databases that the single locks name are added.
+    * `timeout`: without it, the shortest of those that the single locks have counts, else 5 seconds.
+    * `on_conflict` and `cancel`: a busy lock of several is as if all were busy.
+    * `atomic`: one transaction inside all the locks. The databases that the single locks name are added.
+    * `release_on`: it replaces that of the single locks.
+
+    An option that reaches none of the locks raises `TypeError`.
     """
 
     def __init__(
@@ -118,19 +121,19 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         **given: Unpack[NamedLock],
     ) -> None:
         options: Any = given
-        written = " ".join(name for name in names if isinstance(name, str))
-        check_arguments("zk_locks", written, (), options, LockArguments)
+        check_arguments("zk_locks", " ".join(map(str, names)), (), options, LockArguments)
         if not names:
             raise InvalidLockName("zk_locks() needs the name of at least one lock.")
+        _check_reach(names, options.keys(), on_conflict)
         cancel = options.pop("cancel", None)
         single = {option: value for option, value in options.items() if option != "timeout"}
-        self._options = given_options({name: options[name] for name in ("timeout", "atomic") if name in options})
+        self._options = given_options({name: options[name] for name in TOGETHER & options.keys()})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **single) for name in names)
+        self._named = tuple(lock for lock, name in zip(self._given, names, strict=True) if lock is not name)
         self.fields = options.get("fields") or {}
-        """Values that were given for fields. One of the locks must have each field. For this package only."""
-        for lock in self._given if self.fields else ():
-            if lock not in names:
-                lock.fields = {}
+        """Values that were given for fields. One of the names must have each field. For this package only."""
+        for lock in self._named:
+            lock.fields = {}
         super().__init__()
         if cancel is not None:
             self._cancel_by(cancel)
@@ -144,9 +147,8 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
     def locks(self) -> tuple[Lock[FunctionPolicy], ...]:
         """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
         if self.fields:
-            check_used(
-                self.fields, ", ".join(lock.name for lock in self._given), [lock.spec.template for lock in self._given]
-            )
+            names = ", ".join(lock.name for lock in self._named)
+            check_used(self.fields, names, [lock.spec.template for lock in self._named])
         chosen: dict[str, Lock[FunctionPolicy]] = {}
         for lock in self._given:
             chosen[lock.key] = _stricter(chosen[lock.key], lock) if lock.key in chosen else lock
@@ -160,12 +162,17 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
     @property
     def specs(self) -> tuple[LockSpec, ...]:
         """The specs of the locks that a call acquires; see `LockBase`."""
-        specs = [lock.spec for lock in self.locks]
-        own = self._options
-        timeout = own.get("timeout", conf.current().defaults.get("timeout", DEFAULT_TIMEOUT))
-        atomic = tuple(dict.fromkeys((*own.get("atomic", ()), *(alias for spec in specs for alias in spec.atomic))))
-        outer = [replace(spec, timeout=timeout, atomic=()) for spec in specs[:-1]]
-        return (*outer, replace(specs[-1], timeout=timeout, atomic=atomic))
+        own: dict[str, Any] = dict(self._options)
+        atomic = dict.fromkeys(own.pop("atomic", ()))
+        waits = []
+        for lock in self._given:
+            atomic |= dict.fromkeys(lock.spec.atomic)
+            if lock.spec.has_timeout:
+                waits.append(lock.spec.timeout)
+        own.setdefault("timeout", shortest(waits) if waits else DEFAULT_TIMEOUT)
+        own["has_timeout"] = "timeout" in self._options or bool(waits)
+        specs = [replace(lock.spec, atomic=(), **own) for lock in self.locks]
+        return (*specs[:-1], replace(specs[-1], atomic=tuple(atomic)))
 
     def _view(self, acquisition: Acquisition) -> MultiHold:
         holds = (
@@ -186,10 +193,44 @@ def zk_locks(
 
 Locks: TypeAlias = "Lock | MultiLock"
 
+TOGETHER: Final = frozenset({"timeout", "atomic", "release_on"})
+"""The options that several locks have together, as `on_conflict` and `cancel`. Each lock has its own of the others."""
+
+_MAY_DIFFER: Final = {"kind", "limit", "template", "timeout", "has_timeout", "atomic"}
+"""Two locks with one key may differ in these fields."""
+
+
+def shortest(waits: Iterable[float | None]) -> float | None:
+    """Return the shortest of these timeouts; None is without limit."""
+    return min(waits, key=lambda seconds: math.inf if seconds is None else seconds)
+
+
+def _check_reach(names: Iterable[object], options: Iterable[str], on_conflict: str) -> None:
+    """Raise `TypeError` for an option that no lock would have: one of this call, or of a `Lock` object in it."""
+    objects = [name for name in names if isinstance(name, Lock)]
+    unused = "" if objects != list(names) else ", ".join(sorted({*options} - TOGETHER - {"cancel"}))
+    if unused:
+        raise TypeError(
+            f"zk_locks() got {unused}, which no lock would have: each is a Lock object, with the options that it was "
+            "created with. Give the option to zk_lock(), or pass names."
+        )
+    for lock in objects:
+        option = "cancel" if lock._on_wait else "on_conflict" if lock._skips and on_conflict != "skip" else ""
+        if option:
+            raise TypeError(
+                f"The lock {lock.name!r} has its own {option}, but several locks are waited for together. Give "
+                f"{option} to zk_locks()."
+            )
+
 
 def _stricter(lock: Lock[FunctionPolicy], other: Lock[FunctionPolicy]) -> Lock[FunctionPolicy]:
     """Return the stricter of two locks with one key."""
     first, second = lock.spec, other.spec
+    compared = [field.name for field in fields(first) if field.name not in _MAY_DIFFER]
+    different = [name for name in compared if getattr(first, name) != getattr(second, name)]
+    if different:
+        options = " and ".join(different).replace("policy", "abort_on or grace")
+        raise ValueError(f"{first.key!r} is requested twice, with another {options}. Pass it once.")
     if first.shares and not second.shares:
         return other
     if first.shares and (first.kind, first.limit) != (second.kind, second.limit):

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from asgiref.sync import AsyncToSync
+
+from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.field_values import NoneArgument
 from django_zklock.names.template import Template
 
@@ -55,6 +58,8 @@ class KeyBinder:
         self._wraps = hasattr(function, "__wrapped__")  # such a decorator may take arguments of its own, as `@paginate`
         self._function = getattr(function, "__qualname__", repr(function))
         partial = partial_below(function)
+        if isinstance(function, AsyncToSync):  # it has no signature of its own
+            function = function.awaitable
         self.signature = signature_of(partial or function, follow_wrapped=partial is None)
 
     def check_fields(self, path: str) -> None:
@@ -75,6 +80,11 @@ class KeyBinder:
             several = several or isinstance(keys, _MANY)
             # A key is used as it is: a brace in it begins no field.
             names += [_escaped(key) for key in (keys if isinstance(keys, _MANY) else [keys])]
+        if not names:
+            raise InvalidLockName(
+                f"{self._function} got no lock: the callable in its @zk_locked returned no key. Return one at least, "
+                "or do not call the function."
+            )
         return KeyBinding(tuple(names), self._fields(args, kwargs) if self.templates else {}, several)
 
     def bind_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Mapping[str, object]]:

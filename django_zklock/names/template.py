@@ -39,6 +39,22 @@ MAX_DIGESTED = 10_000
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
+# A placeholder of another language, between separators. The last one may be anywhere: no text of a value has its brace.
+_FOREIGN = re.compile(
+    r"""
+    (?: ^ | (?<=[/:._-]) )
+    (?: < (\w+:)? \w+ >             # <int:pk>
+      | % (\(\w+\))? [sdirf]        # %s, %(pk)s
+      | % \w+ %                     # %PK%
+      | (?<! [^/]) : [A-Za-z_] \w*  # :pk
+      | \$ [A-Za-z_] \w*            # $pk
+      | \$ \( \w+ \)                # $(pk)
+    )
+    (?= $ | [/:._-] )
+    | [$\#] \{ (?! \{ )             # ${pk}, #{pk}
+    """,
+    re.VERBOSE,
+)
 
 
 def _encoded(safe: Collection[str]) -> str:
@@ -93,6 +109,11 @@ class Template:
             text == segment if isinstance(segment, str) else segment.may_render(text)
             for segment, text in zip(self._segments, segments, strict=True)
         )
+
+    @property
+    def example(self) -> str:
+        """A key that the template can render to."""
+        return Template.parse(_PIECE.sub(_example, self.text)).render({})
 
     def check_fields(self, available: Collection[str]) -> None:
         """Raise `InvalidLockName` if a field needs a name that is not `available`. For use before the first call."""
@@ -267,6 +288,12 @@ def _parse(text: str) -> Template:
     if len(text) > MAX_KEY:
         raise _too_long(what)
     check_characters(text, "lock name")
+    foreign = _FOREIGN.search(text)
+    if foreign:
+        raise InvalidLockName(
+            f"{what} has {quoted(foreign[0])}, a placeholder of another language, so all calls would share one lock. "
+            f"Write a field such as {{pk}}, or {AS_FIELD}."
+        )
     split: list[list[str | _Field]] = [[]]  # by slashes
     for piece in _PIECE.finditer(text):
         if piece["field"] is not None:

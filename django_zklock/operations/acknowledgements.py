@@ -21,7 +21,7 @@ from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, Delete, SetData
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
-from django_zklock.locks.arguments import check_no_running_loop, check_seconds
+from django_zklock.locks.arguments import blocking, check_seconds
 from django_zklock.locks.requests import Commit, Done, OptimisticUpdate, Step, call, run
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import BATCH, REPLY_TIMEOUT
@@ -30,6 +30,7 @@ from django_zklock.shared import Shared
 _is_identity: Final = re.compile(r"[a-z]+-[0-9a-f]{16}").fullmatch
 
 
+@blocking
 def acknowledge(
     identity: str, *, title: str, seconds: float, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT
 ) -> None:
@@ -39,7 +40,6 @@ def acknowledge(
     `identity` and `title` are those of the incident, as `doctor --incident --json` shows it. The call is written to the
     log `zklock.audit`. Raises `ZooKeeperUnavailable`, and `ValueError` for a wrong value.
     """
-    check_no_running_loop("acknowledge", "await sync_to_async(acknowledge)(...)")
     by, reason = check_by(by), check_reason(reason)
     check_seconds("seconds", seconds, f"a number from 0 to {LONGEST:.0f}, a week")
     if seconds > LONGEST or not _is_identity(identity):
@@ -74,6 +74,7 @@ def acknowledge(
         record()
 
 
+@blocking
 def acknowledgements(*, reply_timeout: float = REPLY_TIMEOUT) -> dict[str, Acknowledgement]:
     """Return those that are not over, for a week at most, by identity; none if ZooKeeper does not answer."""
     known, now = _shared.get(process.current().options, reply_timeout, 1.0), time.time()

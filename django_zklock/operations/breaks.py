@@ -19,7 +19,7 @@ from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.multi import Create
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.arguments import check_no_running_loop, check_target
+from django_zklock.locks.arguments import blocking, check_target
 from django_zklock.locks.events import events
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
@@ -40,6 +40,7 @@ class Broken:
     by: str
 
 
+@blocking
 def break_lock(
     key: str, *, guid: str, token: int, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT
 ) -> Broken:
@@ -65,7 +66,6 @@ def break_lock(
         ValueError: `reason` or `by` is empty.
 
     """
-    check_no_running_loop("break_lock", "await sync_to_async(break_lock)(...)")
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)

@@ -28,7 +28,7 @@ from django_zklock.core.queue.markers import LimitRecord, SetLimit
 from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, Delete, SetData
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.locks.arguments import blocking
 from django_zklock.locks.events import events
 from django_zklock.locks.requests import Commit, Done, Step
 from django_zklock.names.template import check_own_key
@@ -36,6 +36,7 @@ from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
 
 
+@blocking
 def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT) -> None:
     """
     Set the limit of a semaphore for all processes, in place of the limit in their code, until it is cleared.
@@ -56,13 +57,13 @@ def set_limit(key: str, limit: int, *, reason: str, by: str, reply_timeout: floa
         ValueError: `reason` or `by` is empty, or `limit` is out of range.
 
     """
-    check_no_running_loop("set_limit", "await sync_to_async(set_limit)(...)")
     by, reason = check_by(by), check_reason(reason)
     if not read_limit(limit, default=0):
         raise ValueError(f"limit is a number of permits from 1 to {markers.MOST_PERMITS}, not {limit!r}.")
     _change(key, limit, by, reason, reply_timeout)
 
 
+@blocking
 def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT) -> bool:
     """
     Clear the limit, so that the one in the code of each process applies again; return whether a limit was set.
@@ -75,7 +76,6 @@ def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_
         ValueError: `reason` or `by` is empty.
 
     """
-    check_no_running_loop("clear_limit", "await sync_to_async(clear_limit)(...)")
     return _change(key, None, check_by(by), check_reason(reason), reply_timeout)
 
 
@@ -96,13 +96,13 @@ def _change(key: str, limit: int | None, by: str, reason: str, reply_timeout: fl
     return done
 
 
+@blocking
 def limit_of(key: str, *, reply_timeout: float = REPLY_TIMEOUT) -> SetLimit | None:
     """
     Return the limit that is set for all processes, with the operator and the reason; None if none is set.
 
     It also works for a semaphore without contenders, which `inspection` does not list. Raises `ZooKeeperUnavailable`.
     """
-    check_no_running_loop("limit_of", "await sync_to_async(limit_of)(...)")
     client = QueueClient(key, reply_timeout)
     check_own_key(key)
     while True:

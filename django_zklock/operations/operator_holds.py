@@ -24,12 +24,13 @@ from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import LONGEST, HoldLabel, OperatorHold
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
-from django_zklock.locks.arguments import check_no_running_loop, check_seconds, check_target
+from django_zklock.locks.arguments import blocking, check_seconds, check_target
 from django_zklock.names.template import check_own_key
 from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 
 
+@blocking
 def hold_lock(
     key: str, *, seconds: float, reason: str, by: str, wait: float = 0, reply_timeout: float = REPLY_TIMEOUT
 ) -> OperatorHold:
@@ -47,7 +48,6 @@ def hold_lock(
         ValueError: `reason` or `by` is empty, or `seconds` is not between 0 and a week.
 
     """
-    check_no_running_loop("hold_lock", "await sync_to_async(hold_lock)(...)")
     by, reason = check_by(by), check_reason(reason)
     what = f"a number above 0 and of at most {LONGEST:.0f}, a week"
     check_seconds("seconds", seconds, what)
@@ -62,6 +62,7 @@ def hold_lock(
     return hold
 
 
+@blocking
 def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: float = REPLY_TIMEOUT) -> None:
     """
     End an operator hold before its time. A hold that `hold_lock` still waits for has no token, and cannot be ended.
@@ -71,7 +72,6 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: 
         ZooKeeperUnavailable: ZooKeeper did not answer in time.
 
     """
-    check_no_running_loop("end_hold", "await sync_to_async(end_hold)(...)")
     by, reason = check_by(by), check_optional_reason(reason)
     check_target(token=token)
     client = QueueClient(key, reply_timeout)

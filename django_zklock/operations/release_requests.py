@@ -12,7 +12,7 @@ from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
 from django_zklock.core.zk.gateway import Node
-from django_zklock.locks.arguments import check_no_running_loop, check_target
+from django_zklock.locks.arguments import blocking, check_target
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient
 
@@ -28,6 +28,7 @@ class ReleaseRequested:
     by: str
 
 
+@blocking
 def request_release(
     key: str, reason: str, *, by: str, guid: str = "", token: int = 0, reply_timeout: float = REPLY_TIMEOUT
 ) -> ReleaseRequested:
@@ -52,7 +53,6 @@ def request_release(
         ValueError: `reason` or `by` is empty. Or the holder is an operator hold or a client of kazoo.
 
     """
-    check_no_running_loop("request_release", "await sync_to_async(request_release)(...)")
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)

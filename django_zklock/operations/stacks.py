@@ -16,7 +16,7 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, Outdated
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.multi import Create, SetData
-from django_zklock.locks.arguments import check_no_running_loop
+from django_zklock.locks.arguments import blocking
 from django_zklock.operations.audit import check_by, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient
 
@@ -28,6 +28,7 @@ FOREIGN: Final = gettext_noop("It is not work of django-zklock, so nothing can a
 NO_ANSWER: Final = gettext_noop("No answer: the interpreter is busy, or its process is stopped or cut off.")
 
 
+@blocking
 def show_stacks(key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT) -> dict[ContenderInfo, list[str]]:
     """
     Return what the holders of a lock run now: of each, the thread, asyncio task or greenlet, and a line for each frame.
@@ -36,7 +37,6 @@ def show_stacks(key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT) -> d
     request is written to the log `zklock.audit`. Raises `LockChangedHands` if the lock has no holder,
     `ZooKeeperUnavailable`, and `ValueError` for a wrong value.
     """
-    check_no_running_loop("show_stacks", "await sync_to_async(show_stacks)(...)")
     by = check_by(by)
     client = QueueClient(key, reply_timeout)
     shown: dict[ContenderInfo, bytes] = {}

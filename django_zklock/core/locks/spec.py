@@ -53,6 +53,8 @@ class LockSpec(QueueSpec):
 
     timeout: float | None = DEFAULT_TIMEOUT
     """How long to wait; 0 does not wait, None waits without limit. The caller of `Acquisition.acquire` passes it."""
+    has_timeout: bool = False
+    """Whether an option says how long to wait. Otherwise a block waits for `DEFAULT_TIMEOUT`, a call without limit."""
     policy: Policy = _POLICY
     reentrant: bool = True
     """Whether its owner may acquire it again."""

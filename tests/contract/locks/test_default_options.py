@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from django.test import override_settings
+from support.faults import BackgroundCall
 from support.work import assert_refused, seen
 from support.zoo import Zoo
 
-from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked
+from django_zklock import ReadWriteLock, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import LockBusy
 
 
@@ -21,6 +23,37 @@ def settings(zoo: Zoo, **defaults: Any) -> override_settings:
 
 def wants(key: str) -> str:
     return seen(key).holders[0].kind
+
+
+async def acquired_in_a_coroutine(lock: Any) -> Any:
+    return await lock.aacquire()
+
+
+@pytest.mark.parametrize(
+    ("settings_of_locks", "make"),
+    [
+        ({}, lambda: zk_lock("k", timeout=0.2)),
+        ({}, lambda: zk_locks("k", "l", timeout=0.2)),
+        ({}, lambda: zk_locks(zk_lock("k", timeout=0.2), "l")),
+        ({"LOCKS": {"entry": {"path": "k", "timeout": 0.2}}}, lambda: zk_lock("entry")),
+        ({"DEFAULTS": {"timeout": 0.2}}, lambda: zk_lock("k")),
+    ],
+)
+def test_a_call_without_a_timeout_waits_as_long_as_the_lock_says(
+    zoo: Zoo, settings_of_locks: dict[str, Any], make: Any
+) -> None:
+    with zoo.hold_elsewhere("k"), override_settings(ZKLOCK=zoo.settings(**settings_of_locks)):
+        assert BackgroundCall(lambda: make().acquire()).result(20) is None
+        assert asyncio.run(acquired_in_a_coroutine(make())) is None
+
+
+def test_a_call_without_any_timeout_waits_without_limit(zoo: Zoo) -> None:
+    """So does one with -1, whatever the lock says: as in `threading`."""
+    for acquire in (zk_lock("k").acquire, lambda: zk_lock("k", timeout=0).acquire(timeout=-1)):
+        with zoo.hold_elsewhere("k"):
+            waiter = BackgroundCall(lambda acquire=acquire: acquire().release())  # type: ignore[misc]
+            zoo.wait_contenders("k", 2)
+        waiter.result()
 
 
 def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:
@@ -56,4 +89,4 @@ def test_an_election_ignores_default_kind_and_limit(zoo: Zoo, defaults: dict[str
             assert wants("lead") == "lock"
             assert_refused(zk_lock("lead", kind="lock", atomic=False, timeout=0, reentrant=False), LockBusy)
         for name in ("pool", "side", "together"):
-            assert_refused(zk_leader(name), ValueError, f'LOCKS"]."{name}". sets kind, limit or atomic')
+            assert_refused(zk_leader(name), ValueError, f'LOCKS"]."{name}". sets (kind|limit|atomic)')

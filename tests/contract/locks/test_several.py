@@ -300,12 +300,40 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
             assert hold["stock"] is hold["stock/5"]
 
 
-def test_the_timeout_of_several_is_that_of_the_call_or_of_the_settings(zoo: Zoo) -> None:
+def test_the_timeout_of_several_is_that_of_the_call_or_the_shortest_of_the_settings(zoo: Zoo) -> None:
     with zoo.configured(LOCKS={"stock": {"path": "stock", "timeout": 0}}, DEFAULTS={"timeout": 7}):
-        assert zk_locks("stock").specs[0].timeout == 7
+        assert zk_locks("stock", "a").specs[0].timeout == 0
+        assert zk_locks("a").specs[0].timeout == 7
         assert zk_locks("stock", timeout=None).specs[0].timeout is None
     with zoo.configured():
         assert zk_locks("a").specs[0].timeout == 5
+
+
+def test_several_locks_wait_as_long_as_the_shortest_timeout_that_one_of_them_has(zoo: Zoo) -> None:
+    never_ending = zk_lock("a", timeout=None)
+    assert zk_locks(never_ending, "b").specs[0].timeout is None
+    assert zk_locks(never_ending, zk_lock("b", timeout=7)).specs[0].timeout == 7
+    assert zk_locks(never_ending, zk_lock("b", timeout=7), timeout=9).specs[0].timeout == 9
+    with zoo.hold_elsewhere("b"):
+        assert_refused(zk_locks("a", zk_lock("b", timeout=0)), LockBusy, "'b'")
+        assert zk_locks("a", zk_lock("b", timeout=0)).acquire() is None
+
+
+def test_one_key_with_two_sets_of_options_is_refused(zoo: Zoo) -> None:
+    for options in ({"max_hold": 1}, {"abort_on": "never"}, {"what": "the other work"}):
+        twice = zk_locks("a", zk_lock("a", **options))
+        assert_refused(twice, ValueError, "'a' is requested twice, with another .*. Pass it once")
+
+
+def test_a_lock_of_several_cannot_be_skipped_or_cancelled_alone(zoo: Zoo) -> None:
+    for options in ({"on_conflict": "skip"}, {"cancel": threading.Event()}):
+        with pytest.raises(TypeError, match="but several locks are waited for together"):
+            zk_locks("a", zk_lock("b", **options))
+
+
+def test_the_release_of_all_locks_is_decided_together(zoo: Zoo) -> None:
+    locks = zk_locks(zk_lock("a"), zk_lock("b", release_on="exit"), "c", release_on="commit")
+    assert {spec.release_on for spec in locks.specs} == {"commit"}
 
 
 def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:

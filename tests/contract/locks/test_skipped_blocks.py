@@ -105,13 +105,14 @@ def test_the_settings_do_not_decide_what_a_block_does(zoo: Zoo) -> None:
             zk_lock("job", fields={"pk": 1}),
             zk_lock("job", fields={"pk": 1}, on_conflict="raise"),
             Lock.of_key("job/1"),
-            zk_locks(zk_lock("job", fields={"pk": 1}, on_conflict="skip"), timeout=0),
+            zk_locks(zk_lock("job", fields={"pk": 1}), timeout=0),
         ):
             assert_refused(lock, LockBusy)
         for lock in (
             zk_lock("job", fields={"pk": 1}, on_conflict="skip"),
             Lock.of_key("job/1", on_conflict="skip"),
-            zk_locks(zk_lock("job", fields={"pk": 1}), timeout=0, on_conflict="skip"),
+            zk_locks(zk_lock("job", fields={"pk": 1}), on_conflict="skip"),
+            zk_locks(zk_lock("job", fields={"pk": 1}, on_conflict="skip"), on_conflict="skip"),
         ):
             assert lock.acquire(blocking=False) is None
             with lock as hold:

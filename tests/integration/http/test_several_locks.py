@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
@@ -18,7 +19,7 @@ from support.ledger import Ledger
 from support.zoo import Zoo
 
 from django_zklock import current_hold, zk_locked, zk_locks
-from django_zklock.exceptions import InvalidLockName, LockBusy, LockInTransaction, LockLost
+from django_zklock.exceptions import InvalidLockName, LockInTransaction, LockLost
 from django_zklock.locks.hold import held_of
 
 pytestmark = pytest.mark.django_db(databases=[])
@@ -69,8 +70,16 @@ def test_each_of_several_locks_has_the_options_of_its_entry(zoo: Zoo) -> None:
         stock, till = work(1)
         assert (stock.abort_on, stock.grace) == ("never", 1)
         assert (till.abort_on, till.grace) == ("suspended", 1)
-        with zoo.hold_elsewhere("till"), pytest.raises(LockBusy):
-            work(1)
+        with zoo.hold_elsewhere("till"):
+            assert work(1) is None  # the shortest timeout, and the policy, of the locks
+
+
+def test_several_entries_that_want_different_policies_are_refused(zoo: Zoo) -> None:
+    locks = {"stock": {"path": "stock", "on_conflict": "skip"}, "till": {"path": "till", "on_conflict": "raise"}}
+    with zoo.configured(LOCKS=locks):
+        with pytest.raises(ImproperlyConfigured, match=r"whose entries differ in on_conflict\. Give on_conflict to"):
+            zk_locked(["stock", "till"])(lambda: None)()
+        assert zk_locked(["stock", "till"], on_conflict="raise")(lambda: 1)() == 1
 
 
 @zk_locked(LOCKS, timeout=0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import csv
 import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -14,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rest_framework.response
+from asgiref.sync import async_to_sync
 from django.conf import settings
-from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
+from django.core.paginator import Page, Paginator
 from django.test import override_settings
 from support.faults import acquire_once, caught_up
 from support.zoo import Zoo
@@ -248,6 +253,11 @@ UNFINISHED: dict[str, Callable[[], object]] = {
     "_AsyncGeneratorContextManager": _async_block,
     "coroutine": _coroutine,
     "Future": concurrent.futures.Future,
+    "zip": lambda: zip((1, 2), (3, 4), strict=True),
+    "islice": lambda: itertools.islice((1, 2), 1),
+    "reader": lambda: csv.reader(["a,b"]),
+    "QuerySet": lambda: ContentType.objects.order_by("pk"),
+    "Page": lambda: Page(ContentType.objects.order_by("pk"), 1, Paginator([], 2)),
 }
 
 
@@ -269,6 +279,32 @@ def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None
     zoo.assert_empty()
 
 
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: [concurrent.futures.Future()], "Future in a list"),
+        (lambda: (1, ContentType.objects.all()), "QuerySet in a tuple"),
+        (lambda: {"rows": map(str, (1, 2))}, "map in a dict"),
+        (lambda: rest_framework.response.Response(ContentType.objects.all()), "QuerySet in a Response"),
+    ],
+)
+def test_a_result_with_a_part_whose_work_has_not_run_is_refused(
+    zoo: Zoo, make: Callable[[], object], kind: str
+) -> None:
+    with pytest.raises(TypeError, match=f"returned a {kind}, whose work would run after"):
+        zk_locked("work")(make)()
+
+
+@pytest.mark.django_db
+def test_rows_that_were_read_under_the_lock_are_returned(zoo: Zoo) -> None:
+    def read() -> Any:
+        rows = ContentType.objects.order_by("pk")
+        len(rows)
+        return rows
+
+    assert zk_locked("work")(read)()._result_cache is not None
+
+
 async def test_a_task_that_is_not_done_is_refused(zoo: Zoo) -> None:
     """A coroutine function that starts its work and does not await it holds the lock for nothing. The work goes on."""
     tasks: list[asyncio.Task[None]] = []
@@ -286,6 +322,24 @@ async def test_a_task_that_is_not_done_is_refused(zoo: Zoo) -> None:
     assert (await start(0)).done()
 
 
+def test_a_callable_without_a_key_is_told_with_the_function(zoo: Zoo) -> None:
+    @zk_locked(lambda skus: [f"stock/{sku}" for sku in skus])
+    def restock(skus: list[str]) -> None: ...
+
+    with pytest.raises(InvalidLockName, match=r"restock got no lock: the callable in its @zk_locked returned no key"):
+        restock([])
+
+
+def test_a_coroutine_function_that_was_made_sync_is_locked(zoo: Zoo) -> None:
+    @zk_locked("order/{pk}")
+    @async_to_sync
+    async def pay(pk: int) -> list[str]:
+        return zoo.contenders()
+
+    assert pay(7)[0].startswith(f"{zoo.base}/order/7/")
+    assert repr(pay.zk_locked).endswith("pay")  # type: ignore[attr-defined]
+
+
 def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:
     class Pool:
         """A pool of a database driver, which is usable and can be awaited as well."""
@@ -296,7 +350,7 @@ def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:
     done: concurrent.futures.Future[int] = concurrent.futures.Future()
     done.set_result(1)
     with (tmp_path / "file").open("w") as file:
-        results: list[Any] = [[], {}.items(), range(3), iter([1]), done, file, Permission.objects.all(), "x", None]
+        results: list[Any] = [[], {}.items(), range(3), iter([1]), done, file, "x", None]
         for result in results:
             assert zk_locked("work")(lambda result=result: result)() is result
 

@@ -145,9 +145,10 @@ sys.stdin.readline()
 thread.join(30)
 print(len(got))
 """
-    process = zoo.spawn(PRELUDE + script)
-    with zoo.hold_elsewhere("busy"):
-        assert next_line(process) == "0 []", process.communicate()
+    with zoo.hold_elsewhere("busy") as foreign:  # before the process, which may be faster than this client
+        process = zoo.spawn(PRELUDE + script)
+        line, held = next_line(process), zoo.client.exists(foreign)
+        assert line == "0 []", f"{line}, and the foreign znode is {held}: {process.communicate()}"
         zoo.wait_contenders("busy", 2, timeout=6)
     output, errors = process.communicate("\n", timeout=50)
     assert output == "1\n", errors

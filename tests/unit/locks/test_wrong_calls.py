@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
@@ -41,6 +42,16 @@ from django_zklock.exceptions import InvalidLockName, ZkLockError
 from django_zklock.locks.arguments import check_bound
 
 zk: Any = django_zklock  # with what mypy would refuse
+OF_OTHER_PACKAGES = {
+    "shared": 'use kind="read"',
+    "xact": "use atomic=True",
+    "side_effect": 'use on_conflict="skip"',
+    "skip_locked": 'use on_conflict="skip"',
+    "nowait": "use timeout=0",
+    "retry_delay": "woken by ZooKeeper",
+    "thread_local": "any thread may release",
+    "using": "is not in a database",
+}
 OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
 
 
@@ -72,6 +83,7 @@ OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
         (lambda: zk.zk_lock("k/{unique}", unique="a"), r'passed as fields=\{"unique": \.\.\.\}'),
         (lambda: zk.zk_lock("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
         (lambda: zk.zk_locked("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
+        *((partial(zk.zk_lock, "k", **{name: 1}), hint) for name, hint in OF_OTHER_PACKAGES.items()),
         (lambda: zk.zk_locked("k", what="w"), r"'what': it is an option of zk_lock\(\)"),
         (lambda: zk.zk_locked("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
         (lambda: zk.zk_locked("k", blocking=False), "use timeout=0"),
@@ -200,7 +212,7 @@ def test_a_name_that_is_safe_for_html_makes_no_other_text_safe() -> None:
         (zk_semaphore("order", 3, fields={"pk": 7}), "no field 'pk'"),
         (zk_leader("order", fields={"pk": 7}), "no field 'pk'"),
         (zk_locks("order/{pk}", "stock", fields={"pk": 7, "sku": 8}), "no field 'sku'"),
-        (zk_locks(zk_lock("a"), fields={"pk": 7}), "no field 'pk'"),
+        (zk_locks(zk_lock("{pk}", fields={"pk": 7}), "a", fields={"pk": 8}), "'a' has no field 'pk'"),
     ],
 )
 def test_a_value_that_no_field_takes_is_an_error(lock: Any, expected: str) -> None:
@@ -232,16 +244,56 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
         assert zk_lock("None", fields={"sku": "7"}).key == "None/7"
 
 
-def test_strict_refuses_every_bare_name_that_is_no_entry() -> None:
+def test_strict_refuses_every_name_that_is_neither_an_entry_nor_the_path_of_one() -> None:
     with with_locks("inventory", STRICT=True):
         assert zk_lock("inventory", fields={"sku": "a"}).key == "inventory/a"
-        assert zk_lock("some/path").key == "some/path"
-        assert zk_lock("{sku}", fields={"sku": "a"}).key == "a"
+        assert zk_lock("inventory/{item.sku}", fields={"item": SimpleNamespace(sku="a")}).key == "inventory/a"
+        assert zk_lock("inventory/a").key == "inventory/a"
         for _ in range(2):
             with pytest.raises(InvalidLockName, match=r"'inventry' is not an entry .*STRICT.* mean 'inventory'\?"):
                 _ = zk_lock("inventry").key
+        for name in ("inventry/{sku}", "Inventory/{sku}", "inventory_{sku}"):
+            with pytest.raises(InvalidLockName, match=r"is not an entry .*STRICT.* mean 'inventory/\{sku\}'\?"):
+                _ = zk_lock(name, fields={"sku": "a"}).key
+        for name in ("some/path", "inventory/{sku}/{sku}"):
+            with pytest.raises(InvalidLockName, match=r"is not an entry .*STRICT.* is True\.$"):
+                _ = zk_lock(name, fields={"sku": "a"} if "{" in name else None).key
         with pytest.raises(InvalidLockName, match=r"'books' is not an entry .* is True\.$"):
             zk_locked("books")(lambda: None)
+
+
+@pytest.mark.parametrize("name", ["inventry/{sku}", "Inventory/{sku}", "inventories/{sku}", "inventory:{sku}"])
+def test_a_template_that_looks_like_the_path_of_an_entry_warns_once(name: str) -> None:
+    with with_locks("inventory"):
+        with pytest.warns(UserWarning, match=r"separate lock\. Did you mean 'inventory/\{sku\}'\?") as warned:
+            _ = zk_lock(name, fields={"sku": "a"}).key
+        assert [warning.filename for warning in warned] == [__file__]
+        _ = zk_lock(name, fields={"sku": "b"}).key
+
+
+def test_a_template_of_its_own_does_not_warn() -> None:
+    with with_locks("inventory", "report1"):
+        for name in ("inventory/{sku}/count", "orders/{sku}", "{sku}", "report2/{sku}", "inventory/{sku.pk}"):
+            _ = zk_lock(name, fields={"sku": SimpleNamespace(pk=1) if "pk" in name else "a"}).key
+
+
+PLACEHOLDERS = ("<int:pk>", "<pk>", "%s", "%d", "%(pk)s", "$pk", "${pk}", "$(pk)", "#{pk}", ":pk", "%PK%")
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+def test_a_placeholder_of_another_language_is_refused(placeholder: str) -> None:
+    """It would be a literal text: one lock for all calls."""
+    for name in (f"order/{placeholder}", f"order/{placeholder}/lines", f"{placeholder}/{{pk}}"):
+        with with_locks(), pytest.raises(InvalidLockName, match="a placeholder of another language, so all calls"):
+            _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace(placeholder, "") else None).key
+        locks = {"order": {"path": name}}
+        assert [problem.id for problem in conf.problems({"URL": "zk://h/x", "LOCKS": locks})] == ["E010"]
+
+
+def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder() -> None:
+    with with_locks():
+        for name in ("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0"):
+            _ = zk_lock(name, fields={"pk": 7} if "{" in name else None).key
 
 
 def test_trio_is_refused_with_the_way_out() -> None:

@@ -124,7 +124,7 @@ def test_a_client_certificate_alone_does_not_close_the_acl(acl: dict[str, str], 
         ({"LOCKS": {"a": {"path": "a", "linger": 2, "kind": "read"}}}, 'linger=2 and kind="read", but only exclusive'),
         (
             {"DEFAULTS": {"linger": 0.5}, "LOCKS": {"a": {"path": "a", "min_hold": 9}}},
-            "linger=0.5 and min_hold, which keeps the lock from the next owners in this process, too",
+            "linger=0.5 and min_hold=9, which keeps the lock from the next owners in this process, too",
         ),
     ],
 )

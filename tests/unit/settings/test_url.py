@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given
@@ -93,9 +93,23 @@ INVALID = {
     "empty, '.' or '..' part": ["zk://h1/a//b", "zk://h1/a/../b", "zk://h1/a/%2e%2E"],
     "character": ["zk://h1/a%00", "zk://h1/a/%F0%9F%94%92"],
     "below /zookeeper": ["zk://h1/zookeeper/quota"],
-    "comma, semicolon or space in its path": [
-        *("zk://h1:2181/app,h2:2181/app", "zk://h1/app;h2/app?session_timeout=10", "zk://h1/app zk://h2/app"),
-        "zk://h1,h2/a,b",
+    "has ',' in its path": ["zk://h1:2181/app,h2:2181/app", "zk://h1,h2/a,b"],
+    "has ';' in its path": ["zk://h1/app;h2/app?session_timeout=10"],
+    "has ' ' in its path": ["zk://h1/app zk://h2/app"],
+    "has '$' in its path": [*("zk://h1/${ENV}", "zk://h1/$ENV", "zk://h1/shop-$(ENV)", "zk://h1/shop-${ENV:-dev}/a")],
+    "has '{' in its path": ["zk://h1/{env}", "zk://h1/{{ env }}"],
+    "has '%' in its path": ["zk://h1/%ENV%", "zk://h1/%(env)s"],
+    "has '<' in its path": ["zk://h1/<env>"],
+    "has '#' in its path": ["zk://h1/#{env}", "zk://h1/shop#production"],
+    "has '\"' in its path": ['zk://h1/shop"'],
+    "has 'None' in its path": ["zk://h1/None", "zk://h1/shop-None/a"],
+    "has 'undefined' in its path": ["zk://h1/undefined"],
+    "no valid host:port at host 1 ": ["zk://None", "zk://zk-null:2181/a", "zk://${HOST}/a", "zk://$HOST/a"],
+    "no user:password before": [
+        "zk://shop:${PASSWORD}@h1",
+        "zk://$USER:pw@h1",
+        "zk://<user>:pw@h1",
+        "zk://a:%25PW%25@h1",
     ],
 }
 
@@ -134,3 +148,13 @@ def test_path_loses_the_slash_at_its_end(path: str, same: str) -> None:
 def test_a_loopback_host_is_recognized_without_a_name_server(host: str, loopback: bool) -> None:
     """Only an address that is certainly this machine counts."""
     assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize("path", ["/None1", "/nonet", "/Nullarbor", "/a%24b", "/a%7Bb%7D", "/ü", "/shop:a~b_c-d.e"])
+def test_a_path_with_a_word_that_is_no_variable_is_read(path: str) -> None:
+    assert parse(f"zk://h{path}").chroot == unquote(path)
+
+
+def test_a_password_with_signs_of_variables_is_read() -> None:
+    for password in ("$hidden", "a${b", "100%", "<3"):
+        assert parse(f"zk://user:{quote(password)}@h").credential == f"user:{password}"
