@@ -46,6 +46,9 @@ class Events:
     def lost(self, held: HeldLock, reason: str, receipt: Receipt | None) -> None:
         """A lock was lost; on the protocol's thread, once for each grant. The receipt is that of the abort, if any."""
 
+    def release_refused(self, session: Session, key: str, reason: str, about: Mapping[str, str], grant: Grant) -> None:
+        """ZooKeeper refuses to delete the znode of a holder or waiter that has ended; None: no grant was released."""
+
     def release_requested(self, grant: Grant, request: ReleaseRequest) -> None:
         """Another session asks the holder to release its lock."""
 

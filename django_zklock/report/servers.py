@@ -177,4 +177,14 @@ class Version(OfServers):
     ends = "All servers have one version, 3.6 or newer."
 
 
-CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version)
+class Certificate(OfServers):
+    """A certificate of a server or of this process ends within 14 days, has ended, or is not valid yet."""
+
+    cause = "certificate"
+    word = _("Check")
+    title = _("A TLS certificate ends soon, or is not valid")
+    remedy = _("Renew it. This package reads renewed files at its next connect; some servers must be restarted.")
+    ends = "It is renewed."
+
+
+CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version, Certificate)

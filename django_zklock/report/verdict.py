@@ -24,9 +24,10 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
+        holders.Undeleted,
         *(holders.Host, history.Broken, history.Stale, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
-        *(servers.Elections, servers.Slow, servers.Version, queues.Wearing),
+        *(servers.Elections, servers.Slow, servers.Version, servers.Certificate, queues.Wearing),
     )
 }
 """The causes, the worst first."""

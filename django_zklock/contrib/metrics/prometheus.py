@@ -176,6 +176,7 @@ class Metrics:
             (signals.lock_held_long, functools.partial(self._count_hold, self._held_long)),
             (signals.lock_release_requested, functools.partial(self._count_hold, self._release_requests)),
             (signals.lock_broken, self._on_broken),
+            (signals.lock_release_refused, self._on_release_refused),
             (signals.write_refused, functools.partial(self._count, self._refused)),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
             (signals.heartbeat, self._on_heartbeat),
@@ -208,6 +209,7 @@ class Metrics:
         self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
         self._swallowed = counter("aborts_swallowed_total", "Aborts whose interrupt was swallowed by the work.")
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
+        self._refused_releases = counter("refused_releases_total", "Releases that ZooKeeper has refused.", ())
         self._refused = counter("refused_writes_total", "Fenced writes of holders that were refused.")
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
@@ -351,6 +353,9 @@ class Metrics:
 
     def _on_broken(self, **kwargs: object) -> None:
         self._broken.inc()  # without labels: only the holder knows the template for sure
+
+    def _on_release_refused(self, **kwargs: object) -> None:
+        self._refused_releases.inc()
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)

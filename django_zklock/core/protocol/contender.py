@@ -878,7 +878,7 @@ class Contender(SessionObserver):
             queue.remove(self)
         callbacks, self._done = self._done, ()
         for done in callbacks:
-            done(True)
+            done(self.refusal is None)
 
     def _forget_replies(self) -> None:
         """Ignore the replies that are outstanding, and watch no predecessor."""

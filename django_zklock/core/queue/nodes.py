@@ -32,7 +32,8 @@ _LONGEST_IDENTITY = 512  # characters that such a value keeps
 
 _NUMBERS = frozenset({"version", "pid", "limit", "owner", "max_hold", "session_timeout", "waited", "renewed_within"})
 _NUMBERS |= {"asked_version", "last_write"}
-_OPTIONAL = (_NUMBERS | {"idle", "lasts", "adopts", "token"}) - {"version", "pid"}  # left out if they are 0 or empty
+_EMPTY_BY_DEFAULT = frozenset({"idle", "lasts", "adopts", "token", "refused"})
+_OPTIONAL = (_NUMBERS | _EMPTY_BY_DEFAULT) - {"version", "pid"}  # left out if they are 0 or empty
 _UNCUT = frozenset({"guid", "since", "idle", "lasts", "adopts", "token"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -226,6 +227,8 @@ class Payload:
     """The guid of the hold by which the lock was handed over to it; empty if it queued for the lock."""
     token: str = ""
     """The token of a lock that was handed over, which is that of its first holder; else empty."""
+    refused: str = ""
+    """Why ZooKeeper refuses to delete the znode, although the work has ended; empty if it does not."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
     waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)

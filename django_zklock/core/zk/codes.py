@@ -30,7 +30,7 @@ MEANINGS: Final[Mapping[int, tuple[str, str]]] = {
     -100: ("APIError", _REPORT),
     -102: (
         "NoAuthError",
-        'the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of {path}',
+        'the credentials in ZKLOCK["AUTH"] may not do this; check them, and {right}the ACL of {path}',
     ),
     -108: (
         "NoChildrenForEphemeralsError",
@@ -50,7 +50,12 @@ MEANINGS: Final[Mapping[int, tuple[str, str]]] = {
 """The name in kazoo and the meaning of each code. The errors that locks handle by themselves are not here."""
 
 
-def meaning(code: int, path: str = "") -> str:
-    """Return an error of ZooKeeper with its meaning and remedy. The ACL of the znode at `path` decides about it."""
+def meaning(code: int, path: str = "", right: str = "") -> str:
+    """
+    Return an error of ZooKeeper with its meaning and remedy.
+
+    The ACL of the znode at `path` decides about the request, which needs this right.
+    """
     name, text = MEANINGS.get(code, _UNKNOWN)
-    return f"{name} ({code}: {text.format(path=path or 'the znodes')})"
+    needed = f'the right "{right}" in ' if right else ""
+    return f"{name} ({code}: {text.format(path=path or 'the znodes', right=needed)})"

@@ -76,7 +76,7 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
             fit: Any = {"width": width_of(out, wide=options.wide), "drop": ("kind", "longest wait"), "cut": CUT}
             write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS, colours=colours, **fit)
         for lock in locks:
-            if lock.problem or lock.expired_holds or lock.numbers_left is not None:
+            if lock.problem or lock.expired_holds or lock.undeleted or lock.numbers_left is not None:
                 write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
         total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
         age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
