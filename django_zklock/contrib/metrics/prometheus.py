@@ -36,6 +36,7 @@ from django_zklock.core.zk import process
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import kind_of
+from django_zklock.report import background
 
 logger = Logger("django_zklock.metrics")
 
@@ -122,6 +123,22 @@ def waiting_now() -> Iterator[Contender | LingeringWaiter]:
             yield from (waiter for waiter in observer.waiting() if waiter.waits)
 
 
+class IncidentsCollector(Collector):
+    """The gauge of incidents: of the last look at all locks. A scrape only begins the next one."""
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return the metric without values."""
+        text = 'Incidents that need attention. "unknown" is 1 if not everything was looked at.'
+        return [GaugeMetricFamily("zklock_incidents", text, labels=("cause",))]
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """Return the metric of the last look."""
+        (family,) = self.describe()
+        for cause, count in background.causes().items():
+            family.add_metric((cause,), count)
+        return [family]
+
+
 class UnfinishedCollector(Collector):
     """Gauges of the waits and holds that have no end yet. They are computed at each scrape, so none is left behind."""
 
@@ -155,15 +172,15 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._made: list[MetricWrapperBase | UnfinishedCollector] = []
+        self._made: list[MetricWrapperBase | UnfinishedCollector | IncidentsCollector] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._is_full = False  # a name was refused, and the log says so
         self._has_begun = False  # the counters of the locks in the settings exist
         self._counted: dict[int, CountedHold] = {}  # by token
         self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
-        collector = UnfinishedCollector(self)
-        registry.register(collector)  # first, so that each scrape has the counters that it begins
-        self._made.append(collector)
+        for collector in (UnfinishedCollector(self), IncidentsCollector()):
+            registry.register(collector)  # first, so that each scrape has the counters that it begins
+            self._made.append(collector)
         self._make_metrics()
         self._make_histograms()
         receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
