@@ -413,6 +413,7 @@ def _exchange(host: Host, options: SessionOptions, deadline: float, message: byt
     with _connect(host, remaining) as sock:
         sock.settimeout(remaining())
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:
+            certificate = _validity(stream)
             stream.sendall(message)
             reply = b""
             while len(reply) < MAX_REPLY:
@@ -421,8 +422,13 @@ def _exchange(host: Host, options: SessionOptions, deadline: float, message: byt
                 if not received:
                     break
                 reply += received
-            certificate = stream.getpeercert(binary_form=True) if isinstance(stream, ssl.SSLSocket) else None
-    return reply, validity(certificate) if certificate else None
+    return reply, certificate
+
+
+def _validity(stream: socket.socket) -> Validity | None:
+    """Return when the certificate of the other side is valid; None without one, or if its dates cannot be read."""
+    certificate = stream.getpeercert(binary_form=True) if isinstance(stream, ssl.SSLSocket) else None
+    return validity(certificate) if certificate else None
 
 
 def _connect(host: tuple[str, int], remaining: Callable[[], float]) -> socket.socket:

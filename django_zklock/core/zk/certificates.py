@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import re
-import ssl
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 SOON = timedelta(days=14)
 """A certificate that ends before this time is over needs attention."""
 
-_PEM = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_PEM = re.compile("-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
 _VERSION = 0xA0  # the tags of ASN.1
 _UTC_TIME = 0x17
 
@@ -29,19 +30,23 @@ class Validity(NamedTuple):
 
 
 def validities(pem: str) -> list[Validity]:
-    """Return those of all certificates in a file of the format PEM. Raises `ValueError`."""
-    return [validity(ssl.PEM_cert_to_DER_cert(block)) for block in _PEM.findall(pem)]
+    """Return those of all certificates in a file of the format PEM, as far as they can be read."""
+    known = []
+    for block in _PEM.findall(pem):
+        with contextlib.suppress(ValueError):
+            known.append(validity(base64.b64decode(block)))
+    return [dates for dates in known if dates is not None]
 
 
-def validity(der: bytes) -> Validity:
-    """Return that of a certificate in the format DER (RFC 5280, 4.1). Raises `ValueError`."""
+def validity(der: bytes) -> Validity | None:
+    """Return that of a certificate in the format DER (RFC 5280, 4.1); None if it cannot be read."""
     try:
         (_tag, certificate), *_ = _elements(der)
         (_tag, signed), *_ = _elements(certificate)
         fields = [content for tag, content in _elements(signed) if tag != _VERSION]
         begins, ends = (_time(*element) for element in _elements(fields[3]))
-    except (IndexError, UnicodeDecodeError) as error:
-        raise ValueError("it is no certificate") from error
+    except (IndexError, ValueError):
+        return None
     return Validity(begins, ends)
 
 
@@ -52,8 +57,11 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
         if length & 0x80:
             start += length & 0x7F
             length = int.from_bytes(data[2:start], "big")
-        yield data[0], data[start : start + length]
-        data = data[start + length :]
+        end = start + length
+        if len(data) < end:
+            raise ValueError("it is cut")
+        yield data[0], data[start:end]
+        data = data[end:]
 
 
 def _time(tag: int, content: bytes) -> datetime:

@@ -17,7 +17,7 @@ class TlsContext(ssl.SSLContext):
     """A context for TLS that knows how long the files are valid that it was made of."""
 
     files: dict[str, Validity]
-    """They have the names of the settings. Of several certificates of ours, the first end counts; of authorities, the last."""
+    """They have the names of the settings. Of our certificates, the first end counts; of authorities, the last."""
 
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
