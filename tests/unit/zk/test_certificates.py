@@ -68,7 +68,7 @@ def test_the_check_for_deployment_warns_before_a_certificate_ends(
 
 
 def test_the_end_of_an_authority_is_that_of_its_last_certificate(folder: Path) -> None:
-    """A file may have an old authority beside the new one."""
+    """A file may have an old authority, and the new one."""
     old = dated(folder, "old-authority", "ca", -2, 2)
     both = folder / "both-authorities.pem"
     both.write_text(old.read_text() + (folder / "ca.pem").read_text())
