@@ -82,9 +82,10 @@ class Quorum(OfServers):
     def find(cls, facts: Facts) -> Iterator[Quorum]:
         """An answered request of our own counts more than what the servers say of themselves."""
         servers, problem = facts.servers, facts.snapshot.problem
-        if not problem or (facts.snapshot.answers and any(server.serves for server in servers.servers)):
-            return
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
+        has_answered = facts.snapshot.answers and (finding is None or any(server.serves for server in servers.servers))
+        if not problem or has_answered:
+            return
         down = sorted(server.address for server in servers.servers if not (server.runs or server.is_unknown))
         named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(down)} if down else ""
         kind = Quorum if finding and not finding.about else Unanswered

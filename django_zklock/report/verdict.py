@@ -148,6 +148,8 @@ def look(
         "all_servers": len(servers.servers),
     }
     values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
+    if snapshot.problem and not snapshot.total:
+        values["all_locks"] = "?"
     return Verdict(
         incidents=tuple(present),
         notes={

@@ -97,6 +97,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     summary = f"errors: {results['error']}, warnings: {results['warning']}"
     if not healthy:
         raise failure(summary, ExitCode.FAILED if is_connected else ExitCode.UNAVAILABLE)
+    if look.snapshot.problem or not look.snapshot.complete:
+        raise failure(f"{summary}. Not all locks were read.", ExitCode.PARTIAL)
     if not options.json:
         write_line(out, summary)
 

@@ -17,6 +17,7 @@ from django_zklock.report import verdict
 from django_zklock.report.formatting import duration
 
 UNKNOWN: Final = "number of locks unknown: not connected"
+UNREAD: Final = "number of locks unknown: none could be read"
 add_arguments = add_answer
 
 
@@ -48,10 +49,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
             write_line(out, f"session {session_hex(connection.session_id)}, timeout {connection.timeout:g} s")
         if snapshot.problem and not snapshot.locks:
             write_line(out, UNKNOWN)
+        elif all(lock.is_unread for lock in snapshot.locks) and not snapshot.complete:
+            write_line(out, UNREAD)
         else:
             kept = f", {figures.kept} kept for the next user" if figures.kept else ""
             wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
-            held = count(figures.held, "lock")
+            held = f"{'' if snapshot.complete else 'at least '}{count(figures.held, 'lock')}"
             write_line(out, f"{held} held{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
         write_skipped(out, snapshot)
     fail_if_incomplete(snapshot)
