@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext, ngettext
@@ -135,8 +136,18 @@ class Down(OfServers):
 
     cause = "down"
     title = _("ZooKeeper runs on %(running)d of %(count)d servers")
-    remedy = _("Start this server, or repair its network.")
+    remedy = "%(remedy)s"
     ends = "All servers run."
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        """A server that runs must not be started: its disk may be full, or the others may not reach it."""
+        down = {about for finding in facts.servers.findings if finding.cause == cls.cause for about in finding.about}
+        remedy = gettext("Start this server, or repair its network.")
+        if all(server.runs for server in facts.servers.servers if server.address in down):
+            remedy = gettext("Look at the log of this server, at its disk and its network.")
+        for incident in super().find(facts):
+            yield replace(incident, values={**incident.values, "remedy": remedy})
 
 
 class Elections(OfServers):
