@@ -68,7 +68,12 @@ class Undeleted(Incident):
     sentence = _("Its work has ended, and others wait behind its znode: %(detail)s")
     remedy = _("Give its account the right that is missing, and it releases by itself. Or end its process.")
     ends = "The znode is deleted."
-    act = "break"
+    act = "host"
+    command = "show"
+
+    def commands(self) -> list[str]:
+        """A break would be refused, too."""
+        return super().commands()[:1]
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
