@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall
+from support.refused import no_deletes
 from support.signalled import Sent, signalled
 from support.work import acquired, assert_refused
 from support.zoo import Zoo, eventually
@@ -17,7 +17,6 @@ from django_zklock.exceptions import LockTimeout
 from django_zklock.inspection import LockInfo, ScannedContender
 
 KEY = "stock/berlin"
-NO_DELETES = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
 READ_ONLY = make_acl("world", "anyone", read=True, admin=True)
 
 
@@ -25,16 +24,6 @@ READ_ONLY = make_acl("world", "anyone", read=True, admin=True)
 def sent() -> Iterator[Sent]:
     with signalled("lock_release_refused", "lock_released") as signals:
         yield signals
-
-
-@contextlib.contextmanager
-def no_deletes(zoo: Zoo) -> Iterator[None]:
-    directory = f"{zoo.base}/{KEY}"
-    zoo.client.ensure_path(directory)
-    zoo.client.set_acls(directory, [NO_DELETES])
-    yield
-    zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
-    zoo.wait_contenders(KEY, 0)
 
 
 def look() -> LockInfo:
@@ -50,7 +39,7 @@ def undeleted() -> ScannedContender:
 
 
 def test_the_znode_of_a_refused_release_names_the_missing_right(zoo: Zoo) -> None:
-    with no_deletes(zoo):
+    with no_deletes(zoo, KEY):
         with zk_lock(KEY) as hold:
             assert not look().undeleted
         contender = undeleted()
@@ -59,7 +48,7 @@ def test_the_znode_of_a_refused_release_names_the_missing_right(zoo: Zoo) -> Non
 
 
 def test_a_refused_release_is_told_instead_of_a_release(zoo: Zoo, sent: Sent) -> None:
-    with no_deletes(zoo):
+    with no_deletes(zoo, KEY):
         with zk_lock(KEY):
             pass
         eventually(lambda: bool(sent))
@@ -75,7 +64,7 @@ def test_a_refused_release_is_told_instead_of_a_release(zoo: Zoo, sent: Sent) ->
 def test_a_caller_that_has_given_up_and_stays_in_the_queue_is_told(zoo: Zoo, sent: Sent) -> None:
     """It blocks the queue as soon as the holder is gone."""
     hold = acquired(zk_lock(KEY))
-    with no_deletes(zoo):
+    with no_deletes(zoo, KEY):
         BackgroundCall(lambda: assert_refused(zk_lock(KEY, timeout=0.3), LockTimeout)).result()
         assert not undeleted().holds
         assert [name for name, _kwargs in sent] == ["lock_release_refused"]
@@ -84,7 +73,7 @@ def test_a_caller_that_has_given_up_and_stays_in_the_queue_is_told(zoo: Zoo, sen
 
 
 def test_a_refused_release_goes_on_when_the_right_is_there(zoo: Zoo) -> None:
-    with no_deletes(zoo):
+    with no_deletes(zoo, KEY):
         with zk_lock(KEY):
             pass
         undeleted()
@@ -95,7 +84,7 @@ def test_a_refused_release_goes_on_when_the_right_is_there(zoo: Zoo) -> None:
 
 
 def test_a_znode_that_cannot_say_that_it_is_refused_is_in_the_log(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    with no_deletes(zoo):
+    with no_deletes(zoo, KEY):
         with zk_lock(KEY) as hold:
             zoo.client.set_acls(hold.path, [READ_ONLY])
 
