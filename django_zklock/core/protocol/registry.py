@@ -303,7 +303,8 @@ class Deletion:
         if is_first and isinstance(reply, NodeMissing) and grant is not None and grant.why_invalid() is None:
             interventions.report_deleted(self._registry.session, grant)
         if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
-            if isinstance(reply, RequestRefused) and not self.refused:
+            is_contender = self._path is not None and not self._path.endswith(f"/{self.guid}")
+            if isinstance(reply, RequestRefused) and is_contender and not self.refused:
                 self._tell_refused(str(reply))
             self._retry(reply)
         else:

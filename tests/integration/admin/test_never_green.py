@@ -93,10 +93,10 @@ def denied(zoo: Zoo, path: str) -> Iterator[None]:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
 
-@pytest.mark.parametrize("place", ["the root of locks", "a directory above keys", "a queue", "the holder"])
-def test_what_may_not_be_read_is_no_calm(zoo: Zoo, operator: Client, held: dict[str, str], place: str) -> None:
-    with denied(zoo, held[place]):
-        assert_not_green(operator, except_for=() if place in {"a queue", "the holder"} else ONE_LOCK)
+@pytest.mark.parametrize("part", ["the root of locks", "a directory above keys", "a queue", "the holder"])
+def test_a_denied_read_is_no_calm(zoo: Zoo, operator: Client, held: dict[str, str], part: str) -> None:
+    with denied(zoo, held[part]):
+        assert_not_green(operator, except_for=() if part in {"a queue", "the holder"} else ONE_LOCK)
 
 
 @pytest.mark.parametrize("opcode", [GET_CHILDREN2, GET_DATA], ids=["lists", "reads"])
@@ -122,7 +122,9 @@ def test_silence_is_no_calm(zoo: Zoo, operator: Client, held: dict[str, str]) ->
             proxy.heal()
 
 
-def test_what_a_limit_cuts_is_no_calm(operator: Client, held: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_a_limit_cuts_is_no_calm(
+    operator: Client, held: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A deadlock may be in the data of a znode."""
     monkeypatch.setattr(scan, "MAX_HELD", 10)
     assert_not_green(operator, except_for=ONE_LOCK)
