@@ -77,10 +77,10 @@ def shown(operator: Client) -> dict[str, tuple[int, str]]:
 
 def assert_not_green(operator: Client, *, except_for: Collection[str] = ()) -> None:
     wrong = {}
-    for place, (status, text) in shown(operator).items():
+    for name, (status, text) in shown(operator).items():
         green = [word for word in GREEN if re.search(rf"\b{word}\b", text)]
-        if (status in (0, 200) or green) and place not in except_for:
-            wrong[place] = status, green, text[:300]
+        if (status in (0, 200) or green) and name not in except_for:
+            wrong[name] = status, green, text[:300]
     assert not wrong
 
 
