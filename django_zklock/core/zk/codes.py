@@ -30,7 +30,7 @@ MEANINGS: Final[Mapping[int, tuple[str, str]]] = {
     -100: ("APIError", _REPORT),
     -102: (
         "NoAuthError",
-        'the credentials in ZKLOCK["AUTH"] may not do this; check them, and {right}the ACL of {path}',
+        'the credentials in ZKLOCK["AUTH"] may not do this; check them, and the ACL of {path}',
     ),
     -108: (
         "NoChildrenForEphemeralsError",
@@ -57,5 +57,6 @@ def meaning(code: int, path: str = "", right: str = "") -> str:
     The ACL of the znode at `path` decides about the request, which needs this right.
     """
     name, text = MEANINGS.get(code, _UNKNOWN)
-    needed = f'the right "{right}" in ' if right else ""
-    return f"{name} ({code}: {text.format(path=path or 'the znodes', right=needed)})"
+    if right:
+        text = text.replace("the ACL of", f'the right "{right}" in the ACL of')
+    return f"{name} ({code}: {text.format(path=path or 'the znodes')})"
