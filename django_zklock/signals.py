@@ -15,6 +15,11 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     A lock was released by its owner, and ZooKeeper has confirmed it or does not answer. `held` is the time since the
     grant.
 
+`lock_release_refused(lock, reason, about)`
+    The work under a lock has ended, or a wait for it, but ZooKeeper refuses to delete the znode, for example by its
+    ACL. Until that changes or the process ends, others wait behind it. Sent instead of `lock_released`. `reason` is a
+    text for a log. `about` describes the work as items.
+
 `lock_lost(lock, hold, reason, receipt)`
     A hold can no longer be trusted: its lease or session is over, or its znode was deleted. `reason` is a text for a
     log. `receipt` describes the abort: how the work was interrupted, how long that took, and whether the work swallowed
@@ -94,6 +99,7 @@ from django_zklock.core import fork
 connection_state_changed = Signal()
 lock_acquired = Signal()
 lock_released = Signal()
+lock_release_refused = Signal()
 lock_lost = Signal()
 lock_contended = Signal()
 lock_failed = Signal()

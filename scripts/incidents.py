@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 sys.path[:0] = [str(TESTS), str(ROOT)]
 
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl  # noqa: E402
 from support.chaos import namespaces  # noqa: E402
 from support.chaos.servers import repair, repaired  # noqa: E402
 from support.drill import CALM, NO_REASON, REASON, Drill, Program, plain  # noqa: E402
@@ -34,6 +36,7 @@ from support.quietday import LEADER  # noqa: E402
 from support.worker import Worker  # noqa: E402
 from support.zoo import Zoo, eventually  # noqa: E402
 
+NO_DELETES: Final = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
 NEVER: Final = {"DEADLOCK_TIMEOUT": None}
 """The setting by which no deadlock ends by itself."""
 
@@ -92,14 +95,56 @@ def deadlock_over(drill: Drill) -> Iterator[Expected]:
         yield Expected({"stock/berlin": "order"}, texts, "Always lock", acknowledged=True)
 
 
+def bystander(drill: Drill) -> Iterator[Expected]:
+    """A deadlock of two processes behind another waiter."""
+    web = drill.program("web-1")
+    with processes(drill, before_want=lambda: wait_behind(drill, web, "stock/berlin", "stock/paris")) as programs:
+        texts = ("stock/paris", "worker-1", "worker-2", "4 callers wait")
+        yield Expected({"stock/berlin": "deadlock"}, texts, "Break one of them")
+        for program in programs:
+            program.tell("answer")
+        web.hear("used stock/berlin", "used stock/paris")
+
+
+def wait_behind(drill: Drill, web: Program, *keys: str) -> None:
+    """Have a process wait for these locks, and return when it is in their queues."""
+    web.tell("wait", *keys)
+    eventually(lambda: all(len(drill.zoo.children(key)) == 2 for key in keys), 30)
+
+
+def refused_release(drill: Drill) -> Iterator[Expected]:
+    """A release that the ACL of the queue refuses."""
+    directory = f"{drill.zoo.base}/stock/berlin"
+    drill.zoo.client.create(directory, acl=[NO_DELETES], makepath=True)
+    worker, web = drill.program("worker-1"), drill.program("web-1")
+    worker.tell("use", "stock/berlin")
+    worker.hear("used stock/berlin")
+    web.tell("wait", "stock/berlin")
+    texts = ("worker-1", "1 caller waits", "Its work has ended", 'the right "delete"')
+    yield Expected({"stock/berlin": "refused"}, texts, "right that is missing")
+    drill.zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
+    web.hear("used stock/berlin")
+
+
+def convoy(drill: Drill) -> Iterator[Expected]:
+    """A convoy of callers that each hold the lock for some seconds."""
+    webs = [drill.program(f"web-{number}") for number in range(2)]
+    for web in webs:
+        web.tell("take", *["stock/berlin"] * 14)
+    yield Expected({"stock/berlin": "crowded"}, ("callers wait", "The first has waited"), "Look at the holder", 120)
+    for web in webs:
+        web.hear(*["used stock/berlin"] * 14)
+
+
 @contextlib.contextmanager
-def processes(drill: Drill) -> Iterator[list[Program]]:
+def processes(drill: Drill, before_want: Callable[[], object] = bool) -> Iterator[list[Program]]:
     """Have two processes, each of which holds a lock and wants that of the other."""
     pairs = {"worker-1": ("stock/berlin", "stock/paris"), "worker-2": ("stock/paris", "stock/berlin")}
     programs = [drill.program(host) for host in pairs]
     for program, keys in zip(programs, pairs.values(), strict=True):
         program.tell("nest", *keys)
         program.hear(f"held {keys[0]}")
+    before_want()
     for program in programs:
         program.tell("want")
     yield programs
@@ -237,10 +282,10 @@ def forgotten(drill: Drill) -> Iterator[Expected]:
     web.hear("used stock/berlin")
 
 
-def chain(drill: Drill) -> Iterator[Expected]:
+def chain(drill: Drill, *keys: str) -> Iterator[Expected]:
     """A chain of three holders."""
-    programs = [drill.program(f"worker-{number}") for number in range(1, 4)]
-    keys = ("root/1", "mid/1", "leaf/1")
+    keys = keys or ("root/1", "mid/1", "leaf/1")
+    programs = [drill.program(f"worker-{number}") for number, _key in enumerate(keys, 1)]
     for program, inner, key in zip(programs, (None, *keys), keys, strict=False):
         program.tell("nest", *filter(None, (key, inner)))
         program.hear(f"held {key}")
@@ -248,11 +293,39 @@ def chain(drill: Drill) -> Iterator[Expected]:
         program.tell("want")
     web = drill.program("web-1")
     web.tell("wait", "leaf/1")
-    texts = ("worker-1", "3 callers wait", "Behind it", "mid/1", "leaf/1")
+    texts = ("worker-1", f"{len(keys)} callers wait", "Behind it", "mid/1", "leaf/1")
     yield Expected({"root/1": "hung"}, texts, "Request release", 70)
     for program in programs:
         program.tell("answer")
     web.hear("used leaf/1")
+
+
+def long_chain(drill: Drill) -> Iterator[Expected]:
+    """A chain of five holders."""
+    return chain(drill, "root/1", "mid/1", "leaf/1", "twig/1", "bud/1")
+
+
+def host(drill: Drill) -> Iterator[Expected]:
+    """A process that hangs with four locks."""
+    keys = ["stock/berlin", "stock/paris", "stock/rome", "stock/oslo"]
+    worker, web = drill.program("worker-3"), drill.program("web-1")
+    worker.hold(*keys)
+    web.tell("wait", keys[0])
+    yield Expected({"worker-3": "host"}, ("with 4 locks", "1 caller waits"), "Look at the host", 70)
+    web.hear(f"used {keys[0]}")
+    worker.tell("answer")
+
+
+def paused(drill: Drill) -> Iterator[Expected]:
+    """A holder of three locks that is paused for longer than its session."""
+    keys = ("stock/berlin", "stock/paris", "stock/rome")
+    worker = drill.program("worker-1")
+    worker.hold(*keys)
+    drill.wait_recorded(len(keys))
+    worker.process.send_signal(signal.SIGSTOP)
+    yield Expected({"worker-1": "ended"}, ("with 3 locks",), "Check the work of these locks")
+    worker.process.send_signal(signal.SIGCONT)
+    worker.tell("answer")
 
 
 def slow_processes(drill: Drill) -> Iterator[Expected]:
@@ -269,7 +342,8 @@ def slow_processes(drill: Drill) -> Iterator[Expected]:
 
 PLAYS: Final[tuple[Play, ...]] = (
     *(hung, hung_unknown, deadlock, deadlock_over, deadlock_celery, deadlock_celery_over, killed_one, killed_three),
-    *(leader, crowd, forgotten, chain, slow_processes, follower, quorum, elections),
+    *(leader, crowd, forgotten, chain, long_chain, slow_processes, host, paused, follower, quorum, elections),
+    *(bystander, refused_release, convoy),
 )
 
 
@@ -335,7 +409,7 @@ def played(ensemble: Ensemble, home: Path, play: Play) -> list[str]:
     """Play an incident on a site of its own; return the cells of its row."""
     zoo = Zoo(ensemble.hosts, ensemble)
     drill = Drill(zoo, home / play.__name__)
-    if play in {deadlock, deadlock_celery}:
+    if play in {deadlock, deadlock_celery, bystander}:
         drill.site.environment["SITE_ZKLOCK"] = json.dumps(NEVER)
     try:
         with drill:

@@ -1,14 +1,15 @@
-"""A check for django-health-check 4 or newer, named as `django_zklock.contrib.health_check.ZooKeeper`."""
+"""Two checks for django-health-check 4 or newer, named as `django_zklock.contrib.health_check.ZooKeeper`."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from health_check.base import HealthCheck
-from health_check.exceptions import ServiceUnavailable
+from health_check.exceptions import ServiceUnavailable, ServiceWarning
 
 from django_zklock import inspection
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.report import background
 
 
 @dataclasses.dataclass
@@ -21,3 +22,14 @@ class ZooKeeper(HealthCheck):  # type: ignore[misc]
             inspection.check_quorum()
         except ZooKeeperUnavailable as error:
             raise ServiceUnavailable("ZooKeeper does not answer") from error
+
+
+@dataclasses.dataclass
+class Incidents(HealthCheck):  # type: ignore[misc]
+    """Whether the last look at all locks and servers has found something that needs attention."""
+
+    def run(self) -> None:
+        """Raise `ServiceWarning` with the causes if it has."""
+        causes = [cause for cause, count in background.causes().items() if count]
+        if causes:
+            raise ServiceWarning(", ".join(causes))

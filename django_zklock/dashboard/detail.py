@@ -107,7 +107,7 @@ class Detail:
         """Advice for an operator; empty if there is nothing to do."""
         if self.root:
             return _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(self.root)}
-        return str(self._incidents[0].remedy) if self._incidents else ""
+        return str(self._incidents[0].describe()["remedy"]) if self._incidents else ""
 
     @cached_property
     def waiters(self) -> list[Row]:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -27,9 +28,10 @@ from django.utils.translation import gettext_lazy as _
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
+from django_zklock.core.zk.certificates import Validity, validity
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
-from django_zklock.core.zk.options import SessionOptions, TlsProblem
+from django_zklock.core.zk.options import SessionOptions, TlsOptions, TlsProblem
 from django_zklock.core.zk.outage import Host, address, cause_of, is_loopback
 from django_zklock.core.zk.outside import context, resolve
 from django_zklock.core.zk.session import ConnectionState
@@ -63,6 +65,7 @@ _SILENT: Final = gettext_noop(
     "does not answer the command srvr; perhaps it has as many connections as maxClientCnxns or maxCnxns allows"
 )
 _TLS_FAILED: Final = gettext_noop("cannot be asked with the TLS settings of this process")  # the reason follows
+_NOT_VALID: Final = re.compile("certificate (has expired|is not yet valid)")  # the words of OpenSSL
 _NOT_LOOKED_AT: Final = gettext_noop("is a member of the ensemble, and was not looked at; name it in URL")
 _DOWN: Final = f"{_AWAY}: {os.strerror(errno.ECONNREFUSED)}"  # the machine has answered that nothing listens there
 
@@ -84,6 +87,8 @@ class ServerReport:
     """Why it does not serve, or why it cannot be asked; in English."""
     zxid: int = -1
     """Its last transaction: the epoch in the upper 32 bits, then the number in it. -1 if it is not known."""
+    certificate: Validity | None = None
+    """When its certificate is valid; None without TLS, or if that is not known."""
     standing: Standing = "voter"
     """Its standing in the ensemble. A stranger is no member. An alias is another address of a server that is above."""
 
@@ -199,7 +204,7 @@ def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
             asked = dict(zip(options.hosts, pool.map(ask, options.hosts), strict=True))
             servers = _placed(asked, own, pool, ask_others)
     report = EnsembleReport(servers, (), is_complete=not own.problem, is_weighted=configuration.is_weighted(own.config))
-    findings = _findings(report, options.session_timeout, reply_timeout, own)
+    findings = [*_findings(report, options.session_timeout, reply_timeout, own), *_certificates(servers, options.tls)]
     epochs = _epochs.setdefault(options.hosts, deque(maxlen=MAX_EPOCHS))
     epoch = max((server.zxid >> 32 for server in servers if server.serves), default=-1)
     if epochs and epochs[-1][1] == epoch:
@@ -327,10 +332,10 @@ _peers: Final[dict[tuple[str, int], tuple[str, int]]] = {}  # the address that a
 
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
     try:
-        reply = _exchange(host, options, clock.now() + timeout, b"srvr")
+        reply, certificate = _exchange(host, options, clock.now() + timeout, b"srvr")
     except OSError as error:
         return ServerReport(address=address(host), problem=_problem(error))
-    return _report(address(host), reply.decode(errors="replace"))
+    return replace(_report(address(host), reply.decode(errors="replace")), certificate=certificate)
 
 
 def _problem(error: OSError) -> str:
@@ -372,8 +377,8 @@ def session_bounds(report: EnsembleReport, *, reply_timeout: float) -> dict[str,
         *name, port = server.address.rsplit(":", 1)
         exchange = partial(_exchange, (name[0].strip("[]"), int(port)), options, clock.now() + reply_timeout)
         try:
-            shortest, longest = (_granted(exchange(_connect_and_close(asked))) for asked in (1, LONGEST_TIMEOUT))
-            ticks = re.search(rb"^tickTime=([0-9]{1,9})$", exchange(b"conf"), re.MULTILINE)
+            shortest, longest = (_granted(exchange(_connect_and_close(asked))[0]) for asked in (1, LONGEST_TIMEOUT))
+            ticks = re.search(rb"^tickTime=([0-9]{1,9})$", exchange(b"conf")[0], re.MULTILINE)
         except OSError as error:
             return _problem(error)
         return SessionBounds(shortest=shortest, longest=longest, tick=int(ticks[1]) / 1000 if ticks else None)
@@ -397,8 +402,8 @@ def _granted(reply: bytes) -> float:
     return milliseconds / 1000
 
 
-def _exchange(host: Host, options: SessionOptions, deadline: float, message: bytes) -> bytes:
-    """Return what a server sends after this message, until it closes the connection."""
+def _exchange(host: Host, options: SessionOptions, deadline: float, message: bytes) -> tuple[bytes, Validity | None]:
+    """Return what a server sends after this message, until it closes the connection, and its certificate's dates."""
 
     def remaining() -> float:
         seconds = deadline - clock.now()
@@ -410,6 +415,7 @@ def _exchange(host: Host, options: SessionOptions, deadline: float, message: byt
     with _connect(host, remaining) as sock:
         sock.settimeout(remaining())
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:
+            certificate = _validity(stream)
             stream.sendall(message)
             reply = b""
             while len(reply) < MAX_REPLY:
@@ -418,7 +424,13 @@ def _exchange(host: Host, options: SessionOptions, deadline: float, message: byt
                 if not received:
                     break
                 reply += received
-    return reply
+    return reply, certificate
+
+
+def _validity(stream: socket.socket) -> Validity | None:
+    """Return when the certificate of the other side is valid; None without one, or if its dates cannot be read."""
+    certificate = stream.getpeercert(binary_form=True) if isinstance(stream, ssl.SSLSocket) else None
+    return validity(certificate) if certificate else None
 
 
 def _connect(host: tuple[str, int], remaining: Callable[[], float]) -> socket.socket:
@@ -516,8 +528,9 @@ def _of_server(server: ServerReport, session_timeout: float, serving: bool, more
         )
         values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
         is_down = serving and (server.runs or server.problem.startswith(_AWAY))  # others only cannot be asked
+        cause = "down" if is_down else "certificate" if _NOT_VALID.search(server.problem) else ""
         texts = ["%(server)s %(problem)s.", *([goes_on] if more > 0 else [])]
-        yield HealthFinding("warning", texts, values, "down" if is_down else "", (server.address,))
+        yield HealthFinding("warning", texts, values, cause, (server.address,))
     if server.version and tuple(map(int, re.findall("[0-9]+", server.version)[:2])) < OLDEST:
         texts = [_("%(server)s has ZooKeeper %(version)s; 3.6 or newer is required.")]
         values, about = {"server": server.address, "version": server.version}, (server.version,)
@@ -529,6 +542,35 @@ def _of_server(server: ServerReport, session_timeout: float, serving: bool, more
         ]
         values, about = {"server": server.address, "latency": server.milliseconds}, (server.address,)
         yield HealthFinding("warning", texts, values, "slow", about)
+
+
+def _certificates(servers: Sequence[ServerReport], tls: TlsOptions | None) -> Iterator[HealthFinding]:
+    """Yield which certificates are not valid, or end soon: those of the servers, and the files of this process."""
+    if tls is None:
+        return
+    known = [(server.address, server.certificate) for server in servers]
+    try:
+        files = context(tls, RESOLVE).files
+        known += [(f'{setting} in ZKLOCK["TLS"]', dates) for setting, dates in files.items()]
+    except OSError as error:  # it is used at the next connect
+        yield HealthFinding("error", ["%(problem)s."], {"problem": str(error)}, "certificate", ("TLS",))
+    now = datetime.now(timezone.utc)
+    for name, dates in known:
+        if dates is None or not dates.needs_attention():
+            continue
+        days = (dates.ends - now).days
+        values = {"name": name, "days": days, "begins": f"{dates.begins:%Y-%m-%d %H:%M} UTC"}
+        values["ends"] = f"{dates.ends:%Y-%m-%d %H:%M} UTC"
+        text: Any = ngettext_lazy(
+            "The certificate of %(name)s ends in %(days)d day, at %(ends)s.",
+            "The certificate of %(name)s ends in %(days)d days, at %(ends)s.",
+            days,
+        )
+        if dates.ends < now:
+            text = _("The certificate of %(name)s ended at %(ends)s.")
+        elif now < dates.begins:
+            text = _("The certificate of %(name)s is not valid before %(begins)s.")
+        yield HealthFinding("warning", [text], values, "certificate", (name, str(dates.ends)))
 
 
 def _no_majority(voters: Sequence[ServerReport], majority: int, reply_timeout: float) -> HealthFinding:

@@ -201,6 +201,11 @@ class LockInfo:
         return self.deadlocked, bool(self.problem) or self.is_worn_out, self.longest_wait or 0.0, self.held_for or 0.0
 
     @property
+    def undeleted(self) -> tuple[ScannedContender, ...]:
+        """The holders and waiters that have ended, and whose znodes ZooKeeper refuses to delete."""
+        return tuple([contender for contender in (*self.holders, *self.waiters) if contender.refused])
+
+    @property
     def lasts(self) -> str:
         """The kind of its first hold if that is meant to last: "leader", "run" or "lease"; else empty."""
         return self.holders[0].lasts if self.holders else ""
@@ -345,7 +350,17 @@ class Snapshot:
 
 _CONTENDER: Final = (
     *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),
-    *("template", "operator", "release_request", "limit", "max_hold", "session_timeout", "idle_since", "lasts"),
+    *(
+        "template",
+        "operator",
+        "release_request",
+        "limit",
+        "max_hold",
+        "session_timeout",
+        "idle_since",
+        "lasts",
+        "refused",
+    ),
 )
 NAMES: Final[dict[type, tuple[str, ...]]] = {
     Snapshot: ("taken_at", "age", "problem", "skipped", "total", "connection", "cycles", "locks"),

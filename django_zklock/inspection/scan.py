@@ -40,6 +40,7 @@ REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or an
 TOO_SHORT: Final = (
     "The time was too short to read all locks. Raise `reply_timeout` of the admin class, or `--reply-timeout`."
 )
+TOO_MUCH: Final = f"The contenders have more than {MAX_HELD >> 20} MB of data in all, so not all of it was read."
 SILENCE: Final = 0.9  # seconds without a reply after which a server is silent, and the time not just too short
 
 
@@ -215,7 +216,7 @@ class Scan:
         return path(base, key) if key else base
 
     def _skip(self, text: str) -> None:
-        if len(self._result.skipped) < MAX_SKIPPED:
+        if len(self._result.skipped) < MAX_SKIPPED and text not in self._result.skipped:
             self._result.skipped += (text,)
 
     # --- First step: list the directories -----------------------------------------------------------------------
@@ -308,6 +309,8 @@ class Scan:
             node, size = reply, len(reply.data)
             if size > MAX_DATA or self._held + size > MAX_HELD:
                 node = replace(reply, data=reply.data[:KEPT_DATA])
+                if size <= MAX_DATA:  # else no contender of ours has written it
+                    self._skip(TOO_MUCH)
             self._held += len(node.data)
             self._result.nodes[key, name] = node
             self._read_permits(key, node)

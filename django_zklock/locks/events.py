@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django.dispatch import Signal
@@ -44,6 +44,9 @@ class Recorder(Protocol):
     def lost(self, grant: Grant, reason: str) -> None:
         """Record a loss."""
 
+    def refused(self, grant: Grant, reason: str) -> None:
+        """Record that ZooKeeper refuses a release that was recorded."""
+
     def acted(self, action: Any) -> None:
         """Record what an operator did."""
 
@@ -73,7 +76,7 @@ class SignalEvents(hooks.Events):
             what = printable(held.grant.what)
             audit.info("lock %r was adopted by %s", held.key, what, extra=held.grant.log_fields())
         if self.recorder is not None:
-            self._record(self.recorder.acquired, held, waited)
+            self._record(self.recorder.acquired, held.grant, waited)
         if signals.lock_acquired.receivers:
             self._send_about(held, signals.lock_acquired, waited=waited)
         if (signals.lock_lost.receivers or self.recorder is not None) and held.is_unwatched:
@@ -108,18 +111,25 @@ class SignalEvents(hooks.Events):
             return
         seconds = clock.now() - held.grant.since
         if self.recorder is not None:
-            self._record(self.recorder.released, held, seconds)
+            self._record(self.recorder.released, held.grant, seconds)
         if signals.lock_released.receivers:
             send = functools.partial(self._send_about, held, signals.lock_released, held=seconds)
-            held.contender.when_released(lambda released: send(), confirmed=True)
+            held.contender.when_released(lambda released: released and send(), confirmed=True)
 
     def lost(self, held: HeldLock, reason: str, receipt: guard.Receipt | None) -> None:
         if self.recorder is not None:
-            self._record(self.recorder.lost, held, reason)
+            self._record(self.recorder.lost, held.grant, reason)
         self._send_about(held, signals.lock_lost, reason=reason, receipt=receipt)
 
     def order_inverted(self, contender: AnyContender, circle: Circle, advice: str) -> None:
         self.send(contender.session, signals.lock_order_inverted, circle=circle, advice=advice)
+
+    def release_refused(
+        self, session: Session, key: str, reason: str, about: Mapping[str, str], grant: Grant | None
+    ) -> None:
+        if self.recorder is not None and grant is not None and grant.why_invalid() is None:
+            self._record(self.recorder.refused, grant, reason)
+        self.send(session, signals.lock_release_refused, lock=key, reason=reason, about=about)
 
     def release_requested(self, grant: Grant, request: ReleaseRequest) -> None:
         self._send_about_grant(grant, signals.lock_release_requested, by=request.by, reason=request.reason)
@@ -135,11 +145,11 @@ class SignalEvents(hooks.Events):
         lease = LEASE_SHARE * session.timeout
         self.send(session, signals.heartbeat, type(session), took=took, margin=margin, lease=lease, error=error)
 
-    def _record(self, record: Callable[[Grant, _Detail], None], held: HeldLock, detail: _Detail) -> None:
+    def _record(self, record: Callable[[Grant, _Detail], None], grant: Grant, detail: _Detail) -> None:
         try:
-            record(held.grant, detail)
+            record(grant, detail)
         except Exception:
-            logger.exception("an event of lock %r was not recorded", held.key)
+            logger.exception("an event of lock %r was not recorded", grant.key)
 
     def _send_about_grant(self, grant: Grant, signal: Signal, /, **fields: object) -> None:
         """Send a signal about a grant. Nothing is sent while the grant is being released."""

@@ -46,6 +46,8 @@ class ExitCode(IntEnum):
     CROWDED = 41
     DYING = 42
     STALE = 43
+    REFUSED = 44
+    CERTIFICATE = 45
     UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
     BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later
     LOST = 76  # the lock was lost, and the command was stopped
@@ -56,7 +58,7 @@ class ExitCode(IntEnum):
 EXIT_CODES: Final = """\
 exit codes:
   0 done; 1 refused, or an error; 2 wrong usage; 3 no holder; 4 the lock has changed hands;
-  20 to 43 the worst cause of `doctor --incident` (31: not all was looked at); 69 ZooKeeper does not answer;
+  20 to 45 the worst cause of `doctor --incident` (31: not all was looked at); 69 ZooKeeper does not answer;
   75 the lock was not acquired in time; 76 the lock was lost; 126, 127 the command cannot be run
 """
 

@@ -83,17 +83,22 @@ def write_table(
     last = None if head[-1] in (*cut, *IDENTIFYING) else head[-1]
     if width is not None:
         _fit(widths, width, drop, {**dict.fromkeys(cut, LEAST), **({} if last is None else {last: LONG})})
+
+    def padded(title: str, text: str) -> str:
+        text = _cut(text, widths[title])
+        space, shown = " " * (widths[title] - _width(text)), colours.get(text, str)(text)
+        return space + shown if title in numbers else shown + space
+
     for index in range(len(lines)):
-        cells = [[cell] for cell in (columns[title][index] for title in widths)]
+        cells = {title: columns[title][index] for title in widths}
+        parts = [cells[head[-1]]] if head[-1] in cells else [""]
         if last is not None and width is not None:
-            cells[-1] = textwrap.wrap(cells[-1][0], widths[last]) or [""]
-        for number in range(len(cells[-1])):
-            padded = []
-            for (title, room), parts in zip(widths.items(), cells, strict=True):
-                text = _cut(parts[number], room) if number < len(parts) else ""
-                space, shown = " " * (room - _width(text)), colours.get(text, str)(text)
-                padded.append(space + shown if title in numbers else shown + space)
-            out.write("  ".join(padded).rstrip() + "\n")
+            parts = textwrap.wrap(parts[0], widths[last]) or [""]
+        for part in parts:
+            if head[-1] in cells:
+                cells[head[-1]] = part
+            out.write("  ".join(padded(title, text) for title, text in cells.items()).rstrip() + "\n")
+            cells = dict.fromkeys(cells, "")
 
 
 def width_of(out: Output, *, wide: bool = False) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.utils.functional import cached_property
@@ -70,9 +71,23 @@ class Facts:
 
     @cached_property
     def holds(self) -> list[Held]:
-        """The holders that are no part of a deadlock, and have a session."""
+        """The holders that are no part of a deadlock, have a session, and have not ended."""
         others = [lock for lock in self.snapshot.locks if not lock.deadlocked]
-        return [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
+        present = [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
+        ended = {who.guid for _lock, who in self.undeleted}
+        return [(lock, holder) for lock, holder in present if holder.guid not in ended]
+
+    @cached_property
+    def undeleted(self) -> list[Held]:
+        """
+        The holders and waiters that have ended, and whose znodes ZooKeeper refuses to delete.
+
+        The znode says so, or the table of events does if the znode may not be written either.
+        """
+        contenders = [(lock, who) for lock in self.snapshot.locks for who in (*lock.holders, *lock.waiters)]
+        recorded = self.past("refused_releases", default={}) if contenders else {}
+        reasons = [(lock, who, who.refused or recorded.get(who.token, "")) for lock, who in contenders]
+        return [(lock, replace(who, refused=reason)) for lock, who, reason in reasons if reason]
 
     @cached_property
     def hung(self) -> dict[Any, tuple[list[Held], list[Held]]]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MANY: Final = 3
 """Locks of one host, losses, or locks of ended processes, from which on the host is the cause."""
+FAR_BEYOND: Final = 100
+"""Times the usual hold from which on the number says nothing more."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
 
@@ -198,4 +200,6 @@ def times_usual(seconds: float, template: str) -> str:
     """Return how many times as long as usual a hold lasts, as a text; empty if that is nothing special."""
     usual = past.ask("facts.usual_hold", template) if seconds >= 1.0 else None
     times = int(seconds / max(usual, 0.001)) if usual is not None else 0
+    if times >= FAR_BEYOND:
+        return _("far beyond its usual time")
     return _("%(times)d x its usual time") % {"times": times} if times >= 2 else ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_zklock import conf
 from django_zklock.report import formatting
 from django_zklock.report.incident import Incident
 
@@ -92,7 +93,7 @@ class Crowded(Incident):
 
     cause = "crowded"
     title = _("Long queue: %(keys)s")
-    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time, or set `max_waiters`.")
+    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time, or %(limit)s.")
     ends = "The queue is shorter."
     command = "show"
 
@@ -106,7 +107,10 @@ class Crowded(Incident):
             if why is None or (lock.holders and all(facts.waits_elsewhere(lock, holder) for holder in lock.holders)):
                 continue
             detail = " ".join([*formatting.reasons(lock)[:1], why])
-            yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values={"detail": detail.rstrip()})
+            limits = conf.current().options_of_key(lock.key).get("max_waiters") is not None
+            limit = gettext("lower `max_waiters`") if limits else gettext("set `max_waiters`")
+            values = {"detail": detail.rstrip(), "limit": limit}
+            yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values=values)
 
 
 def _crowd(facts: Facts, lock: LockInfo, waiting: int) -> str | None:

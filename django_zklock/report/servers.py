@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext, ngettext
@@ -82,9 +83,10 @@ class Quorum(OfServers):
     def find(cls, facts: Facts) -> Iterator[Quorum]:
         """An answered request of our own counts more than what the servers say of themselves."""
         servers, problem = facts.servers, facts.snapshot.problem
-        if not problem or (facts.snapshot.answers and any(server.serves for server in servers.servers)):
-            return
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
+        has_answered = facts.snapshot.answers and (finding is None or any(server.serves for server in servers.servers))
+        if not problem or has_answered:
+            return
         down = sorted(server.address for server in servers.servers if not (server.runs or server.is_unknown))
         named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(down)} if down else ""
         kind = Quorum if finding and not finding.about else Unanswered
@@ -134,8 +136,18 @@ class Down(OfServers):
 
     cause = "down"
     title = _("ZooKeeper runs on %(running)d of %(count)d servers")
-    remedy = _("Start this server, or repair its network.")
+    remedy = "%(remedy)s"
     ends = "All servers run."
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        """A server that runs must not be started: its disk may be full, or the others may not reach it."""
+        down = {about for finding in facts.servers.findings if finding.cause == cls.cause for about in finding.about}
+        remedy = gettext("Start this server, or repair its network.")
+        if all(server.runs for server in facts.servers.servers if server.address in down):
+            remedy = gettext("Look at the log of this server, at its disk and its network.")
+        for incident in super().find(facts):
+            yield replace(incident, values={**incident.values, "remedy": remedy})
 
 
 class Elections(OfServers):
@@ -177,4 +189,14 @@ class Version(OfServers):
     ends = "All servers have one version, 3.6 or newer."
 
 
-CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version)
+class Certificate(OfServers):
+    """A certificate of a server or of this process ends within 14 days, has ended, or is not valid yet."""
+
+    cause = "certificate"
+    word = _("Check")
+    title = _("A TLS certificate ends soon, or is not valid")
+    remedy = _("Renew it. This package reads renewed files at its next connect; some servers must be restarted.")
+    ends = "It is renewed."
+
+
+CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version, Certificate)

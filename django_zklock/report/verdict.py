@@ -24,9 +24,10 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
+        holders.Undeleted,
         *(holders.Host, history.Broken, history.Stale, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
-        *(servers.Elections, servers.Slow, servers.Version, queues.Wearing),
+        *(servers.Elections, servers.Slow, servers.Version, servers.Certificate, queues.Wearing),
     )
 }
 """The causes, the worst first."""
@@ -140,24 +141,31 @@ def look(
     complete = snapshot.complete and not snapshot.problem and servers_seen and not unseen
     if complete:
         _forget_over(notes.keys() - {incident.identity for incident in present})
-    figures = {
-        "locks": sum(not lock.is_unread for lock in snapshot.locks),
-        "all_locks": snapshot.total,
-        "servers": running,
-        "all_servers": len(servers.servers),
-    }
-    values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
     return Verdict(
         incidents=tuple(present),
         notes={
             identity: {"by": note.by, "reason": note.reason, "until": formatting.time_text(note.until)}
             for identity, note in notes.items()
         },
-        looked_at=_("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values,
+        looked_at=_looked_at(snapshot, running, len(servers.servers)),
         unseen=tuple(unseen),
         complete=complete,
         recently_ended=tuple(history.recently_ended(facts)),
     )
+
+
+def _looked_at(snapshot: Snapshot, running: int, servers: int) -> str:
+    """Return how many locks and servers were looked at, and how many there are; "?" if that is not known."""
+    figures = {
+        "locks": sum(not lock.is_unread for lock in snapshot.locks),
+        "all_locks": snapshot.total,
+        "servers": running,
+        "all_servers": servers,
+    }
+    values = {name: number_format(number, force_grouping=True) for name, number in figures.items()}
+    if snapshot.problem and not snapshot.total:
+        values["all_locks"] = "?"
+    return _("%(locks)s of %(all_locks)s locks, %(servers)s of %(all_servers)s servers") % values
 
 
 def _unseen_locks(snapshot: Snapshot) -> list[str]:

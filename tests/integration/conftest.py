@@ -29,6 +29,7 @@ def no_past() -> None:
         table.usual,
         table.usual_wait,
         table.past_stale,
+        table.past_refused_releases,
         table.past_losses,
         table.past_unfinished,
         table.past_refused,

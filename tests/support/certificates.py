@@ -16,6 +16,8 @@ NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "r
 NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-transport-native-unix-common")]
 WITH_NETTY = "-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))
 
+DAYS = "90"
+"""A certificate that ends within two weeks is named by checks and pages."""
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 """The options of openssl for a key that takes no time to make."""
 
@@ -34,13 +36,19 @@ def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
     more.write_text("subjectAltName=DNS:localhost\n")
     openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
     signer = ("-CA", str(folder / f"{authority}.pem"), "-CAkey", str(folder / f"{authority}.key"), "-CAcreateserial")
-    openssl("x509", "-req", "-in", str(request), *signer, "-out", str(signed), "-days", "2", "-extfile", str(more))
+    openssl("x509", "-req", "-in", str(request), *signer, "-out", str(signed), "-days", DAYS, "-extfile", str(more))
     return key.read_bytes(), signed.read_bytes()
 
 
 def expired(folder: Path, name: str, authority: str) -> None:
     """Make a certificate NAME.pem that has been over for a day, and its key."""
-    key, request, signed = (folder / f"{name}.{end}" for end in ("key", "csr", "pem"))
+    dated(folder, name, authority, -2, -1)
+
+
+def dated(folder: Path, name: str, authority: str, begins: float, ends: float) -> Path:
+    """Make a certificate NAME.pem that begins and ends in so many days, and its key; return its path."""
+    key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
+    more.write_text("subjectAltName=DNS:localhost\n")
     openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
     (folder / "index.txt").write_text("")
     (folder / "serial").write_text("1000\n")
@@ -48,12 +56,13 @@ def expired(folder: Path, name: str, authority: str) -> None:
     policy = "default_md=sha256\npolicy=policy\n[policy]\ncommonName=supplied\n"
     (folder / "ca.cnf").write_text(f"[ca]\ndefault_ca=default\n[default]\n{database}{policy}")
     now = datetime.now(timezone.utc)
-    start, end = ((now - timedelta(days=days)).strftime("%Y%m%d%H%M%SZ") for days in (2, 1))
+    start, end = ((now + timedelta(days=days)).strftime("%Y%m%d%H%M%SZ") for days in (begins, ends))
     signer = ("-cert", str(folder / f"{authority}.pem"), "-keyfile", str(folder / f"{authority}.key"))
-    times = ("-startdate", start, "-enddate", end, "-notext")
+    times = ("-startdate", start, "-enddate", end, "-notext", "-extfile", str(more))
     openssl(
         "ca", "-batch", "-config", str(folder / "ca.cnf"), *signer, "-in", str(request), "-out", str(signed), *times
     )
+    return signed
 
 
 def authority(folder: Path, name: str) -> bytes:
@@ -61,5 +70,5 @@ def authority(folder: Path, name: str) -> bytes:
     made = ("-keyout", str(key), "-out", str(own), "-subj", f"/CN={name}")
     # Python 3.13 and newer refuse an authority that does not say what its key is for.
     use = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    openssl("req", "-x509", *NEW_KEY, "-nodes", "-days", "2", *use, *made)
+    openssl("req", "-x509", *NEW_KEY, "-nodes", "-days", DAYS, *use, *made)
     return own.read_bytes()

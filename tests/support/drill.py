@@ -38,7 +38,7 @@ CSRF = "a" * 32
 
 # Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
 SCRIPT = """
-import os, sys, threading
+import os, sys, threading, time
 from django_zklock.exceptions import ZkLockError
 
 answer, ended = os.pipe()
@@ -70,11 +70,22 @@ def use(key):
     except ZkLockError as error:
         say("refused", key, type(error).__name__)
 
+def take(key):
+    try:
+        with lock(key):
+            time.sleep(4)
+        say("used", key)
+    except ZkLockError as error:
+        say("refused", key, type(error).__name__)
+
 for line in sys.stdin:
     verb, *keys = line.split()
     if verb == "use":  # one after the other
         for key in keys:
             use(key)
+    elif verb == "take":  # a thread each, which works for some seconds
+        for key in keys:
+            threading.Thread(target=take, args=[key], daemon=True).start()
     elif verb == "hold":  # a thread each, which hangs
         for key in keys:
             threading.Thread(target=hold, args=[key], daemon=True).start()

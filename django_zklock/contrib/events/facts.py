@@ -149,6 +149,11 @@ def stale() -> list[tuple[str, list[str], str]]:
     ]
 
 
+def refused_releases() -> dict[int, str]:
+    """Return the tokens of the releases that ZooKeeper refused in the last day, and why."""
+    return dict(table.past_refused_releases.get(0.0, 0.0, COUNTED_FOR))
+
+
 def deadlocks() -> list[list[Attempt]]:
     """Return the waits of each deadlock, the newest deadlock first."""
     return table.past_deadlocks.get(WITHIN, 0.0, COUNTED_FOR)

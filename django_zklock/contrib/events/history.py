@@ -54,6 +54,7 @@ WHAT: Final = {
     "timed out": gettext_lazy("Waited, and not granted"),
     "deadlock": gettext_lazy("Deadlock"),
     "stale": gettext_lazy("Fenced write refused"),
+    "refused": gettext_lazy("Release refused"),
 }
 """The kinds of rows of the history, by `PastEvent.kind`."""
 _LOCAL_TIME: Final = forms.DateTimeInput(format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local"})

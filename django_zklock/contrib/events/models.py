@@ -29,6 +29,8 @@ class Attempt(models.Model):
 
     STALE = "stale"
     """Its fenced write was refused, although it held the lock."""
+    REFUSED = "refused"
+    """ZooKeeper refused its release, so others waited for it until the ACL was changed or its process ended."""
 
     key: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
     template: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)

@@ -79,6 +79,11 @@ class Recorder:
         held = clock.now() - grant.since
         _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.LOST, held, reason))
 
+    def refused(self, grant: Grant, reason: str) -> None:
+        """Record that ZooKeeper refuses a release that was recorded."""
+        held = clock.now() - grant.since
+        _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.REFUSED, held, reason))
+
     def acted(self, action: Action) -> None:
         """Record what an operator did."""
         _writer.put(Acted(asdict(action)))

@@ -108,11 +108,11 @@ def write(events: Collection[Event]) -> None:
             elif isinstance(event, Ended):
                 grant = event.granted
                 end = {"outcome": event.outcome, "held": event.held, "reason": printable(event.reason, MAX_TEXT)}
-                row = held.pop((grant.key, grant.token), None)
-                if row is None and not _open_row(table, grant).update(**end):
-                    row = _row(grant)
+                row = held.get((grant.key, grant.token))
+                if row is None and not _open_row(table, event).update(**end):
+                    row = held[grant.key, grant.token] = _row(grant)
                     rows.append(row)
-                if row is not None:
+                if row is not None and row.outcome != Attempt.REFUSED:
                     for name, value in end.items():
                         setattr(row, name, value)
             elif isinstance(event, Deadlocked):
@@ -137,11 +137,17 @@ def _timed_out(events: Iterable[Event]) -> list[Attempt]:
     return list(rows.values())
 
 
-def _open_row(table: QuerySet[Attempt], grant: Attempted) -> QuerySet[Attempt]:
-    """Return the row of a grant, if it was written earlier. Holds of a lock that lingers share a token."""
+def _open_row(table: QuerySet[Attempt], end: Ended) -> QuerySet[Attempt]:
+    """
+    Return the row of a grant, if it was written earlier. Holds of a lock that lingers share a token.
+
+    The end of a hold whose release is refused was recorded before.
+    """
+    grant = end.granted
+    outcomes = [Attempt.HELD, *([Attempt.RELEASED] if end.outcome == Attempt.REFUSED else [])]
     times = _time(grant.at - MARGIN), _time(grant.at + MARGIN)
     key = shortened(grant.key, MAX_TEXT)
-    rows: QuerySet[Attempt] = table.filter(key=key, at__range=times, token=grant.token, outcome=Attempt.HELD)
+    rows: QuerySet[Attempt] = table.filter(key=key, at__range=times, token=grant.token, outcome__in=outcomes)
     return rows
 
 
@@ -401,6 +407,13 @@ def past_stale(seconds: float, timeout: float) -> dict[str, list[str]]:
     for row in _read(rows.only("template", "key")[:UNFINISHED]):
         keys[row.template].append(row.key)
     return dict(keys)
+
+
+@Shared
+def past_refused_releases(key: float, timeout: float) -> dict[int, str]:
+    """Return the tokens of the releases that were refused in the last day, and why. There are many while ACLs fail."""
+    rows = Attempt._default_manager.filter(outcome=Attempt.REFUSED, at__gte=timezone.now() - SEARCHED)
+    return dict(_read(rows.order_by("-at").values_list("token", "reason")[:UNFINISHED]))
 
 
 @Shared

@@ -36,6 +36,7 @@ from django_zklock.core.zk import process
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import kind_of
+from django_zklock.report import background
 
 logger = Logger("django_zklock.metrics")
 
@@ -122,6 +123,22 @@ def waiting_now() -> Iterator[Contender | LingeringWaiter]:
             yield from (waiter for waiter in observer.waiting() if waiter.waits)
 
 
+class IncidentsCollector(Collector):
+    """The gauge of incidents: of the last look at all locks. A scrape only begins the next one."""
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return the metric without values."""
+        text = 'Incidents that need attention. "unknown" is 1 if not everything was looked at.'
+        return [GaugeMetricFamily("zklock_incidents", text, labels=("cause",))]
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """Return the metric of the last look."""
+        (family,) = self.describe()
+        for cause, count in background.causes().items():
+            family.add_metric((cause,), count)
+        return [family]
+
+
 class UnfinishedCollector(Collector):
     """Gauges of the waits and holds that have no end yet. They are computed at each scrape, so none is left behind."""
 
@@ -155,15 +172,15 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._made: list[MetricWrapperBase | UnfinishedCollector] = []
+        self._made: list[MetricWrapperBase | UnfinishedCollector | IncidentsCollector] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._is_full = False  # a name was refused, and the log says so
         self._has_begun = False  # the counters of the locks in the settings exist
         self._counted: dict[int, CountedHold] = {}  # by token
         self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
-        collector = UnfinishedCollector(self)
-        registry.register(collector)  # first, so that each scrape has the counters that it begins
-        self._made.append(collector)
+        for collector in (UnfinishedCollector(self), IncidentsCollector()):
+            registry.register(collector)  # first, so that each scrape has the counters that it begins
+            self._made.append(collector)
         self._make_metrics()
         self._make_histograms()
         receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
@@ -177,6 +194,7 @@ class Metrics:
             (signals.lock_held_long, functools.partial(self._count_hold, self._held_long)),
             (signals.lock_release_requested, functools.partial(self._count_hold, self._release_requests)),
             (signals.lock_broken, self._on_broken),
+            (signals.lock_release_refused, self._on_release_refused),
             (signals.write_refused, functools.partial(self._count, self._refused)),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
             (signals.heartbeat, self._on_heartbeat),
@@ -210,6 +228,7 @@ class Metrics:
         self._swallowed = counter("aborts_swallowed_total", "Aborts whose interrupt was swallowed by the work.")
         self._broken = counter("broken_total", "Locks that were broken through this process.", ())
         self._orders = counter("lock_order_total", "Orders of locks that can lead to a deadlock.", ())
+        self._refused_releases = counter("refused_releases_total", "Releases that ZooKeeper has refused.", ())
         self._refused = counter("refused_writes_total", "Fenced writes of holders that were refused.")
         self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
         self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
@@ -356,6 +375,9 @@ class Metrics:
 
     def _on_order_inverted(self, **kwargs: object) -> None:
         self._orders.inc()
+
+    def _on_release_refused(self, **kwargs: object) -> None:
+        self._refused_releases.inc()
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)

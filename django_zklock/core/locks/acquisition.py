@@ -8,6 +8,7 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import threading

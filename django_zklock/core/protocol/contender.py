@@ -243,6 +243,7 @@ class Contender(SessionObserver):
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
         """
         Call `done(True)` once on the protocol's thread, after `abandon`, when the release is on its way.
+        Call `done(False)` instead if ZooKeeper has refused it.
 
         That means: its bytes are in the socket; or the registry has it, and sends it when ZooKeeper is back. If
         `confirmed`: when ZooKeeper has confirmed it, or as soon as that takes longer than one request.
@@ -814,7 +815,7 @@ class Contender(SessionObserver):
 
     def _when_confirmed(self, done: Callable[[bool], object]) -> None:
         if self._phase is Phase.GONE:
-            done(True)
+            done(self.refusal is None)
         else:
             self._done = (*self._done, done)
 
@@ -870,7 +871,7 @@ class Contender(SessionObserver):
             queue.remove(self)
         callbacks, self._done = self._done, ()
         for done in callbacks:
-            done(True)
+            done(self.refusal is None)
 
     # --- replies --------------------------------------------------------------------------------------------------
 

@@ -223,6 +223,8 @@ class Payload:
     """The guid of the hold by which the lock was handed over to it; empty if it queued for the lock."""
     token: str = ""
     """The token of a lock that was handed over, which is that of its first holder; else empty."""
+    refused: str = ""
+    """Why ZooKeeper refuses to delete the znode, although the work has ended; empty if it does not."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
     waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -50,7 +50,13 @@ MEANINGS: Final[Mapping[int, tuple[str, str]]] = {
 """The name in kazoo and the meaning of each code. The errors that locks handle by themselves are not here."""
 
 
-def meaning(code: int, path: str = "") -> str:
-    """Return an error of ZooKeeper with its meaning and remedy. The ACL of the znode at `path` decides about it."""
+def meaning(code: int, path: str = "", right: str = "") -> str:
+    """
+    Return an error of ZooKeeper with its meaning and remedy.
+
+    The ACL of the znode at `path` decides about the request, which needs this right.
+    """
     name, text = MEANINGS.get(code, _UNKNOWN)
+    if right:
+        text = text.replace("the ACL of", f'the right "{right}" in the ACL of')
     return f"{name} ({code}: {text.format(path=path or 'the znodes')})"

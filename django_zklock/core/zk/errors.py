@@ -86,6 +86,12 @@ def request_name(request: object) -> str:
 
 
 _OF_CHILDREN = (wire.Create, wire.Create2, wire.Delete)
+_RIGHTS: Final[dict[type, str]] = {
+    **dict.fromkeys((wire.Create, wire.Create2), "create"),
+    **dict.fromkeys((wire.GetData, wire.GetChildren, wire.GetChildren2), "read"),
+    wire.SetData: "write",
+    wire.Delete: "delete",
+}
 # They change nothing, so they have no outcome.
 _READS = (wire.GetData, wire.GetChildren, wire.GetChildren2, wire.GetACL, wire.Sync)
 
@@ -110,7 +116,7 @@ def _translated(error: BaseException, request: Any, unknown: int) -> ZkError:
     code = unknown or getattr(error, "code", 0)
     path = getattr(request, "path", "")
     of_acl = path.rpartition("/")[0] or "/" if isinstance(request, _OF_CHILDREN) else path
-    why = meaning(code, of_acl) if code else f"{type(error).__name__}: {error}"
+    why = meaning(code, of_acl, _RIGHTS.get(type(request), "")) if code else f"{type(error).__name__}: {error}"
     what = f"{request_name(request)} of {path}" if path else request_name(request)
     translated: ZkError = OutcomeUnknown()
     if not unknown and (code < _API_ERROR or code in _OTHER_REFUSALS):

@@ -6,8 +6,8 @@ With --incident, it is that of the worst cause: 69 lost quorum, 20 deadlock, 21 
 28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles, 32 broken lock whose work
 has not ended, 33 lock that is refused to many, 34 counter nearly used up, 35 leader without a sign of life, 36 deadlock
 that has ended, 37 server that does not run, 38 slow server, 39 versions that do not fit, 40 many elections, 41 long
-queue, 42 lock whose holders die, 43 refused fenced writes. It is 31 if none was found, and not everything was looked
-at.
+queue, 42 lock whose holders die, 43 refused fenced writes, 44 refused releases, 45 certificates. It is 31 if none was
+found, and not everything was looked at.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     summary = f"errors: {results['error']}, warnings: {results['warning']}"
     if not healthy:
         raise failure(summary, ExitCode.FAILED if is_connected else ExitCode.UNAVAILABLE)
+    if look.snapshot.problem or not look.snapshot.complete:
+        raise failure(f"{summary}. Not all locks were read.", ExitCode.PARTIAL)
     if not options.json:
         write_line(out, summary)
 

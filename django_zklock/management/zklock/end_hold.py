@@ -6,6 +6,7 @@ import argparse
 
 from django_zklock import operations
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, key_of
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
 from django_zklock.report.formatting import key_text
@@ -23,6 +24,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if token is None:
         lock = read_lock(options)
         holds = [hold.operator for hold in (*lock.holders, *lock.expired_holds) if hold.operator is not None]
+        if lock.is_unread:
+            raise failure(f"It is not known who holds {key!r}: {lock.problem}", ExitCode.PARTIAL)
         if not holds:
             raise no_holder(key, f"{key!r} has no operator hold.", options)
         token = holds[0].token

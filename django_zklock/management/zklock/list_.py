@@ -70,19 +70,23 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
     elif snapshot.problem and not snapshot.locks:
         write_line(out, UNKNOWN)
     else:
-        red, yellow = options.style.ERROR, options.style.WARNING
-        colours = {"deadlocked": red, "unreadable": red, "long": yellow, "operator": yellow}
-        if locks:
-            fit: Any = {"width": width_of(out, wide=options.wide), "drop": ("kind", "longest wait"), "cut": CUT}
-            write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS, colours=colours, **fit)
-        for lock in locks:
-            if lock.problem or lock.expired_holds or lock.numbers_left is not None:
-                write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
-        total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
-        age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
-        write_line(out, f"{total}{count(snapshot.total, 'lock')}{age}")
-        write_skipped(out, snapshot)
+        _write(out, options, snapshot, locks)
     return snapshot
+
+
+def _write(out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: list[LockInfo]) -> None:
+    red, yellow = options.style.ERROR, options.style.WARNING
+    colours = {"deadlocked": red, "unreadable": red, "long": yellow, "operator": yellow}
+    if locks:
+        fit: Any = {"width": width_of(out, wide=options.wide), "drop": ("kind", "longest wait"), "cut": CUT}
+        write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS, colours=colours, **fit)
+    for lock in locks:
+        if lock.problem or lock.expired_holds or lock.undeleted or lock.numbers_left is not None:
+            write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
+    total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
+    age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
+    write_line(out, f"{total}{count(snapshot.total, 'lock')}{age}")
+    write_skipped(out, snapshot)
 
 
 def _is_wanted(lock: LockInfo, options: argparse.Namespace) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 from django_zklock import inspection
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.inspection import Figures, Snapshot
+from django_zklock.inspection import ConnectionInfo, Figures, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -17,6 +17,7 @@ from django_zklock.report import verdict
 from django_zklock.report.formatting import duration
 
 UNKNOWN: Final = "number of locks unknown: not connected"
+UNREAD: Final = "number of locks unknown: none could be read"
 add_arguments = add_answer
 
 
@@ -41,20 +42,29 @@ def run(out: Output, options: argparse.Namespace) -> None:
             write_line(out, f"{needs}: {command('doctor --incident')}")
         for incident in seen.incidents:
             write_line(out, f"- {incident.describe()['title']}")
-        connection = snapshot.connection
-        server = f" to {connection.server}" if connection.server else ""
-        write_line(out, f"{connection.state.upper()}{server}, one of {', '.join(connection.hosts)}")
-        if connection.session_id:
-            write_line(out, f"session {session_hex(connection.session_id)}, timeout {connection.timeout:g} s")
-        if snapshot.problem and not snapshot.locks:
-            write_line(out, UNKNOWN)
-        else:
-            kept = f", {figures.kept} kept for the next user" if figures.kept else ""
-            wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
-            held = count(figures.held, "lock")
-            write_line(out, f"{held} held{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}")
+        _write_connection(out, snapshot.connection)
+        write_line(out, _summary(snapshot, figures))
         write_skipped(out, snapshot)
     fail_if_incomplete(snapshot)
+
+
+def _write_connection(out: Output, connection: ConnectionInfo) -> None:
+    server = f" to {connection.server}" if connection.server else ""
+    write_line(out, f"{connection.state.upper()}{server}, one of {', '.join(connection.hosts)}")
+    if connection.session_id:
+        write_line(out, f"session {session_hex(connection.session_id)}, timeout {connection.timeout:g} s")
+
+
+def _summary(snapshot: Snapshot, figures: Figures) -> str:
+    """Return how many locks are held and waited for, as far as they were read."""
+    if snapshot.problem and not snapshot.locks:
+        return UNKNOWN
+    if all(lock.is_unread for lock in snapshot.locks) and not snapshot.complete:
+        return UNREAD
+    kept = f", {figures.kept} kept for the next user" if figures.kept else ""
+    wait = f", longest wait {duration(figures.longest_wait)}" if figures.longest_wait else ""
+    held = f"{'' if snapshot.complete else 'at least '}{count(figures.held, 'lock')}"
+    return f"{held} held{kept}, {figures.contended} contended, {figures.waiting} waiting{wait}"
 
 
 def write_skipped(out: Output, snapshot: Snapshot) -> None:

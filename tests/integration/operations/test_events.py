@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,8 @@ from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
 from support.deadlock import give_way
 from support.faults import BackgroundCall, acquire_once, connected, expire, lose, proxied
+from support.refused import no_deletes
+from support.signalled import signalled
 from support.texts import assert_shows
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
@@ -360,6 +363,29 @@ def test_a_refused_write_of_a_holder_is_recorded(alias: str) -> None:
     refused = Attempt._default_manager.filter(outcome=Attempt.STALE)
     assert [(row.key, row.template, row.work) for row in refused] == [("inventory/4711", NAME, "the count")] * 3
     assert [(template, keys) for template, keys, _began in facts.stale()] == [(NAME, ["inventory/4711"] * 3)]
+
+
+def test_a_refused_release_is_no_release_in_the_history(zoo: Zoo, alias: str) -> None:
+    """Not even if the row of the release has been written before, and the znode cannot say it."""
+    with no_deletes(zoo, "k"), signalled("lock_release_refused") as sent:
+        with zk_lock("k") as hold:
+            pass
+        eventually(lambda: len(sent) == 1)
+        (row,) = rows()
+        assert (row.outcome, row.token, row.held is not None) == (Attempt.REFUSED, hold.token, True)
+        assert 'the right "delete"' in row.reason
+        assert facts.refused_releases() == {hold.token: row.reason}
+        assert str(history.WHAT[row.outcome]) == "Release refused"
+
+
+def test_the_correction_of_a_release_finds_its_row_in_another_batch(alias: str) -> None:
+    grant = table.Attempted(Attempt.HELD, time.time(), "k", "k", "lock", 7, "work")
+    table.write([grant, table.Ended(grant, Attempt.RELEASED, 1.0, "")])
+    table.write([table.Ended(grant, Attempt.REFUSED, 1.0, "no right")])
+    table.write(
+        [grant, table.Ended(grant, Attempt.REFUSED, 1.0, "no right"), table.Ended(grant, Attempt.RELEASED, 1, "")]
+    )
+    assert [(row.outcome, row.reason) for row in rows()] == [(Attempt.REFUSED, "no right")] * 2
 
 
 def test_the_usual_hold_is_a_median(alias: str) -> None:

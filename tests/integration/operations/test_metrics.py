@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import re
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, acquire_once, connected, proxied
 from support.primitives import end_session
 from support.proxy import MULTI
+from support.refused import no_deletes
 from support.work import assert_refused
 from support.zoo import Zoo, eventually, guid_of
 
@@ -25,9 +27,11 @@ from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk.outside import Outside
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.fencing.fence import refusal
 from django_zklock.operations import break_lock, request_release
+from django_zklock.report import background
 from django_zklock.signals import waiting_tasks_changed
 
 NAME = "inventory/{sku}"
@@ -257,6 +261,34 @@ def test_refused_writes_of_holders_are_counted(zoo: Zoo, collected: Collected) -
         hold.wait_lost(10)
         refusal(hold, "row 7", hold.token + 1)
     assert collected("refused_writes_total", "k") == 1, "the refusal of a holder that has lost its lock is in order"
+
+
+@pytest.mark.django_db
+def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(
+    zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "EVERY", 0.0)
+    monkeypatch.setattr(background, "_looks", [Outside(background._look)])
+    assert collected("incidents", cause="refused") is None, "nothing was looked at"
+    with no_deletes(zoo, "k"):
+        with zk_lock("k"):
+            pass
+        collected.becomes(1, "incidents", cause="refused")
+        assert collected("incidents", cause="hung") == 0
+        assert collected.registry.get_sample_value("zklock_refused_releases_total") == 1
+    collected.becomes(0, "incidents", cause="refused")
+    assert collected("incidents", cause="unknown") == 0
+
+
+def test_a_look_that_hangs_is_no_calm(zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database may not answer. A scrape shows no older result for long."""
+    acquire_once("k")
+    ended = threading.Event()
+    monkeypatch.setattr(background, "HANGS", 0.0)
+    monkeypatch.setattr(background, "_looks", [Outside(ended.wait)])
+    background.causes()
+    collected.becomes(1, "incidents", cause="unknown")
+    ended.set()
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
-from support.certificates import WITH_NETTY, authority, certificate, expired, skip_without_tls
+from support.certificates import WITH_NETTY, authority, certificate, dated, expired, skip_without_tls
 from support.ensemble import Ensemble, free_ports
 from support.faults import acquire_once
 from support.locking import ending
@@ -39,10 +40,17 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def secure(pki: dict[str, Path]) -> Iterator[Zoo]:
     skip_without_tls()
+    with serving_tls(pki["CA"], pki["CA"].with_name("both.pem")) as zoo:
+        yield zoo
+
+
+@contextlib.contextmanager
+def serving_tls(ca: Path, own: Path) -> Iterator[Zoo]:
+    """Have a server with this authority, and this file of its certificate and key."""
     (port,) = free_ports(1)
     stores = {
         f"ssl.{store}.{key}": value
-        for store, path in (("keyStore", pki["CA"].with_name("both.pem")), ("trustStore", pki["CA"]))
+        for store, path in (("keyStore", own), ("trustStore", ca))
         for key, value in (("location", str(path)), ("type", "PEM"))
     }
     with Ensemble(
@@ -145,6 +153,49 @@ def test_a_server_that_refuses_our_certificate_is_not_down(
         assert printed.startswith("1. This process has no access to ZooKeeper. No connection to ZooKeeper")
         assert_shows(printed, remedy, hides=["Start the servers", "No answer from", "does not answer"])
         assert "does not answer" not in ending("doctor")[1]
+
+
+def assert_named(days: str, name: str) -> None:
+    """Fail unless `status`, the doctor and its exit code name this certificate."""
+    text = f"The certificate of {name} {days}"
+    status, printed, _ = ending("doctor", "--incident")
+    assert (status, text in printed) == (ExitCode.CERTIFICATE, True), printed
+    assert text in " ".join(ending("doctor")[1].split())
+    assert "A TLS certificate ends soon" in ending("status")[1]
+
+
+@pytest.mark.parametrize(("ends", "days"), [(9.1, "ends in 9 days, at "), (1.1, "ends in 1 day, at ")])
+def test_a_certificate_of_ours_that_ends_soon_is_named(
+    secure: Zoo, pki: dict[str, Path], ends: float, days: str
+) -> None:
+    own = dated(pki["CA"].parent, f"ends-{days[8]}", "ca", -2, ends)
+    files = {"CA": str(pki["CA"]), "CERT": str(own), "KEY": str(own.with_suffix(".key"))}
+    with secure.configured(TLS=files):
+        with zk_lock("a"):
+            pass
+        assert_named(days, 'CERT in ZKLOCK["TLS"]')
+
+
+def test_a_certificate_of_a_server_that_ends_soon_is_named(pki: dict[str, Path]) -> None:
+    skip_without_tls()
+    own = dated(pki["CA"].parent, "server-soon", "ca", -2, 2.1)
+    own.write_bytes(own.read_bytes() + own.with_suffix(".key").read_bytes())
+    with serving_tls(pki["CA"], own) as zoo, zoo.configured(TLS={name: str(path) for name, path in pki.items()}):
+        assert_named("ends in 2 days, at ", zoo.hosts)
+
+
+def test_a_file_of_ours_that_cannot_be_read_any_more_is_named(
+    secure: Zoo, pki: dict[str, Path], tmp_path: Path
+) -> None:
+    """The connection goes on. The next one would not."""
+    files = {name: tmp_path / path.name for name, path in pki.items()}
+    for name, path in pki.items():
+        files[name].write_bytes(path.read_bytes())
+    with secure.configured(TLS={name: str(path) for name, path in files.items()}), zk_lock("a"):
+        files["CERT"].write_text("")
+        status, printed, _ = ending("doctor", "--incident")
+        assert status == ExitCode.CERTIFICATE
+        assert f'CERT in ZKLOCK["TLS"] is {files["CERT"]}: ' in printed
 
 
 def test_refused_credentials_are_no_outage(zoo: Zoo) -> None:

@@ -20,6 +20,7 @@ from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender,
 from django_zklock.inspection.ensemble import OwnAnswer, _findings
 from django_zklock.inspection.waits import MAX_CYCLES, MAX_WAITS, find_cycles, find_waits
 from django_zklock.report import past
+from django_zklock.report.facts import Facts
 from django_zklock.report.incident import Incident
 from django_zklock.report.verdict import CAUSES, Verdict, look
 from unit.admin.test_dashboard import HOLDER, NOTHING, NOW
@@ -511,3 +512,36 @@ def test_forged_cycles_are_capped_in_number() -> None:
     pairs = [(f"a{number}", f"b{number}") for number in range(500)]
     forged = [wait(*pair) for first, second in pairs for pair in ((first, second), (second, first))]
     assert len(find_cycles(forged)) == MAX_CYCLES
+
+
+def test_a_lock_that_waits_for_its_adopter_is_no_forgotten_hold() -> None:
+    hold = operator()["operator"]
+    assert found(queue("root", operator(owner=None), waiters=(2,))) == [("operator", ("root",))]
+    assert found(queue("root", operator(owner=None, operator=replace(hold, handed_over=True)), waiters=(2,))) == []
+
+
+def test_a_contender_whose_delete_is_refused_is_the_only_card_of_its_lock() -> None:
+    """Its work has ended, so it does not hang, and its waiters are behind the refusal."""
+    ended = {"owner": 1, "refused": "ZooKeeper refused the request delete of /a: no right."}
+    report = verdict(queue("root", ended, waiters=(2,), waiting=60), queue("mid", 2, waiters=(3,)))
+    (incident,) = report.incidents
+    assert (incident.cause, incident.keys, incident.blocked) == ("refused", ("root",), 61)
+    assert "no right." in incident.describe()["explanation"]
+
+
+def test_a_waiter_whose_delete_is_refused_is_named() -> None:
+    ended = {"owner": 2, "refused": "no right."}
+    assert ("refused", ("root",)) in found(queue("root", {"owner": 1, "age": 5.0}, waiters=(ended,)))
+
+
+def test_a_server_that_runs_is_not_to_be_started() -> None:
+    """Its disk is full, or the others do not reach it."""
+    for problem, remedy in (("does not answer: timed out", "Start this server"), ("runs, and is in no quorum", "Look")):
+        sick = ServerReport(address="zk3:2181", problem=problem)
+        report = EnsembleReport((*RUNS[:2], sick), ())
+        findings = tuple(_findings(report, 20.0, own=OwnAnswer(server="zk1:2181")))
+        connected = replace(NOTHING.connection, state="connected")
+        (incident,) = CAUSES["down"].find(
+            Facts(replace(NOTHING, connection=connected), replace(report, findings=findings))
+        )
+        assert incident.describe()["remedy"].startswith(remedy)
