@@ -29,7 +29,7 @@ from django.views.decorators.http import require_safe
 
 from django_zklock import conf
 from django_zklock.core.log import Logger
-from django_zklock.dashboard import frame
+from django_zklock.dashboard import frame, stacks
 from django_zklock.dashboard.changelist import GROUPINGS, grouped
 from django_zklock.dashboard.detail import Detail, read_detail
 from django_zklock.dashboard.forms import (
@@ -224,7 +224,7 @@ class LockViews:
         A refresh shows no messages, so that they wait for the next page that is opened: the script shows nothing of a
         refreshed page but its live parts, and several pages of one user may be open.
         """
-        kept = {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}
+        kept = {"messages": ()} if is_refresh(request) else {}
         snapshot = getattr(request, "zklock_snapshot", None)
         around: dict[str, Any] = {"opts": frame.Named(self.opts)}
         if self.has_view_permission(request):
@@ -465,13 +465,12 @@ class LockViews:
         if not is_key(key):  # or a GET
             return self.redirect_to()
         try:
-            shown = lazy.operations.show_stacks(key, by=user_name(request))
+            shown = stacks.ask_twice(key, by=user_name(request))
         except ZkLockError as error:
             self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
             return self.redirect_to({key})
-        stacks = {holder: [_(line) if line else "" for line in lines] for holder, lines in shown.items()}  # the notes
         title = _("What the holder of %(lock)s does") % {"lock": key_text(key, MAX_KEY)}
-        return self.page(request, "stack", {"title": title, "key": key, "stacks": stacks})
+        return self.page(request, "stack", {"title": title, "key": key, "stacks": shown})
 
     @shows_denial
     def limit_view(self, request: HttpRequest) -> HttpResponse:
@@ -589,6 +588,11 @@ class LockViews:
             return back
         stale = results.keys("stale")
         return self.holders_page(request, remaining, name, CONFLICT, form=form, stale=stale, back_url=back.url)
+
+
+def is_refresh(request: HttpRequest) -> bool:
+    """Return whether the script of a page that is open asks."""
+    return "X-ZkLock-Refresh" in request.headers
 
 
 def user_name(request: HttpRequest) -> str:

@@ -17,7 +17,7 @@ from django.db import Error, router, transaction
 from django.db.models import Max, Min, Q, QuerySet, Sum
 from django.utils import timezone
 
-from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
+from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction, PastIncident
 from django_zklock.core.queue.escaping import printable, shortened
 from django_zklock.core.zk import troubles
 from django_zklock.shared import Shared
@@ -196,10 +196,11 @@ def _time(at: float) -> datetime:
 def delete_old(days: float, most: int) -> bool:
     """Delete the oldest rows if they are older than so many days; return whether there may be more than `most`."""
     before = timezone.now() - timedelta(days=days)
-    return any([_delete_before(before, Attempt, most), _delete_before(before, OperatorAction, most)])
+    more = [_delete_before(before, model, most) for model in (Attempt, OperatorAction, PastIncident)]
+    return any(more)
 
 
-def _delete_before(before: datetime, model: type[Attempt | OperatorAction], most: int) -> bool:
+def _delete_before(before: datetime, model: type[Attempt | OperatorAction | PastIncident], most: int) -> bool:
     table = model._default_manager.using(router.db_for_write(model))
     # Rows are inserted about in the order of their times, so no index on the time is needed.
     oldest = list(table.order_by("pk").values_list("pk", "at")[:most])
@@ -387,6 +388,31 @@ def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
     )
     refused = counted.filter(refused__isnull=False).values_list("key", "refused", "callers")
     return {key: (refused, callers) for key, refused, callers in _read(refused)}
+
+
+def refused_since(keys: Collection[str], seconds: float) -> int:
+    """Return how many callers of these locks were refused in the last so many seconds."""
+    names = [shortened(key, MAX_TEXT) for key in keys]
+    rows = Attempt._default_manager.filter(key__in=names, at__gte=ago(seconds), outcome=Attempt.TIMED_OUT)
+    return sum(_read(rows.values_list("count", flat=True)[:UNFINISHED]))
+
+
+def broken_since(keys: Collection[str], seconds: float) -> list[str]:
+    """Return the operators who broke one of these locks in the last so many seconds."""
+    names = [shortened(key, MAX_TEXT) for key in keys]
+    rows = OperatorAction._default_manager.filter(key__in=names, at__gte=ago(seconds), what="broken")
+    return _read(rows.values_list("by", flat=True))
+
+
+def last_incidents(seconds: float, most: int, without: Collection[str]) -> list[PastIncident]:
+    """Return the incidents that were seen in the last so many seconds, the newest first."""
+    rows = PastIncident._default_manager.filter(seen_at__gte=ago(seconds)).exclude(identity__in=without)
+    return _read(rows.order_by("-seen_at")[:most])
+
+
+def actions_since(first: datetime) -> list[OperatorAction]:
+    """Return the actions of operators from this time on."""
+    return _read(OperatorAction._default_manager.filter(at__gte=first).order_by("at")[:UNFINISHED])
 
 
 @Shared

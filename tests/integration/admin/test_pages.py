@@ -175,7 +175,8 @@ def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo, viewer
         assert f'formaction="{stack}" name="key" value="a"' in client.get(f"{LIST}a/change/").content.decode()
         page = client.post(stack, {"key": "a"}).content.decode()
         assert "test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it at " in page
-        assert LogEntry.objects.get().get_change_message().startswith("Stack shown of ")
+        messages = [entry.get_change_message() for entry in LogEntry.objects.all()]
+        assert [message.startswith("Stack shown of ") for message in messages] == [True, True], "it was asked twice"
         asked = [payload and payload.asked_version for payload in zoo.payloads("a")]
         assert client.get(stack).status_code == 302
         for other in (viewer, user_with("show_stack_lock")):
