@@ -330,7 +330,7 @@ class LockViews:
             "lock": shown,
             "panel": panel,
             "timeline": timeline.picture(
-                [*([] if shown.problem else timeline.present(shown.info)), *(panel.content.bars if panel else ())]
+                [*([] if shown.problem else shown.present_bars), *(panel.content.bars if panel else ())]
             ),
             **(extra_context or {}),
         }

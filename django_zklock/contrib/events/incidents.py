@@ -28,6 +28,8 @@ RETURNS_AFTER: Final = timedelta(minutes=5)
 ACTED_AFTER: Final = timedelta(minutes=1)
 """How long after its end an action may be written."""
 MAX_KEYS: Final = 10
+ACTS: Final = {"broken", "release requested", "hold ended", "limit set"}
+"""Actions that may end an incident."""
 _FIELD: Final = re.compile(r"%\((\w+)\)")
 
 
@@ -99,7 +101,8 @@ def over(present: Sequence[Incident]) -> list[Over]:
 
 def _over(row: PastIncident, actions: Collection[OperatorAction]) -> Over:
     keys, until = json.loads(row.keys), row.seen_at + ACTED_AFTER
-    acted = [action.by for action in actions if action.key in keys and row.at <= action.at <= until]
+    acts = [action for action in actions if action.key in keys and action.what in ACTS]
+    acted = [action.by for action in acts if row.at <= action.at <= until]
     names = ", ".join(dict.fromkeys(map(formatting.clean, acted)))
     return Over(_title(row), row.at, row.seen_at, row.peak, row.times, names)
 

@@ -220,38 +220,55 @@ def history(
     most: int,
     *,
     what: str = "",
+    without: str = "",
     who: str = "",
     host: str = "",
     since: datetime | None = None,
     row: int | None = None,
+    part: str = "",
     **conditions: Any,
 ) -> list[Attempt | OperatorAction]:
     """
     Return the last attempts and actions, newest first, then by their primary keys.
 
-    `what` is an outcome or "actions". `who` is a part of a work, a host, a pid or an operator's name. An action has
-    the host of the holder that it concerned. `conditions` are values by the names of `_LOOKUPS`; an empty one selects
-    all rows. Of the rows at the time `before`, those with a primary key above `row` are left out.
+    `what` is an outcome or "actions", and `without` an outcome. `who` is a part of a work, a host, a pid or an
+    operator's name. An action has the host of the holder that it concerned. `conditions` are values by the names of
+    `_LOOKUPS`; an empty one selects all rows. Of the rows at the time `before`, those with a primary key above `row`
+    are left out.
     """
-    if since is None and (who or conditions.get("part")):
+    if since is None and (who or part):
         since = timezone.now() - SEARCHED
     conditions |= {"since": since, "key": shortened(conditions.get("key", ""), MAX_TEXT)}
-    part = conditions.pop("part", "")
-    escaped = quote(part, safe=string.punctuation)  # as the keys of this package have what is not in ASCII
-    common = Q(key__contains=part) | Q(key__contains=escaped) if part else Q()
-    common &= Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
-    common &= Q() if row is None else ~Q(at=conditions.get("before"), pk__gt=row)
+    common = Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
+    if part:
+        escaped = quote(part, safe=string.punctuation)  # as the keys of this package have what is not in ASCII
+        common &= Q(key__contains=part) | Q(key__contains=escaped)
+    if row is not None:
+        common &= ~Q(at=conditions.get("before"), pk__gt=row)
     rows: list[Attempt | OperatorAction] = []
     if what != ACTIONS:
-        by_pid = Q(pid=who) if who.isdecimal() and len(who) < 10 else Q()
-        by_work = (Q(work__icontains=who) | Q(host__icontains=who) | by_pid) if who else Q()
-        by_work &= (Q(host=host) if host else Q()) & (Q(outcome=what) if what else Q())
-        rows += _read(Attempt._default_manager.filter(common & by_work).order_by("-at", "-pk")[:most])
+        outcomes = (Q(outcome=what) if what else Q()) & (~Q(outcome=without) if without else Q())
+        rows += _newest(Attempt, common & outcomes & _attempts_of(who, host), most)
     if what in {"", ACTIONS}:
-        by_name = (Q(by__icontains=who) | Q(holder__icontains=who)) if who else Q()
-        by_name &= Q(holder__contains=f" on {host}, ") if host else Q()
-        rows += _read(OperatorAction._default_manager.filter(common & by_name).order_by("-at", "-pk")[:most])
+        rows += _newest(OperatorAction, common & _actions_of(who, host), most)
     return sorted(rows, key=lambda record: (record.at, record.pk), reverse=True)[:most]
+
+
+def _newest(model: type[Any], condition: Q, most: int) -> list[Any]:
+    return _read(model._default_manager.filter(condition).order_by("-at", "-pk")[:most])
+
+
+def _attempts_of(who: str, host: str) -> Q:
+    condition = Q(host=host) if host else Q()
+    if who:
+        by_pid = Q(pid=who) if who.isdecimal() and len(who) < 10 else Q()
+        condition &= Q(work__icontains=who) | Q(host__icontains=who) | by_pid
+    return condition
+
+
+def _actions_of(who: str, host: str) -> Q:
+    condition = Q(holder__contains=f" on {host}, ") if host else Q()
+    return condition & (Q(by__icontains=who) | Q(holder__icontains=who)) if who else condition
 
 
 _LOOKUPS: Final = {

@@ -6,6 +6,10 @@ const begin = () => {
   // A field with an error. The browser cannot focus it while a theme still hides the page.
   if (document.activeElement === document.body) document.querySelector("#content [autofocus]")?.focus();
 
+  // --- On a phone, the history begins with its rows.
+  const filter = document.querySelector("details.zklock-folds");
+  if (filter && !filter.querySelector(".errornote") && matchMedia("(max-width: 640px)").matches) filter.open = false;
+
   const bar = document.getElementById("zklock-refresh");
 
   // The rows that the reader sees stay where they are on the screen. Browsers do not see to it in the scrolling box of a theme.
@@ -85,7 +89,7 @@ const begin = () => {
       const answer = await fetch(button.formAction, { method: "POST", body, credentials: "same-origin", redirect: "error" });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const stacks = page.getElementById("zklock-stacks");
-      const kept = card.querySelector(".zklock-kept");
+      const kept = card.querySelector(".zklock-place");
       kept.replaceChildren(document.importNode(stacks, true));
       kept.tabIndex = -1;
       kept.focus({ preventScroll: true });  // a screen reader goes on there
@@ -100,7 +104,7 @@ const begin = () => {
 
   // --- Changing the page: only what differs, so that focus and typed texts stay, and screen readers hear only news.
   const update = (old, fresh) => {
-    if (old.isEqualNode(fresh) || old.classList?.contains("zklock-kept")) return;
+    if (old.isEqualNode(fresh) || old.classList?.contains("zklock-place")) return;
     if (old.nodeType === Node.TEXT_NODE && fresh.nodeType === Node.TEXT_NODE) {
       if (old.data.trim() !== fresh.data.trim()) old.data = fresh.data;
       return;

@@ -263,8 +263,8 @@ def test_the_history_is_filtered(operator: Client) -> None:
     assert keys(who="WEB-2") == ["a/2", "b/1"]
     assert keys(who="812") == ["a/1", "a/2", "b/2"]
     assert keys(host="web-2") == ["a/2", "b/1"]
-    attempt("kunden/J%C3%BCrgen%20Gro%C3%9F", at=ago)
-    attempt("kunden/Jörg", at=ago)
+    for key in ("kunden/J%C3%BCrgen%20Gro%C3%9F", "kunden/Jörg"):
+        attempt(key, outcome=Attempt.TIMED_OUT, at=ago)
     for part, rows in (("Jürgen Groß", 1), ("J%C3%BCrgen", 1), ("kunden/J", 2), ("Jörg", 1)):
         assert len(keys(part=part)) == rows, "a key is found as it is written"
     Attempt.objects.filter(key__startswith="kunden/").delete()
@@ -281,7 +281,7 @@ def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
     action("k/acted", at=now - timedelta(hours=1))
     attempt("other", at=now - timedelta(minutes=30))
     for number in range(60):
-        attempt(f"k/{number:03}", at=now)
+        attempt(f"k/{number:03}", outcome=Attempt.LOST, at=now)
         action(f"k/{number + 60:03}", at=now)
     query, seen, pages = "?part=k/", [], 0
     while query and pages < 5:
@@ -294,6 +294,42 @@ def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
     assert len(seen) <= 121 + 2, "one row of each table may have the same time and number"
     for row in ("-1", "9" * 30):
         assert operator.get(f"{LIST}history/?{urlencode({'before': now.isoformat(), 'row': row})}").status_code == 200
+
+
+def test_ordinary_releases_between_other_rows_are_folded(operator: Client) -> None:
+    """They take no room of the page, so that what is out of the ordinary is seen in a busy hour."""
+    now = timezone.now()
+    for number in range(200):
+        attempt(f"k/{number % 7}", at=now - timedelta(seconds=number))
+    attempt("k/lost", outcome=Attempt.LOST, at=now - timedelta(seconds=99.5))
+    rows = [(row[0], row[1].partition(" since")[0]) for row in shown(operator, "history/")]
+    assert rows == [
+        ("7 locks", "Held and released ×100"),
+        ("k/lost", "Held and lost"),
+        ("7 locks", "Held and released ×100"),
+    ]
+
+
+def test_no_page_misses_folded_releases(operator: Client) -> None:
+    now = timezone.now()
+    for number in range(120):
+        outcome = Attempt.RELEASED if number % 2 else Attempt.LOST
+        attempt(f"k/{number:03}", outcome=outcome, at=now - timedelta(seconds=number))
+    query, seen, pages = "", [], 0
+    while pages < 3:
+        page = operator.get(f"{LIST}history/{query}")
+        seen += [event.key for _day, rows in page.context["days"] for row in rows for event in row.events]
+        older, pages = re.search(r'rel="next" href="(.*?)"', page.content.decode()), pages + 1
+        if older is None:
+            break
+        query = html.unescape(older[1])
+    assert (pages, seen) == (2, [f"k/{number:03}" for number in range(120)])
+
+
+def test_what_was_asked_for_is_not_folded(operator: Client) -> None:
+    for number in range(3):
+        attempt(f"k/{number}")
+    assert [row[0] for row in shown(operator, "history/?what=released")] == ["k/2", "k/1", "k/0"]
 
 
 def test_the_download_has_the_rows_of_the_filter_and_no_formula(operator: Client) -> None:
