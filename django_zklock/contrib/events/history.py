@@ -73,26 +73,27 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     grants = table.last_grants(lock.key, MOST_GRANTS)
     first = lock.holders[0] if lock.holders else None
     is_known = is_current and not lock.problem
-    template = first.template if first is not None else grants[0].template if grants else ""
-    usual = past.ask("facts.usual_hold", template)
+    template = next((row.template for row in (*lock.holders[:1], *grants[:1])), "")
     tokens = {holder.token for holder in lock.holders} if is_known else None
     events = _events_of(grants, lambda attempt: tokens)
     content = Past(
         chart=past.ask("chart.series_of", lock.key, [lock] if is_known else None, default=[]),
-        bars=[
-            _bar(attempt, event, tokens)
-            for attempt, event in zip(grants, events, strict=True)
-            if attempt.token not in (tokens or ()) or attempt.outcome != attempt.HELD
-        ],
+        bars=_bars(grants, events, tokens),
         grants=tuple(events),
         summaries=(
             *_summary(_("Hold"), [grant.held for grant in grants]),
             *_summary(_("Wait"), [grant.waited for grant in grants]),
         ),
-        usual=duration(usual),
+        usual=duration(past.ask("facts.usual_hold", template)),
         times="" if first is None else times_usual(first.certain_duration, template),
     )
     return Panel("admin/zklock/lock/grants.html", content)
+
+
+def _bars(grants: Sequence[Attempt], events: Sequence[PastEvent], held: _Tokens) -> list[timeline.Bar]:
+    """Return the bars of the grants that are over; the queue has the others."""
+    pairs = zip(grants, events, strict=True)
+    return [_bar(row, event, held) for row, event in pairs if row.token not in (held or ()) or row.outcome != row.HELD]
 
 
 def _bar(attempt: Attempt, event: PastEvent, held: _Tokens) -> timeline.Bar:

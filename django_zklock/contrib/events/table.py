@@ -247,8 +247,7 @@ def history(
         common &= ~Q(at=conditions.get("before"), pk__gt=row)
     rows: list[Attempt | OperatorAction] = []
     if what != ACTIONS:
-        outcomes = (Q(outcome=what) if what else Q()) & (~Q(outcome=without) if without else Q())
-        rows += _newest(Attempt, common & outcomes & _attempts_of(who, host), most)
+        rows += _newest(Attempt, common & _outcomes(what, without) & _attempts_of(who, host), most)
     if what in {"", ACTIONS}:
         rows += _newest(OperatorAction, common & _actions_of(who, host), most)
     return sorted(rows, key=lambda record: (record.at, record.pk), reverse=True)[:most]
@@ -256,6 +255,10 @@ def history(
 
 def _newest(model: type[Any], condition: Q, most: int) -> list[Any]:
     return _read(model._default_manager.filter(condition).order_by("-at", "-pk")[:most])
+
+
+def _outcomes(what: str, without: str) -> Q:
+    return (Q(outcome=what) if what else Q()) & (~Q(outcome=without) if without else Q())
 
 
 def _attempts_of(who: str, host: str) -> Q:
