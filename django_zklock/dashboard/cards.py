@@ -125,7 +125,7 @@ class Cards:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What is blocked, since when, for how many callers, and whether somebody has acted."""
+    """The sentence above the cards: it names the locks that are blocked, the callers, and who has acted."""
 
     headline: str
     """It says the same as long as the incidents are the same: screen readers hear it when it changes."""

@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """What a holder does."""
+    """The stack of a holder."""
 
     holder: ContenderInfo
     owner: str
@@ -76,7 +76,7 @@ def _library(line: str) -> str:
     """Return the name of the library that a frame belongs to; empty if it belongs to the project."""
     frame = _FRAME.match(line)
     path = frame[1] if frame else ""
-    found = _LIBRARY.match(path)
-    if found:
-        return found[1] or found[2]
+    library = _LIBRARY.match(path)
+    if library:
+        return library[1] or library[2]
     return "django_zklock" if _OURS.match(path) else ""

@@ -127,11 +127,11 @@ def _lanes(bars: Sequence[Bar], span: float) -> list[Lane]:
             continue
         width = max(_x(ended, span) - _x(granted, span), NARROWEST)
         part = Part("lost" if bar.is_bad else "hold", min(_x(granted, span), WIDTH - width), width, bar.text)
-        free = [index for index, lane in enumerate(lanes) if not bar.is_shared or lane.ended >= granted]
-        if not free and len(lanes) < MOST_LANES:
+        indexes = [index for index, lane in enumerate(lanes) if not bar.is_shared or lane.ended >= granted]
+        if not indexes and len(lanes) < MOST_LANES:
             lanes.append(Lane(bar.name, [part], ended))
         else:
-            index = free[0] if free else -1
+            index = indexes[0] if indexes else -1
             lanes[index] = Lane(bar.name, [*lanes[index].parts, part], ended)
     return lanes
 

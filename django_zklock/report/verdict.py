@@ -54,7 +54,7 @@ class Verdict:
     recently_ended: tuple[str, ...] = ()
     """Sentences about processes that were killed under a lock or two. They are no alarm."""
     notices: tuple[Notice, ...] = ()
-    """What may become an incident."""
+    """Sentences about what may become an incident."""
 
     @property
     def unnoted_first(self) -> list[Incident]:

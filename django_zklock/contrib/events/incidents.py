@@ -44,7 +44,7 @@ class Over(NamedTuple):
     """The most callers that waited because of it."""
     times: int
     acted: str
-    """Who acted on its locks meanwhile."""
+    """The operators who acted on its locks meanwhile."""
 
 
 def record(present: Sequence[Incident]) -> None:

@@ -1,4 +1,4 @@
-"""Who waits because of an incident, by their work; and what has been done about it."""
+"""The card and the strip of an incident show its callers by their work, and the operators who have acted."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_strip_names_who_has_broken_a_lock_of_it(stage: Stage, operator: Cli
     assert_shows(strip(page(operator)), "carl has broken a lock", hides=["nobody has acted"])
 
 
-def test_what_the_live_region_says_does_not_change_with_the_time(stage: Stage, operator: Client) -> None:
+def test_the_text_of_the_live_region_does_not_change_with_the_time(stage: Stage, operator: Client) -> None:
     """Screen readers would read it at each refresh."""
     hang(stage, CHECKOUT)
     live = re.compile(r'<strong role="status">(.*?)</strong>')

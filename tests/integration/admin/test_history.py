@@ -326,7 +326,7 @@ def test_no_page_misses_folded_releases(operator: Client) -> None:
     assert (pages, seen) == (2, [f"k/{number:03}" for number in range(120)])
 
 
-def test_what_was_asked_for_is_not_folded(operator: Client) -> None:
+def test_releases_that_a_filter_selects_are_not_folded(operator: Client) -> None:
     for number in range(3):
         attempt(f"k/{number}")
     assert [row[0] for row in shown(operator, "history/?what=released")] == ["k/2", "k/1", "k/0"]

@@ -65,7 +65,7 @@ def test_the_list_is_in_the_language_of_the_page(stage: Stage, operator: Client)
     assert "hält stock seit" in row
 
 
-def test_who_acted_on_its_locks_is_named(stage: Stage, operator: Client) -> None:
+def test_operators_who_acted_on_its_locks_are_named(stage: Stage, operator: Client) -> None:
     paths = hang(stage)
     page(operator)
     OperatorAction(key="stock", what="broken", by="anna", at=timezone.now()).save()
@@ -77,7 +77,7 @@ def test_who_acted_on_its_locks_is_named(stage: Stage, operator: Client) -> None
     assert row.endswith("acted: anna")
 
 
-def test_what_the_doctor_sees_is_listed_too(stage: Stage, zoo: Zoo, operator: Client) -> None:
+def test_incidents_that_only_the_doctor_saw_are_listed(stage: Stage, zoo: Zoo, operator: Client) -> None:
     path = zoo.client.create(f"{zoo.base}/a/b/foreign-", sequence=True, makepath=True)
     ending("doctor", "--incident")
     zoo.client.delete(path)
@@ -139,7 +139,7 @@ def test_old_incidents_are_deleted_with_the_other_rows(zoo: Zoo) -> None:
     assert [row.identity for row in PastIncident.objects.all()] == ["1"]
 
 
-def test_the_second_death_of_late_is_next_in_line(operator: Client, zoo: Zoo) -> None:
+def test_two_deaths_under_a_lock_are_next_in_line(operator: Client, zoo: Zoo) -> None:
     for number in range(2):
         at = timezone.now() - timedelta(minutes=number + 1)
         Attempt(

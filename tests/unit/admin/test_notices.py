@@ -1,4 +1,4 @@
-"""What is next in line, and how a stack is folded."""
+"""Notices name queues that may become an incident; a stack folds the frames of libraries."""
 
 from __future__ import annotations
 
