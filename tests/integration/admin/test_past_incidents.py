@@ -139,7 +139,7 @@ def test_old_incidents_are_deleted_with_the_other_rows(zoo: Zoo) -> None:
     assert [row.identity for row in PastIncident.objects.all()] == ["1"]
 
 
-def test_two_deaths_under_a_lock_are_next_in_line(operator: Client, zoo: Zoo) -> None:
+def test_two_deaths_under_a_lock_are_a_notice(operator: Client, zoo: Zoo) -> None:
     for number in range(2):
         at = timezone.now() - timedelta(minutes=number + 1)
         Attempt(
