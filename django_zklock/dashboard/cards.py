@@ -106,8 +106,14 @@ class Cards:
             "behind": [{**row, "waiting": self._waiting(row["key"])} for row in behind],
             "hidden_behind": len(card["behind"]) - len(behind),
             "callers": self._reader.callers(incident, self._stopped(incident)) if incident.blocked else None,
-            "refused": past.ask("table.refused_since", incident.keys, incident.age or 0.0, default=0),
+            "refused": self._past("refused_since", incident, default=0),
         }
+
+    def _past(self, name: str, incident: Incident, default: Any) -> Any:
+        """Return a fact of the past since an incident began."""
+        if not self._seen.knows_past:
+            return default
+        return past.ask(f"table.{name}", incident.keys, incident.age or 0.0, default=default)
 
     def _waiting(self, key: str) -> int:
         return self._locks[key].waiting if key in self._locks else 0
@@ -118,7 +124,7 @@ class Cards:
         texts = [_("%(name)s looks after it") % {"name": note["by"]}] if note else []
         requests = [holder.release_request for _key, holder in incident.holders if holder.release_request is not None]
         texts += [_("%(name)s has requested the release") % {"name": request.by} for request in requests]
-        breakers = past.ask("table.broken_since", incident.keys, incident.age or 0.0, default=())
+        breakers = self._past("broken_since", incident, default=())
         texts += [_("%(name)s has broken a lock") % {"name": name} for name in breakers]
         return formatting.clean("; ".join(dict.fromkeys(texts))) or _("nobody has acted yet")
 

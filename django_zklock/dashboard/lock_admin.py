@@ -189,8 +189,8 @@ class LockAdminMixin(LockViews):
             "ends_next": cards.ends_next(snapshot),
             "cards": shown.shown(),
             "hidden": shown.hidden(),
-            "past_incidents": past.ask("incidents.over", shown.incidents, default=()),
-            "chart": past.ask("history.chart_panel", snapshot),
+            "past_incidents": seen.knows_past and past.ask("incidents.over", shown.incidents, default=()),
+            "chart": seen.knows_past and past.ask("history.chart_panel", snapshot),
             "tutorial": TUTORIAL,
         }
         return self.page(request, "attention", context)

@@ -53,6 +53,8 @@ class Verdict:
     """Acknowledgements of incidents, by identity: `by`, `reason` and `until`. They change no verdict."""
     recently_ended: tuple[str, ...] = ()
     """Sentences about processes that were killed under a lock or two. They are no alarm."""
+    knows_past: bool = True
+    """Whether the tables of events could be read, if there are any."""
     notices: tuple[Notice, ...] = ()
     """Sentences about what may become an incident."""
 
@@ -132,7 +134,8 @@ def look(
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
     facts = Facts(snapshot, servers, long_held, sure=sure)
     present = found(facts)
-    past.ask("incidents.record", present)
+    if facts.knows_past:
+        past.ask("incidents.record", present)
     notes = lazy.operations.acknowledgements(reply_timeout=1.5) if snapshot.answers else {}
     running = max(sum(server.runs for server in servers.servers), int(snapshot.answers))  # a proxy may cut `srvr`
     down = {about for finding in servers.findings if finding.cause == "down" for about in finding.about}
@@ -161,6 +164,7 @@ def look(
         unseen=tuple(unseen),
         complete=complete,
         recently_ended=tuple(history.recently_ended(facts)),
+        knows_past=facts.knows_past,
         notices=tuple(notices.found(facts, present)),
     )
 

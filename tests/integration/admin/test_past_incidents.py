@@ -20,6 +20,7 @@ from support.zoo import Zoo
 from django_zklock import inspection
 from django_zklock.contrib.events import table
 from django_zklock.contrib.events.models import Attempt, OperatorAction, PastIncident
+from django_zklock.report import past
 
 pytestmark = pytest.mark.django_db
 
@@ -154,3 +155,21 @@ def test_two_deaths_under_a_lock_are_a_notice(operator: Client, zoo: Zoo) -> Non
             missed_at=at,
         ).save()
     assert "w0 · pid 1, too, ended while it held orders/7 (charge)" in page(operator)
+
+
+def test_tables_that_cannot_be_read_are_asked_once_for_a_page(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question may wait for a database that is away. The cards are there all the same."""
+    asked: list[str] = []
+
+    def ask(name: str, *args: object, default: object = None, **more: object) -> object:
+        asked.append(name)
+        return default
+
+    for key in "ab":
+        hang(stage, key)
+    monkeypatch.setattr(past, "ask", ask)
+    assert page(operator).count("has held") == 2
+    assert [name for name in asked if not name.startswith("facts.")] == []
+    assert len(asked) <= 2
