@@ -14,8 +14,10 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.dashboard import cards, frame
+from django_zklock.dashboard.callers import Reader
+from django_zklock.dashboard.cards import Cards
 from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
-from django_zklock.dashboard.views import LockViews, shows_denial
+from django_zklock.dashboard.views import LockViews, is_refresh, shows_denial
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
 from django_zklock.report import formatting, lazy, past, verdict
@@ -174,27 +176,21 @@ class LockAdminMixin(LockViews):
         servers = verdict.servers_now(self.reply_timeout)
         seen = verdict.look(snapshot, servers, self.long_held)
         frame.last.store(snapshot, servers, seen)
-        present = seen.incidents
-        shown = cards.cards_of(seen, snapshot)
-        figures = lazy.inspection.Figures.of(snapshot.locks)
+        shown = Cards(seen, snapshot, Reader(refreshes=is_refresh(request)))
         context = {
             "title": _("Attention"),
             "change": True,  # so that there are tools
             "verdict": seen,
             "snapshot": snapshot,
-            "figures": figures,
-            "severity": "error"
-            if any(incident.severity == "error" for incident in present)
-            else "warning"
-            if present
-            else "",
-            "count_text": cards.strip_text(len(present)),
-            "waits_text": cards.waits_text(figures),
+            "figures": lazy.inspection.Figures.of(snapshot.locks),
+            "severity": shown.severity,
+            "strip": shown.strip(),
             "read_text": cards.read_text(snapshot.total, len(servers.servers)),
             "ends_next": cards.ends_next(snapshot),
-            "cards": shown[: cards.MAX_CARDS],
-            "hidden": sum(1 + len(card["equal"]) for card in shown[cards.MAX_CARDS :]),
-            "chart": past.ask("history.chart_panel", snapshot),
+            "cards": shown.shown(),
+            "hidden": shown.hidden(),
+            "past_incidents": seen.knows_past and past.ask("incidents.over", shown.incidents, default=()),
+            "chart": seen.knows_past and past.ask("history.chart_panel", snapshot),
             "tutorial": TUTORIAL,
         }
         return self.page(request, "attention", context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partialmethod
+from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from django import forms
@@ -29,7 +29,7 @@ from django.views.decorators.http import require_safe
 
 from django_zklock import conf
 from django_zklock.core.log import Logger
-from django_zklock.dashboard import frame
+from django_zklock.dashboard import frame, stacks
 from django_zklock.dashboard.changelist import GROUPINGS, grouped
 from django_zklock.dashboard.detail import Detail, read_detail
 from django_zklock.dashboard.forms import (
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 logger = Logger("django_zklock.dashboard")
 
 VIEW: Final = "zklock.view_lock"
+DONE: Final = 302
 FORBIDDEN: Final = 403
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
@@ -224,7 +225,7 @@ class LockViews:
         A refresh shows no messages, so that they wait for the next page that is opened: the script shows nothing of a
         refreshed page but its live parts, and several pages of one user may be open.
         """
-        kept = {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}
+        kept = {"messages": ()} if is_refresh(request) else {}
         snapshot = getattr(request, "zklock_snapshot", None)
         around: dict[str, Any] = {"opts": frame.Named(self.opts)}
         if self.has_view_permission(request):
@@ -330,7 +331,7 @@ class LockViews:
             "lock": shown,
             "panel": panel,
             "timeline": timeline.picture(
-                [*([] if shown.problem else timeline.present(shown.info)), *(panel.content.bars if panel else ())]
+                [*([] if shown.problem else shown.present_bars), *(panel.content.bars if panel else ())]
             ),
             **(extra_context or {}),
         }
@@ -363,17 +364,28 @@ class LockViews:
         figures = {name: lazy.inspection.Figures.of(locks) for name, locks in sorted(groups.items())}
         order = order if order in FIGURES else "trouble"
         lost = past.ask("facts.losses_by_host", default={}) if by == "host" else {}
-        rows = []
-        for name in sorted(figures, key=lambda name: getattr(figures[name], order) or 0, reverse=True):
-            list_url = f"{self.url('changelist')}?{urlencode({by: name})}"
-            deeper = by == "path" and name.endswith("/")
-            url = f"{self.url('groups')}?{urlencode({'by': by, 'in': name})}" if deeper else list_url
-            url = self.host_url(name) if by == "host" and name else url
-            shown = key_text(name, 200) or _("(none)")
-            processes = {holder.pid for lock in groups[name] for holder in lock.holders if holder.host == name}
-            figure = {"figures": figures[name], "processes": len(processes), "lost": lost.get(name, 0)}
-            rows.append({"name": shown, "url": url, "list_url": list_url, **figure})
-        return rows
+        names = sorted(figures, key=lambda name: getattr(figures[name], order) or 0, reverse=True)
+        return [
+            {
+                "name": key_text(name, 200) or _("(none)"),
+                "url": self._group_url(by, name),
+                "list_url": f"{self.url('changelist')}?{urlencode({by: name})}",
+                "figures": figures[name],
+                "processes": len(
+                    {holder.pid for lock in groups[name] for holder in lock.holders if holder.host == name}
+                ),
+                "lost": lost.get(name, 0),
+            }
+            for name in names
+        ]
+
+    def _group_url(self, by: str, name: str) -> str:
+        """Return the address of the host, of the groups in this one, or of its locks."""
+        if by == "host" and name:
+            return self.host_url(name)
+        if by == "path" and name.endswith("/"):
+            return f"{self.url('groups')}?{urlencode({'by': by, 'in': name})}"
+        return f"{self.url('changelist')}?{urlencode({by: name})}"
 
     @shows_denial
     def history_view(
@@ -396,21 +408,17 @@ class LockViews:
         self.require(self.has_hold_permission(request), "hold_lock")
         asked = request.GET.get("key", "")
         form = HoldForm(request.POST or None, initial={"key": asked if is_key(asked) else ""})
-        status = 200
-        if form.is_valid():
-            given = form.cleaned_data
-            key, seconds, by = given["key"], given["minutes"] * 60, user_name(request)
-            try:
-                hold = lazy.operations.hold_lock(
-                    key, seconds=seconds, reason=given["reason"], by=by, wait=given["wait"]
-                )
-            except (ZkLockError, ValueError) as error:
-                status = refuse(form, error)
-            else:
-                text = _("You hold the lock '%(lock)s' until %(until)s.")
-                values = {"lock": key_text(key), "until": time_text(hold.until)}
-                self.show_message(request, text % values, messages.SUCCESS)
-                return self.redirect_to({key})
+
+        def hold(key: str, minutes: float, reason: str, wait: float) -> None:
+            by = user_name(request)
+            held = lazy.operations.hold_lock(key, seconds=minutes * 60, reason=reason, by=by, wait=wait)
+            text = _("You hold the lock '%(lock)s' until %(until)s.")
+            values = {"lock": key_text(key), "until": time_text(held.until)}
+            self.show_message(request, text % values, messages.SUCCESS)
+
+        status = carry_out(form, hold)
+        if status == DONE:
+            return self.redirect_to({form.cleaned_data["key"]})
         title = _("Hold %(lock)s?") % {"lock": key_text(asked)} if form.initial["key"] else _("Hold a lock")
         now = self.read_lock(asked) if form.initial["key"] and status != UNAVAILABLE else None
         return self.page(request, "hold", {"title": title, "form": form, "lock": now}, status)
@@ -429,25 +437,10 @@ class LockViews:
             status = CONFLICT if seen.complete else UNAVAILABLE
             over = {"title": _("Acknowledge this incident?"), "back_url": self.url("changelist")}
             return self.page(request, "acknowledge", over, status)
-        title, status = card["title"], 200
         form = AcknowledgeForm(request.POST or None)
-        if form.is_valid():
-            seconds, reason = form.cleaned_data["minutes"] * 60, form.cleaned_data["reason"]
-            try:
-                lazy.operations.acknowledge(
-                    identity, title=title, seconds=seconds, reason=reason, by=user_name(request)
-                )
-            except (ZkLockError, ValueError) as error:
-                status = refuse(form, error)
-            else:
-                until = time_text(timezone.now() + timedelta(seconds=seconds))
-                text = _("Acknowledged until %(until)s: %(title)s.") if seconds else _("Withdrawn: %(title)s.")
-                withdraw = f"{self.url('acknowledge')}?{urlencode({'identity': identity, 'minutes': '0'})}"
-                link = format_html(' <a href="{}">{}</a>', withdraw, _("Withdraw…")) if seconds else ""
-                self.show_message(
-                    request, format_html("{}{}", text % {"until": until, "title": title}, link), messages.SUCCESS
-                )
-                return self.redirect_to()
+        status = carry_out(form, partial(self._acknowledge, request, identity, card["title"]))
+        if status == DONE:
+            return self.redirect_to()
         withdraws = request.GET.get("minutes") == "0"
         context = {
             "title": _("Withdraw the acknowledgement?") if withdraws else _("Acknowledge this incident?"),
@@ -457,6 +450,16 @@ class LockViews:
         }
         return self.page(request, "acknowledge", context, status)
 
+    def _acknowledge(self, request: HttpRequest, identity: str, title: str, minutes: float, reason: str) -> None:
+        seconds = minutes * 60
+        lazy.operations.acknowledge(identity, title=title, seconds=seconds, reason=reason, by=user_name(request))
+        until = time_text(timezone.now() + timedelta(seconds=seconds))
+        text = _("Acknowledged until %(until)s: %(title)s.") if seconds else _("Withdrawn: %(title)s.")
+        withdraw = f"{self.url('acknowledge')}?{urlencode({'identity': identity, 'minutes': '0'})}"
+        link = format_html(' <a href="{}">{}</a>', withdraw, _("Withdraw…")) if seconds else ""
+        shown = format_html("{}{}", text % {"until": until, "title": title}, link)
+        self.show_message(request, shown, messages.SUCCESS)
+
     @shows_denial
     def stack_view(self, request: HttpRequest) -> HttpResponse:
         """Ask the holders of a lock what they run now, and show it."""
@@ -465,46 +468,39 @@ class LockViews:
         if not is_key(key):  # or a GET
             return self.redirect_to()
         try:
-            shown = lazy.operations.show_stacks(key, by=user_name(request))
+            shown = stacks.ask_twice(key, by=user_name(request))
         except ZkLockError as error:
             self.show_message(request, clean(error, MAX_ERROR), messages.ERROR)
             return self.redirect_to({key})
-        stacks = {holder: [_(line) if line else "" for line in lines] for holder, lines in shown.items()}  # the notes
         title = _("What the holder of %(lock)s does") % {"lock": key_text(key, MAX_KEY)}
-        return self.page(request, "stack", {"title": title, "key": key, "stacks": stacks})
+        return self.page(request, "stack", {"title": title, "key": key, "stacks": shown})
 
     @shows_denial
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore for all processes, or clear it. Show the present one."""
         self.require(self.has_limit_permission(request), "limit_lock")
-        key, clear, status = request.GET.get("key", ""), "clear" in request.POST, 200
+        key, clear = request.GET.get("key", ""), "clear" in request.POST
         form = LimitForm(request.POST or None, clear=clear, initial={"key": key if is_key(key) else ""})
-        if form.is_valid():
-            given = form.cleaned_data
-            try:
-                self._change_limit(request, given["key"], None if clear else given["permits"], given["reason"])
-            except (ZkLockError, ValueError) as error:
-                status = refuse(form, error)
-            else:
-                return self.redirect_to({given["key"]})
+        status = carry_out(form, partial(self._change_limit, request, clear=clear))
+        if status == DONE:
+            return self.redirect_to({form.cleaned_data["key"]})
         key = form.cleaned_data.get("key", "") if form.is_bound else form.initial["key"]
         title = _("Set the limit of %(lock)s?") % {"lock": key_text(key)} if key else _("Set a limit")
         context: dict[str, Any] = {"title": title, "form": form, "key": key}
         if key and status != UNAVAILABLE:
             try:
                 limit = lazy.operations.limit_of(key, reply_timeout=self.reply_timeout)
+                context["limit"] = limit and limit_text(limit)
             except (ZkLockError, ValueError) as error:
                 context["problem"] = clean(error, MAX_ERROR)
                 status = UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else status
-            else:
-                context["limit"] = limit and limit_text(limit)
         return self.page(request, "limit", context, status)
 
-    def _change_limit(self, request: HttpRequest, key: str, limit: int | None, reason: str) -> None:
+    def _change_limit(self, request: HttpRequest, key: str, permits: int | None, reason: str, *, clear: bool) -> None:
         by = user_name(request)
-        values = {"limit": limit, "lock": key_text(key)}
-        if limit is not None:
-            lazy.operations.set_limit(key, limit, reason=reason, by=by)
+        values = {"limit": permits, "lock": key_text(key)}
+        if permits is not None and not clear:
+            lazy.operations.set_limit(key, permits, reason=reason, by=by)
             text, level = _("The limit of %(lock)s is now %(limit)d, for all processes."), messages.SUCCESS
         elif lazy.operations.clear_limit(key, reason=reason, by=by):
             text = _("The limit of %(lock)s was cleared. Each process uses the limit in its code again.")
@@ -591,6 +587,11 @@ class LockViews:
         return self.holders_page(request, remaining, name, CONFLICT, form=form, stale=stale, back_url=back.url)
 
 
+def is_refresh(request: HttpRequest) -> bool:
+    """Return whether the script of a page that is open asks."""
+    return "X-ZkLock-Refresh" in request.headers
+
+
 def user_name(request: HttpRequest) -> str:
     """Return the name of the user, for the audit log."""
     return clean(request.user.get_username(), 150)
@@ -629,10 +630,16 @@ def health_json(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"healthy": True})
 
 
-def refuse(form: forms.Form, error: Exception) -> int:
-    """Show in a form why nothing was done; return the status of the page."""
-    form.add_error(None, clean(error, MAX_ERROR))
-    return UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT
+def carry_out(form: forms.Form, act: Callable[..., None]) -> int:
+    """Act with the values of a form if they are valid; return `DONE`, or the status of the page that says why not."""
+    if not form.is_valid():
+        return 200
+    try:
+        act(**form.cleaned_data)
+    except (ZkLockError, ValueError) as error:
+        form.add_error(None, clean(error, MAX_ERROR))
+        return UNAVAILABLE if isinstance(error, ZooKeeperUnavailable) else CONFLICT
+    return DONE
 
 
 def _json(snapshot: Snapshot) -> JsonResponse:

@@ -47,16 +47,19 @@ class Facts:
         self._sure = sure
         self.waits = snapshot.waits
         """The owners that hold one lock and wait for another."""
+        self.knows_past = True
+        """Whether the past could be read so far. Each question may wait for a database that is away."""
         self.unseen: list[str] = []
         """Sentences about what was not looked at, and why."""
 
     def past(self, name: str, *args: Any, default: Any = ()) -> Any:
         """Return a fact of the past, or the default if nothing is known of it."""
-        text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
-        if text in self.unseen:
+        if not self.knows_past:
             return default
         value = past.ask(f"facts.{name}", *args, default=past.UNREADABLE)
         if value is past.UNREADABLE:
+            self.knows_past = False
+            text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
             self.unseen.append(text)
         return default if value is past.UNREADABLE or value is None else value
 

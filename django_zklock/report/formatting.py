@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +68,7 @@ CONNECTION_LABELS: Final = {
     "lost": gettext_lazy("Session lost"),
 }
 """Labels of `ConnectionInfo.state`."""
+_ID: Final = re.compile(r"[ \[(]?\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b[\])]?")
 
 
 def clean(text: object, limit: int = MAX_TEXT) -> str:
@@ -144,6 +146,11 @@ def host_and_pid(host: str, pid: int) -> str:
 def work_of(contender: ContenderInfo) -> str:
     """Return what a contender runs, or the reason of an operator hold."""
     return clean(contender.what if contender.operator is None else contender.operator.reason)
+
+
+def work_kind(contender: ContenderInfo) -> str:
+    """Return what equal work has in common: the task, the request, or the command without the ids of this one."""
+    return clean(contender.about.get("task") or contender.about.get("request") or _ID.sub("", work_of(contender)))
 
 
 def use_of(contender: ScannedContender) -> str:

@@ -189,17 +189,15 @@ def recently_ended(facts: Facts) -> list[str]:
     hosts = {host: rows for host, rows in _ended(facts).items() if len(_keys(rows)) < MANY}
     counts = Counter(row.key for rows in hosts.values() for row in rows)
     rows = sorted((row for rows in hosts.values() for row in rows if counts[row.key] < MANY), key=lambda row: row.at)
-    text = gettext("%(process)s ended or was cut off while it held %(lock)s (%(work)s), granted %(time)s ago.")
-    return [
-        text
-        % {
-            "process": formatting.host_and_pid(row.host, row.pid),
-            "lock": formatting.key_text(row.key, 200),
-            "work": formatting.clean(row.work),
-            "time": formatting.duration(_age(row.at)),
-        }
-        for row in rows[: -MAX_NAMED - 1 : -1]
-    ]
+    texts = []
+    for row in rows[: -MAX_NAMED - 1 : -1]:
+        text = gettext("%(process)s ended or was cut off while it held %(lock)s (%(work)s), granted %(time)s ago.")
+        if counts[row.key] > 1:
+            text = gettext("%(process)s, too, ended while it held %(lock)s (%(work)s), granted %(time)s ago.")
+        values = {"lock": formatting.key_text(row.key, 200), "work": formatting.clean(row.work)}
+        process = formatting.host_and_pid(row.host, row.pid)
+        texts.append(text % {**values, "process": process, "time": formatting.duration(_age(row.at))})
+    return texts
 
 
 def _ended(facts: Facts) -> dict[str, list[Any]]:

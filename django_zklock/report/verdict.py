@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.core import clock
-from django_zklock.report import formatting, history, holders, lazy, queues, servers
+from django_zklock.report import formatting, history, holders, lazy, notices, past, queues, servers
 from django_zklock.report.facts import Facts
 from django_zklock.report.incident import MAX_NAMED
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from django_zklock.inspection import EnsembleReport, LockInfo, Snapshot
     from django_zklock.report.incident import Incident
+    from django_zklock.report.notices import Notice
 
 CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
@@ -53,6 +54,10 @@ class Verdict:
     """Acknowledgements of incidents, by identity: `by`, `reason` and `until`. They change no verdict."""
     recently_ended: tuple[str, ...] = ()
     """Sentences about processes that were killed under a lock or two. They are no alarm."""
+    knows_past: bool = True
+    """Whether the tables of events could be read, if there are any."""
+    notices: tuple[Notice, ...] = ()
+    """Sentences about what may become an incident."""
 
     @property
     def unnoted_first(self) -> list[Incident]:
@@ -130,6 +135,8 @@ def look(
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
     facts = Facts(snapshot, servers, long_held, sure=sure)
     present = found(facts)
+    if facts.knows_past:
+        past.ask("incidents.record", present)
     notes = lazy.operations.acknowledgements(reply_timeout=1.5) if snapshot.answers else {}
     running = max(sum(server.runs for server in servers.servers), int(snapshot.answers))  # a proxy may cut `srvr`
     down = {about for finding in servers.findings if finding.cause == "down" for about in finding.about}
@@ -151,6 +158,8 @@ def look(
         unseen=tuple(unseen),
         complete=complete,
         recently_ended=tuple(history.recently_ended(facts)),
+        knows_past=facts.knows_past,
+        notices=tuple(notices.found(facts, present)),
     )
 
 

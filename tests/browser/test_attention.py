@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.browser.pages import LIGHT, LIST, PHONE, Visit, address
 from support.browser.policy import THEMED
 from support.browser.rows import ATTEMPTS, attempt, recorded
 from support.browser.site import Site
-from support.zoo import Zoo
+from support.zoo import Zoo, next_line
 
 pytestmark = pytest.mark.chaos
 
@@ -79,6 +80,61 @@ def test_a_cut_task_id_is_whole_on_focus(stage: Stage, visitor: Visit) -> None:
     cut.focus()
     assert THERE.about["id"] in cut.evaluate("cut => getComputedStyle(cut, '::after').content + cut.title")
     assert cut.evaluate("cut => getComputedStyle(cut, '::after').content") not in {"none", "normal"}
+
+
+@pytest.fixture
+def hanging(swept: Zoo) -> Iterator[str]:
+    """A lock whose holder is a process, and hangs; somebody waits for it."""
+    with swept.running("with zk_lock('stock/berlin'):\n    print('held')\n    input()") as holder:
+        assert next_line(holder) == "held"
+        yield "stock/berlin"
+        holder.communicate("", timeout=30)
+
+
+def test_the_stack_of_a_holder_is_shown_on_its_card_and_stays(hanging: str, stage: Stage, hasty: Visit) -> None:
+    """A keyboard goes on there. A refresh leaves it where it is, also if another card comes before it."""
+    stage.join_queue(hanging, BACK)
+    viewer = hasty()
+    viewer.install_clock()
+    viewer.open(LIST)
+    viewer.refresh_every(2)
+    viewer.page.get_by_role("button", name="Show its stack…").press("Enter")
+    stack = viewer.page.locator(f".zklock-card:has-text('{hanging}') .zklock-place")
+    stack.get_by_text("it does not move").wait_for()
+    assert stack.evaluate("place => place === document.activeElement")
+    assert stack.locator("strong", has_text="<module> at").count()
+    for part in (SLOW, *(Part("web-1", number) for number in range(3))):
+        stage.join_queue("report", part)
+    viewer.await_refresh(2)
+    viewer.page.locator(".zklock-card:first-child").get_by_text("has held report").wait_for()
+    assert stack.get_by_text("it does not move").is_visible()
+    assert stack.evaluate("place => place === document.activeElement")
+    viewer.assert_accessible()
+    viewer.assert_fits()
+
+
+@pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
+def test_without_scripts_a_stack_has_a_page_and_commands_are_text(hanging: str, stage: Stage, hasty: Visit) -> None:
+    stage.join_queue(hanging, BACK)
+    viewer = hasty(java_script_enabled=False)
+    viewer.open(LIST)
+    viewer.page.get_by_text("Commands").click()
+    assert viewer.page.locator("code", has_text="zklock request-release --token=").is_visible()
+    assert not viewer.page.get_by_role("button", name="Copy").count()
+    viewer.press("Show its stack…")
+    assert viewer.page.locator("#zklock-stacks").get_by_text("Asked twice").is_visible()
+
+
+def test_a_command_is_copied_by_keyboard_and_a_screen_reader_hears_it(stage: Stage, hasty: Visit) -> None:
+    chain(stage)
+    viewer = hasty(permissions=["clipboard-read", "clipboard-write"])
+    viewer.open(LIST)
+    viewer.page.get_by_text("Commands").press("Enter")
+    button = viewer.page.get_by_role("button", name=re.compile("Copy .* zklock break"))
+    button.press("Enter")
+    viewer.page.get_by_role("status").filter(has_text="Copied").wait_for()
+    assert viewer.page.evaluate("navigator.clipboard.readText()").startswith("python manage.py zklock break --token=")
+    assert button.evaluate("button => button === document.activeElement")
 
 
 def test_only_a_break_is_red(stage: Stage, hasty: Visit) -> None:

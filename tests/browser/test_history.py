@@ -25,7 +25,8 @@ LINES = """(cells, word) => cells.map(cell => {
 @pytest.fixture
 def past(site: Site, swept: Zoo) -> Iterator[None]:
     work = f"task {TASK} 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
-    grants = [attempt(f"orders/{1000 + number}", "worker-31", work=work) for number in range(60)]
+    late = {"work": work, "outcome": "timed out", "held": None}
+    grants = [attempt(f"orders/{1000 + number}", "worker-31", **late) for number in range(60)]
     reason = "the lease is over: no quorum has confirmed the session in time"
     lost = attempt("stock/import", "worker-4", held=61.0, outcome="lost", work="POST /stock/", reason=reason)
     text = "its worker hangs in the payment provider, which is known to be down"
@@ -74,7 +75,11 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
     assert max(heights) <= 220
     operator.assert_accessible()
     operator.assert_fits()
+    if look == PHONE:
+        page.locator(".zklock-folds > summary").click()
     operator.follow("Operators' actions")
+    if look == PHONE:
+        page.locator(".zklock-folds > summary").click()
     page.get_by_label("Who, or which work").fill("admin")
     operator.press("Filter")
     assert page.get_by_text("its worker hangs in the payment provider").is_visible()
@@ -100,3 +105,23 @@ def test_the_history_is_filtered_and_turned_by_an_operator(visitor: Visit) -> No
     operator.press("Filter")
     assert operator.page.get_by_text("No row has these values.").is_visible()
     operator.picture("history-filtered")
+
+
+@pytest.mark.chaos
+@pytest.mark.usefixtures("past")
+def test_on_a_phone_the_history_begins_with_its_rows(visitor: Visit) -> None:
+    operator = visitor("operator", viewport=PHONE)
+    operator.open(HISTORY)
+    box = operator.page.locator(ROWS).first.bounding_box()
+    assert box is not None
+    assert box["y"] < 600
+    operator.page.locator(".zklock-folds > summary").press("Enter")
+    operator.page.get_by_label("Host").wait_for()
+
+
+@pytest.mark.chaos
+@pytest.mark.usefixtures("past")
+def test_a_filter_with_an_error_is_not_folded(visitor: Visit) -> None:
+    operator = visitor("operator", viewport=PHONE)
+    operator.open(f"{HISTORY}?since=9999-12-31T23:59")
+    assert operator.page.get_by_label("Host").is_visible()

@@ -14,7 +14,7 @@ from support.docs import DOCS, files_of, text_of, written
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
 
-from django_zklock.contrib.events.models import Attempt, OperatorAction
+from django_zklock.contrib.events.models import Attempt, OperatorAction, PastIncident
 
 PAGE = "installation.md"
 SETUP = ConfigParser()
@@ -153,7 +153,7 @@ def test_the_app_records_from_the_first_lock_to_the_exit(zoo: Zoo, tmp_path: Pat
 
 def test_every_field_is_in_a_table_and_every_outcome_is_named() -> None:
     named = {name for row in re.findall(r"^\| (`.*?) \|", EVENTS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    fields = {field.name for model in (Attempt, OperatorAction) for field in model._meta.get_fields()}
+    fields = {field.name for model in (Attempt, OperatorAction, PastIncident) for field in model._meta.get_fields()}
     assert named == fields - {"id"}
     for outcome in (Attempt.HELD, Attempt.RELEASED, Attempt.LOST, Attempt.TIMED_OUT):
         assert f"`{outcome}`" in EVENTS

@@ -24,6 +24,6 @@ class EventsConfig(AppConfig):
 
     def show(self) -> None:
         """Add the past to the report and the pages."""
-        from django_zklock.contrib.events import facts, history  # noqa: F401, PLC0415 - the models are loaded only now
+        from django_zklock.contrib.events import facts, history, incidents  # noqa: F401, PLC0415 - the models are loaded only now
 
         past.source = self.module

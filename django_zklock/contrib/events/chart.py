@@ -116,26 +116,32 @@ def series_of(key: str, locks: Sequence[LockInfo] | None, *, complete: bool = Tr
 
     `locks` are their present states; None if those are not known. Without `complete`, there may be others.
     """
-    holders = [holder for lock in locks or () for holder in lock.holders if holder.idle_for is None]
-    waits = [waiter.age for lock in locks or () for waiter in lock.waiters]
-    present = (
-        (len(holders), [holder.certain_duration for holder in holders]),
-        (sum(lock.waiting for lock in locks or ()), waits),
-    )
     series: list[tuple[str, list[Any]]] = [(_("Holders"), []), (_("Waiters"), []), (_("Refusals"), [])]
+    present = _present(locks) if locks is not None else None
+    of_now = _("%(now)d now") if complete else _("at least %(now)d now")
     for label, span in SPANS.items():
         counts = past_counts.get((key, span), 0.0, span.max_age)
-        for (_title, pictures), bars, (now, ages) in zip(series, counts[1:3], present, strict=False):
-            shown = _with_present(bars, now, ages, counts.start, span.step) if locks is not None else bars
-            text = (_("%(now)d now") if complete else _("at least %(now)d now")) % {"now": now}
+        for index, bars in enumerate(counts[1:3]):
+            shown, texts = bars, []
+            if present is not None:
+                now, ages = present[index]
+                shown = _with_present(bars, now, ages, counts.start, span.step)
+                texts = [of_now % {"now": now}]
             most = _("the most, %(count)s, at %(time)s")
-            texts = [text if locks is not None else "", _text(most, shown, shown.index(max(shown)), counts, span)]
-            pictures.append((label, span.bars, _path(shown), "; ".join(filter(None, texts))))
+            texts.append(_text(most, shown, shown.index(max(shown)), counts, span))
+            series[index][1].append((label, span.bars, _path(shown), "; ".join(filter(None, texts))))
         bars = counts.refused
         first = next((index for index, count in enumerate(bars) if count), 0)
         text = _text(_("%(sum)s; the first at %(time)s"), bars, first, counts, span)
         series[2][1].append((label, span.bars, _path(bars), text or _("none")))
     return series if any(path for _title, pictures in series for _label, _bars, path, _text in pictures) else []
+
+
+def _present(locks: Sequence[LockInfo]) -> list[tuple[int, list[float]]]:
+    """Return how many hold and how many wait now, with the ages of those that are known."""
+    holders = [holder.certain_duration for lock in locks for holder in lock.holders if holder.idle_for is None]
+    waits = [waiter.age for lock in locks for waiter in lock.waiters]
+    return [(len(holders), holders), (sum(lock.waiting for lock in locks), waits)]
 
 
 def _with_present(bars: list[float], now: int, ages: Sequence[float], start: float, step: float) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ from django_zklock.report.formatting import keys_text
 from django_zklock.report.incident import MANY, MAX_NAMED
 
 if TYPE_CHECKING:
-    from django_zklock.inspection import Snapshot
+    from django_zklock.inspection import ScannedContender, Snapshot
 
 WITHIN: Final = 1800.0
 """Seconds in which losses, breaks, deadlocks, and holds without an end, are searched."""
@@ -67,16 +67,8 @@ def unfinished(snapshot: Snapshot, sure: bool) -> tuple[list[Attempt], list[str]
 def _unfinished(snapshot: Snapshot) -> list[Attempt]:
     """Return the holds without an end that were broken, or whose processes have no contender; store the latter."""
     contenders = [contender for lock in snapshot.locks for contender in (*lock.holders, *lock.waiters)]
-    # A restarted container has the same host name and pid, so a life of a process is its session.
-    alive = {(contender.host, contender.pid) for contender in contenders}
-    sessions = {contender.session_id for contender in contenders}
     present = {contender.token for contender in contenders}
-    unread = snapshot.total - sum(not lock.is_unread for lock in snapshot.locks)
-    is_known = not (snapshot.problem or unread)
-
-    def is_missed(row: Attempt) -> bool:
-        return is_known and (row.session not in sessions if row.session else (row.host, row.pid) not in alive)
-
+    is_missed = _missed(snapshot, contenders)
     rows = table.past_unfinished.get(WITHIN, 0.0, RECENT_FOR)
     now = timezone.now()
     young = now - timedelta(seconds=LATE)  # these are about to get their end; a host's clock may be ahead
@@ -85,6 +77,19 @@ def _unfinished(snapshot: Snapshot) -> list[Attempt]:
         table.mark_missed(new)
         rows = table.past_unfinished.get(WITHIN, 0.0, 0.0)  # some have their end by now
     return [row for row in rows if row.token not in present and (row.broken_by or (row.missed_at and is_missed(row)))]
+
+
+def _missed(snapshot: Snapshot, contenders: Sequence[ScannedContender]) -> Callable[[Attempt], bool]:
+    """Return whether the process of a row has no contender. While some queues are not read, nobody is missed."""
+    # A restarted container has the same host name and pid, so a life of a process is its session.
+    alive = {(contender.host, contender.pid) for contender in contenders}
+    sessions = {contender.session_id for contender in contenders}
+    unread = snapshot.total - sum(not lock.is_unread for lock in snapshot.locks)
+
+    def is_missed(row: Attempt) -> bool:
+        return row.session not in sessions if row.session else (row.host, row.pid) not in alive
+
+    return (lambda row: False) if snapshot.problem or unread else is_missed
 
 
 def _not_sure(rows: Sequence[Attempt]) -> list[Attempt]:

@@ -39,6 +39,8 @@ MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
 HISTORY_ROWS: Final = 50
 """Rows of a page of the history."""
+MOST_FOLDED: Final = 500
+"""Ordinary releases that a page folds."""
 RECENT_ACTIONS: Final = 30
 """Last actions among which the forms look for reasons."""
 RECENT_REASONS: Final = 5
@@ -72,38 +74,42 @@ def lock_panel(lock: LockInfo, *, is_current: bool = True) -> Panel:
     grants = table.last_grants(lock.key, MOST_GRANTS)
     first = lock.holders[0] if lock.holders else None
     is_known = is_current and not lock.problem
-    template = first.template if first is not None else grants[0].template if grants else ""
-    usual = past.ask("facts.usual_hold", template)
+    templates = [holder.template for holder in lock.holders] + [grant.template for grant in grants]
+    template = templates[0] if templates else ""
     tokens = {holder.token for holder in lock.holders} if is_known else None
     events = _events_of(grants, lambda attempt: tokens)
     content = Past(
         chart=past.ask("chart.series_of", lock.key, [lock] if is_known else None, default=[]),
-        bars=[
-            _bar(attempt, event, tokens)
-            for attempt, event in zip(grants, events, strict=True)
-            if attempt.token not in (tokens or ()) or attempt.outcome != attempt.HELD
-        ],
+        bars=_bars(grants, events, tokens),
         grants=tuple(events),
         summaries=(
             *_summary(_("Hold"), [grant.held for grant in grants]),
             *_summary(_("Wait"), [grant.waited for grant in grants]),
         ),
-        usual=duration(usual),
+        usual=duration(past.ask("facts.usual_hold", template)),
         times="" if first is None else times_usual(first.certain_duration, template),
     )
     return Panel("admin/zklock/lock/grants.html", content)
 
 
+def _bars(grants: Sequence[Attempt], events: Sequence[PastEvent], held: _Tokens) -> list[timeline.Bar]:
+    """Return the bars of the grants that are over; the queue has the others."""
+    pairs = zip(grants, events, strict=True)
+    return [_bar(row, event, held) for row, event in pairs if row.token not in (held or ()) or row.outcome != row.HELD]
+
+
 def _bar(attempt: Attempt, event: PastEvent, held: _Tokens) -> timeline.Bar:
     ago = max(0.0, (timezone.now() - attempt.at).total_seconds())
     is_open = attempt.outcome == Attempt.HELD
-    text = timeline.in_words(f"{event.who} · {event.work}", event.waited, event.lasted, event.what)
+    name = f"{event.who} · {event.work}"
     return timeline.Bar(
-        text,
+        name,
         began=ago + (event.waited or 0.0),
         granted=ago,
         ended=max(0.0, ago - (event.lasted or 0.0)),
         is_bad=attempt.outcome == Attempt.LOST or (is_open and held is not None and not _is_recent(attempt)),
+        is_shared=attempt.kind != "lock",
+        text=timeline.in_words(name, event.waited, event.lasted, event.what),
     )
 
 
@@ -142,28 +148,36 @@ def page(pages: LockViews, request: HttpRequest, key: str, extra_context: dict[s
     wanted = {**form.cleaned_data, "key": key}
     try:
         most = CSV_ROWS if is_csv else HISTORY_ROWS
-        rows, older = history(most, reply_timeout=pages.reply_timeout, **wanted)
+        folds = not (is_csv or wanted["what"])
+        rows, older = history(most, reply_timeout=pages.reply_timeout, folds=folds, **wanted)
     except Error:
         logger.exception("the table of events cannot be read")
         return pages.page(request, "history", {**context, "unreadable": True}, status=UNAVAILABLE)
     if is_csv:
         return _csv(rows)
-    return pages.page(request, "history", {**context, "days": by_day(rows), "older": older, "kinds": WHAT.items()})
+    days = by_day(rows, folds=folds)
+    return pages.page(request, "history", {**context, "days": days, "older": older, "kinds": WHAT.items()})
 
 
 def history(
-    most: int, *, reply_timeout: float, **wanted: Any
+    most: int, *, reply_timeout: float, folds: bool = False, **wanted: Any
 ) -> tuple[list[PastEvent], Attempt | OperatorAction | None]:
     """
     Return the newest rows, and the first one of the next page; None after the last one. `wanted` selects rows.
 
-    Raises what the database raises.
+    If the page `folds` ordinary releases, those between its rows are added, `MOST_FOLDED` at most. Raises what the
+    database raises.
     """
-    rows = table.history(most + 1, **wanted)
+    rows = table.history(most + 1, without=Attempt.RELEASED if folds else "", **wanted)
+    older = rows[most] if len(rows) > most else None
+    rows = rows[:most]
+    if folds:
+        since = wanted.get("since") if older is None else older.at
+        rows += table.history(MOST_FOLDED, **{**wanted, "what": Attempt.RELEASED, "since": since})
+        rows.sort(key=lambda row: row.at, reverse=True)
     is_open = any(isinstance(row, Attempt) and row.outcome == row.HELD for row in rows)
     held, others = _held_now(reply_timeout) if is_open else ({}, None)
-    events = _events_of(rows, lambda attempt: held.get(attempt.key, others))
-    return events[:most], rows[most] if len(rows) > most else None
+    return _events_of(rows, lambda attempt: held.get(attempt.key, others)), older
 
 
 class HistoryForm(forms.Form):
@@ -220,9 +234,14 @@ class PastEvent:
 
 
 class Entry(NamedTuple):
-    """A row of the page: an event, or equal successes of a lock, newest first."""
+    """A row of the page: an event, or ordinary releases that follow each other, newest first."""
 
     events: list[PastEvent]
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the locks."""
+        return list(dict.fromkeys(event.key for event in self.events))
 
     @property
     def since(self) -> datetime:
@@ -242,15 +261,20 @@ class Entry(NamedTuple):
         return " – ".join(dict.fromkeys(duration(span) for span in (*spans[:1], *spans[-1:])))
 
 
-def by_day(events: Sequence[PastEvent]) -> list[tuple[datetime, list[Entry]]]:
-    """Return the rows of each day, with its newest time; equal successes that follow each other are one row."""
+def by_day(events: Sequence[PastEvent], *, folds: bool = False) -> list[tuple[datetime, list[Entry]]]:
+    """
+    Return the rows of each day, with its newest time.
+
+    Ordinary releases of a lock that follow each other are one row; if the page `folds`, those of all locks.
+    """
     days: list[tuple[datetime, list[Entry]]] = []
     for event in events:
         if not days or formatting.local(days[-1][0]).date() != formatting.local(event.at).date():
             days.append((event.at, []))
         entries = days[-1][1]
-        before = entries[-1].events if entries else None
-        if before and event.kind == Attempt.RELEASED and (event.kind, event.key) == (before[0].kind, before[0].key):
+        before = entries[-1].events if entries else [event]
+        is_ordinary = event.kind == before[0].kind == Attempt.RELEASED
+        if entries and is_ordinary and (folds or event.key == before[0].key):
             before.append(event)
         else:
             entries.append(Entry([event]))

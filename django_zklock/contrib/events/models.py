@@ -99,3 +99,31 @@ class OperatorAction(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.what} by {self.by}"
+
+
+class PastIncident(models.Model):
+    """An incident, as the pages and commands have seen it that looked. One that returns has the same row."""
+
+    identity: models.Field[str, str] = models.CharField(max_length=40, unique=True)
+    cause: models.Field[str, str] = models.CharField(max_length=32)
+    keys: models.Field[str, str] = models.TextField()
+    """The first locks, as JSON."""
+    texts: models.Field[str, str] = models.TextField()
+    """The values of its title, as JSON."""
+    at: models.Field[datetime, datetime] = models.DateTimeField()
+    """When it began."""
+    seen_at: models.Field[datetime, datetime] = models.DateTimeField()
+    """When it was last seen."""
+    peak: models.Field[int, int] = models.IntegerField(default=0)
+    """The most callers that waited because of it."""
+    times: models.Field[int, int] = models.IntegerField(default=1)
+    """How often it has begun."""
+
+    class Meta:
+        """The index for the last ones."""
+
+        default_permissions = ()
+        indexes: ClassVar = [models.Index(fields=["seen_at"], name="zklock_events_incident")]
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.keys}"

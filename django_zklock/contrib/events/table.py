@@ -17,7 +17,7 @@ from django.db import Error, router, transaction
 from django.db.models import Max, Min, Q, QuerySet, Sum
 from django.utils import timezone
 
-from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction
+from django_zklock.contrib.events.models import MAX_TEXT, Attempt, OperatorAction, PastIncident
 from django_zklock.core.locks import order
 from django_zklock.core.queue.escaping import printable, shortened
 from django_zklock.core.zk import troubles
@@ -205,10 +205,11 @@ def _time(at: float) -> datetime:
 def delete_old(days: float, most: int) -> bool:
     """Delete the oldest rows if they are older than so many days; return whether there may be more than `most`."""
     before = timezone.now() - timedelta(days=days)
-    return any([_delete_before(before, Attempt, most), _delete_before(before, OperatorAction, most)])
+    more = [_delete_before(before, model, most) for model in (Attempt, OperatorAction, PastIncident)]
+    return any(more)
 
 
-def _delete_before(before: datetime, model: type[Attempt | OperatorAction], most: int) -> bool:
+def _delete_before(before: datetime, model: type[Attempt | OperatorAction | PastIncident], most: int) -> bool:
     table = model._default_manager.using(router.db_for_write(model))
     # Rows are inserted about in the order of their times, so no index on the time is needed.
     oldest = list(table.order_by("pk").values_list("pk", "at")[:most])
@@ -228,38 +229,58 @@ def history(
     most: int,
     *,
     what: str = "",
+    without: str = "",
     who: str = "",
     host: str = "",
     since: datetime | None = None,
     row: int | None = None,
+    part: str = "",
     **conditions: Any,
 ) -> list[Attempt | OperatorAction]:
     """
     Return the last attempts and actions, newest first, then by their primary keys.
 
-    `what` is an outcome or "actions". `who` is a part of a work, a host, a pid or an operator's name. An action has
-    the host of the holder that it concerned. `conditions` are values by the names of `_LOOKUPS`; an empty one selects
-    all rows. Of the rows at the time `before`, those with a primary key above `row` are left out.
+    `what` is an outcome or "actions", and `without` an outcome. `who` is a part of a work, a host, a pid or an
+    operator's name. An action has the host of the holder that it concerned. `conditions` are values by the names of
+    `_LOOKUPS`; an empty one selects all rows. Of the rows at the time `before`, those with a primary key above `row`
+    are left out.
     """
-    if since is None and (who or conditions.get("part")):
+    if since is None and (who or part):
         since = timezone.now() - SEARCHED
     conditions |= {"since": since, "key": shortened(conditions.get("key", ""), MAX_TEXT)}
-    part = conditions.pop("part", "")
-    escaped = quote(part, safe=string.punctuation)  # as the keys of this package have what is not in ASCII
-    common = Q(key__contains=part) | Q(key__contains=escaped) if part else Q()
-    common &= Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
-    common &= Q() if row is None else ~Q(at=conditions.get("before"), pk__gt=row)
+    common = Q(*((_LOOKUPS[name], value) for name, value in conditions.items() if value))
+    if part:
+        escaped = quote(part, safe=string.punctuation)  # as the keys of this package have what is not in ASCII
+        common &= Q(key__contains=part) | Q(key__contains=escaped)
+    if row is not None:
+        common &= ~Q(at=conditions.get("before"), pk__gt=row)
     rows: list[Attempt | OperatorAction] = []
     if what != ACTIONS:
-        by_pid = Q(pid=who) if who.isdecimal() and len(who) < 10 else Q()
-        by_work = (Q(work__icontains=who) | Q(host__icontains=who) | by_pid) if who else Q()
-        by_work &= (Q(host=host) if host else Q()) & (Q(outcome=what) if what else Q())
-        rows += _read(Attempt._default_manager.filter(common & by_work).order_by("-at", "-pk")[:most])
+        rows += _newest(Attempt, common & _outcomes(what, without) & _attempts_of(who, host), most)
     if what in {"", ACTIONS}:
-        by_name = (Q(by__icontains=who) | Q(holder__icontains=who)) if who else Q()
-        by_name &= Q(holder__contains=f" on {host}, ") if host else Q()
-        rows += _read(OperatorAction._default_manager.filter(common & by_name).order_by("-at", "-pk")[:most])
+        rows += _newest(OperatorAction, common & _actions_of(who, host), most)
     return sorted(rows, key=lambda record: (record.at, record.pk), reverse=True)[:most]
+
+
+def _newest(model: type[Any], condition: Q, most: int) -> list[Any]:
+    return _read(model._default_manager.filter(condition).order_by("-at", "-pk")[:most])
+
+
+def _outcomes(what: str, without: str) -> Q:
+    return (Q(outcome=what) if what else Q()) & (~Q(outcome=without) if without else Q())
+
+
+def _attempts_of(who: str, host: str) -> Q:
+    condition = Q(host=host) if host else Q()
+    if who:
+        by_pid = Q(pid=who) if who.isdecimal() and len(who) < 10 else Q()
+        condition &= Q(work__icontains=who) | Q(host__icontains=who) | by_pid
+    return condition
+
+
+def _actions_of(who: str, host: str) -> Q:
+    condition = Q(holder__contains=f" on {host}, ") if host else Q()
+    return condition & (Q(by__icontains=who) | Q(holder__icontains=who)) if who else condition
 
 
 _LOOKUPS: Final = {
@@ -396,6 +417,31 @@ def past_refused(seconds: float, timeout: float) -> dict[str, tuple[int, int]]:
     )
     refused = counted.filter(refused__isnull=False).values_list("key", "refused", "callers")
     return {key: (refused, callers) for key, refused, callers in _read(refused)}
+
+
+def refused_since(keys: Collection[str], seconds: float) -> int:
+    """Return how many callers of these locks were refused in the last so many seconds."""
+    names = [shortened(key, MAX_TEXT) for key in keys]
+    rows = Attempt._default_manager.filter(key__in=names, at__gte=ago(seconds), outcome=Attempt.TIMED_OUT)
+    return sum(_read(rows.values_list("count", flat=True)[:UNFINISHED]))
+
+
+def broken_since(keys: Collection[str], seconds: float) -> list[str]:
+    """Return the operators who broke one of these locks in the last so many seconds."""
+    names = [shortened(key, MAX_TEXT) for key in keys]
+    rows = OperatorAction._default_manager.filter(key__in=names, at__gte=ago(seconds), what="broken")
+    return _read(rows.values_list("by", flat=True))
+
+
+def last_incidents(seconds: float, most: int, without: Collection[str]) -> list[PastIncident]:
+    """Return the incidents that were seen in the last so many seconds, the newest first."""
+    rows = PastIncident._default_manager.filter(seen_at__gte=ago(seconds)).exclude(identity__in=without)
+    return _read(rows.order_by("-seen_at")[:most])
+
+
+def actions_since(first: datetime) -> list[OperatorAction]:
+    """Return the actions of operators from this time on."""
+    return _read(OperatorAction._default_manager.filter(at__gte=first).order_by("at")[:UNFINISHED])
 
 
 @Shared

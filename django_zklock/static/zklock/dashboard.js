@@ -6,6 +6,10 @@ const begin = () => {
   // A field with an error. The browser cannot focus it while a theme still hides the page.
   if (document.activeElement === document.body) document.querySelector("#content [autofocus]")?.focus();
 
+  // --- On a phone, the history begins with its rows.
+  const filter = document.querySelector("details.zklock-folds");
+  if (filter && !filter.querySelector(".errornote") && matchMedia("(max-width: 640px)").matches) filter.open = false;
+
   const bar = document.getElementById("zklock-refresh");
 
   // The rows that the reader sees stay where they are on the screen. Browsers do not see to it in the scrolling box of a theme.
@@ -63,18 +67,44 @@ const begin = () => {
   document.addEventListener("click", async (event) => {
     const button = event.target.closest?.("button.zklock-copy");
     if (!button) return;
-    const label = button.textContent;
+    const status = button.nextElementSibling;
     await navigator.clipboard.writeText(button.dataset.copy);
-    button.textContent = button.dataset.done;
-    setTimeout(() => { button.textContent = label; }, 2000);
+    status.textContent = button.dataset.done;
+    setTimeout(() => { status.textContent = ""; }, 2000);
   });
   showCopyButtons();
 
   if (!bar) return;
 
+  // --- The stack of a holder, on its card. If that fails, the button leads to the page of the stack, as without this script.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("button.zklock-asks"), card = button?.closest(".zklock-card");
+    if (!card || button.dataset.failed) return;
+    event.preventDefault();
+    if (button.getAttribute("aria-busy")) return;
+    button.setAttribute("aria-busy", "true");
+    try {
+      const body = new FormData(button.form);
+      body.set("key", button.value);
+      const answer = await fetch(button.formAction, { method: "POST", body, credentials: "same-origin", redirect: "error" });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const stacks = page.getElementById("zklock-stacks");
+      const kept = card.querySelector(".zklock-place");
+      kept.replaceChildren(document.importNode(stacks, true));
+      kept.tabIndex = -1;
+      kept.focus({ preventScroll: true });  // a screen reader goes on there
+      kept.scrollIntoView({ block: "nearest" });
+    } catch {
+      button.dataset.failed = "true";
+      button.click();
+    } finally {
+      button.removeAttribute("aria-busy");
+    }
+  });
+
   // --- Changing the page: only what differs, so that focus and typed texts stay, and screen readers hear only news.
   const update = (old, fresh) => {
-    if (old.isEqualNode(fresh)) return;
+    if (old.isEqualNode(fresh) || old.classList?.contains("zklock-place")) return;
     if (old.nodeType === Node.TEXT_NODE && fresh.nodeType === Node.TEXT_NODE) {
       if (old.data.trim() !== fresh.data.trim()) old.data = fresh.data;
       return;
@@ -87,7 +117,7 @@ const begin = () => {
     }
     for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
     for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    if (old.nodeName === "TBODY" || old.tBodies?.length > 1) updateRows(old, fresh);
+    if (old.nodeName === "TBODY" || old.tBodies?.length > 1 || old.classList.contains("zklock-keyed")) updateRows(old, fresh);
     else updateChildren(old, fresh);
   };
   const updateChildren = (old, fresh) => {
@@ -98,13 +128,13 @@ const begin = () => {
     }
     old.replaceChildren(...theirs.map((node) => document.importNode(node, true)));
   };
-  // A theme may give each row a body of its own. Rows with the same first link, or with none, are told apart by their order.
+  // A card has an id. A theme may give each row a body of its own. Rows with the same first link are told apart by their order.
   const keyed = (body) => {
     const count = new Map();
     return new Map([...body.children].map((row) => {
-      const href = row.querySelector("a[href]")?.getAttribute("href") ?? "";
-      count.set(href, (count.get(href) ?? 0) + 1);
-      return [`${count.get(href)} ${href}`, row];
+      const name = row.id || row.querySelector("a[href]")?.getAttribute("href") || "";
+      count.set(name, (count.get(name) ?? 0) + 1);
+      return [`${count.get(name)} ${name}`, row];
     }));
   };
   const updateRows = (old, fresh) => {

@@ -306,7 +306,7 @@ def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
     action("k/acted", at=now - timedelta(hours=1))
     attempt("other", at=now - timedelta(minutes=30))
     for number in range(60):
-        attempt(f"k/{number:03}", at=now)
+        attempt(f"k/{number:03}", outcome=Attempt.LOST, at=now)
         action(f"k/{number + 60:03}", at=now)
     pages = list(itertools.islice(pages_of(operator, "?part=k/"), 5))
     seen = list(itertools.chain(*pages))
@@ -319,6 +319,42 @@ def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
 def test_a_page_after_no_row_is_a_page(operator: Client, row: str) -> None:
     query = urlencode({"before": timezone.now().isoformat(), "row": row})
     assert operator.get(f"{LIST}history/?{query}").status_code == 200
+
+
+def test_ordinary_releases_between_other_rows_are_folded(operator: Client) -> None:
+    """They take no room of the page, so that what is out of the ordinary is seen in a busy hour."""
+    now = timezone.now()
+    for number in range(200):
+        attempt(f"k/{number % 7}", at=now - timedelta(seconds=number))
+    attempt("k/lost", outcome=Attempt.LOST, at=now - timedelta(seconds=99.5))
+    rows = [(row[0], row[1].partition(" since")[0]) for row in shown(operator, "history/")]
+    assert rows == [
+        ("7 locks", "Held and released ×100"),
+        ("k/lost", "Held and lost"),
+        ("7 locks", "Held and released ×100"),
+    ]
+
+
+def test_no_page_misses_folded_releases(operator: Client) -> None:
+    now = timezone.now()
+    for number in range(120):
+        outcome = Attempt.RELEASED if number % 2 else Attempt.LOST
+        attempt(f"k/{number:03}", outcome=outcome, at=now - timedelta(seconds=number))
+    query, seen, pages = "", [], 0
+    while pages < 3:
+        page = operator.get(f"{LIST}history/{query}")
+        seen += [event.key for _day, rows in page.context["days"] for row in rows for event in row.events]
+        older, pages = re.search(r'rel="next" href="(.*?)"', page.content.decode()), pages + 1
+        if older is None:
+            break
+        query = html.unescape(older[1])
+    assert (pages, seen) == (2, [f"k/{number:03}" for number in range(120)])
+
+
+def test_releases_that_a_filter_selects_are_not_folded(operator: Client) -> None:
+    for number in range(3):
+        attempt(f"k/{number}")
+    assert [row[0] for row in shown(operator, "history/?what=released")] == ["k/2", "k/1", "k/0"]
 
 
 def test_the_download_has_the_rows_of_the_filter_and_no_formula(operator: Client) -> None:

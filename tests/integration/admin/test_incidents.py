@@ -163,7 +163,7 @@ def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(
     assert_named(operator, "hung", ExitCode.HUNG, *texts, "The holder runs shop.tasks.charge.")
     assert doctor()[0].index("zklock show --stack -- ") < doctor()[0].index("zklock request-release --token=")
     page = operator.get(LIST).content.decode()
-    assert_shows(page, "break/?key=orders%2F1", "Connected", "1 thing needs attention", "1 caller waits, for ")
+    assert_shows(page, "break/?key=orders%2F1", "Connected", "1 thing needs attention", "1 caller is behind it, for ")
     assert page.index("Show its stack…") < page.index("Request release…")
     page = user_with("view_lock").get(LIST).content.decode()
     assert_shows(page, "You lack the permission to break locks.", hides=["break/?key"])
@@ -305,16 +305,16 @@ def ended(rows: list[tuple[str, str]]) -> None:
 def test_processes_that_ended_without_an_alarm_are_told_below_the_cards(operator: Client) -> None:
     ended([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w2", "c")])
     printed, status = doctor("--json")
-    quiet = " ".join(json.loads(printed)["recently_ended"])
-    assert_shows(quiet, *(f"held {key} (charge)" for key in "abc"))
-    assert "Recently ended, no alarm:" in operator.get(LIST).content.decode()
+    told = [f"held {key} (charge)" for key in "abc"]
+    assert_shows(" ".join(json.loads(printed)["recently_ended"]), *told)
+    assert_shows(operator.get(LIST).content.decode(), *told)
     assert status == 0
 
 
 def test_processes_of_an_incident_are_not_told_a_second_time(operator: Client) -> None:
     ended([("w1", "a")] * 3)
     assert json.loads(doctor("--json")[0])["recently_ended"] == []
-    assert "Recently ended, no alarm:" not in operator.get(LIST).content.decode()
+    assert "held a (charge)" not in operator.get(LIST).content.decode()
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=-1), timedelta(minutes=10)], ids=["clock right", "clock ahead"])

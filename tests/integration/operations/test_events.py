@@ -32,7 +32,7 @@ from support.zoo import Zoo, eventually, guid_of
 
 from django_zklock import operations, zk_lock, zk_locked
 from django_zklock.contrib.events import facts, history, recorder, table, writer
-from django_zklock.contrib.events.models import Attempt, OperatorAction
+from django_zklock.contrib.events.models import Attempt, OperatorAction, PastIncident
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.core import clock
@@ -62,7 +62,11 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
         return name
 
     routed = override_settings(DATABASE_ROUTERS=[SimpleNamespace(db_for_read=to_it, db_for_write=to_it)])
-    with routed, django_db_blocker.unblock(), database(database_settings, Attempt, OperatorAction) as name:
+    with (
+        routed,
+        django_db_blocker.unblock(),
+        database(database_settings, Attempt, OperatorAction, PastIncident) as name,
+    ):
         recorder.connect()
         yield name
         recorder.disconnect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import shlex
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -26,7 +27,7 @@ from django_zklock.exceptions import UnreadableQueue
 from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.models import Lock
 from django_zklock.report import formatting
-from django_zklock.report.timeline import NARROWEST, Bar, picture
+from django_zklock.report.timeline import HEIGHT, NARROWEST, WIDTH, Bar, Lane, picture
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 HOLDER = ScannedContender(
@@ -231,26 +232,54 @@ def test_a_hold_whose_beginning_is_unknown_is_not_the_longest() -> None:
     assert Figures.of([unknown, replace(INFO, holders=(replace(HOLDER, age=3.0),))]).longest_hold == 3.0
 
 
-def edges(part: tuple[str, str, str]) -> tuple[str, float, float]:
-    what, x, width = part
-    return what, float(x.rstrip("%")), float(x.rstrip("%")) + float(width.rstrip("%"))
+def spans(lane: Lane) -> list[tuple[str, int, int]]:
+    return [(part.what, part.x, part.x + part.width) for part in lane.parts]
 
 
-def test_a_bar_has_its_wait_and_then_its_hold_on_one_axis() -> None:
-    now = Bar("now", began=50, granted=40)
+def test_the_holds_of_a_lock_are_one_lane_whatever_the_clocks_say() -> None:
+    now, before = Bar("now", began=50, granted=40), Bar("before", began=97, granted=97, ended=38)
+    shown: Any = picture([now, before])
+    (lane,) = shown.lanes
+    assert lane.name == "now"
+    assert [what for what, _begin, _end in spans(lane)] == ["hold", "hold"]
+    assert spans(lane)[1][2] == WIDTH
+
+
+def test_holds_at_the_same_time_have_lanes_of_their_own() -> None:
+    """One that begins after the end of another has the lane of that."""
+    permits = [("c", 20, 0), ("b", 50, 10), ("a", 60, 30)]
+    shown: Any = picture([Bar(name, at, at, end, is_shared=True) for name, at, end in permits])
+    assert [(lane.name, len(lane.parts)) for lane in shown.lanes] == [("c", 2), ("b", 1)]
+
+
+def test_a_lost_hold_is_marked_until_the_next_one_got_the_lock() -> None:
     lost = Bar("lost", began=100, granted=80, ended=60, is_bad=True)
-    short = Bar("short", began=90, granted=90, ended=89.999)
-    shown: Any = picture([Bar("waits", began=30), now, lost, short])
-    waiting, holding, bad, narrow = (list(map(edges, parts)) for _text, _y, parts in shown.bars)
-    assert [what for what, _begin, _end in (*waiting, *holding, *bad, *narrow)] == [
-        *("wait", "wait", "hold", "wait", "lost", "hold")
-    ]
-    (_, _, ends_now), (_, _, granted), (_, begins, also_now) = waiting[0], *holding
-    assert (ends_now, also_now) == pytest.approx((100, 100), abs=0.1)
-    assert granted == pytest.approx(begins, abs=0.1), "the hold begins where the wait ends"
-    _, begin, end = narrow[0]
-    assert end - begin == pytest.approx(NARROWEST, abs=0.01)
-    assert 1 <= len(shown.ticks) <= 4
+    (lane,) = picture([Bar("next", began=40, granted=40, ended=20), lost]).lanes  # type: ignore[union-attr]
+    (what, _begin, end), (_hold, next_begins, _end) = spans(lane)
+    assert (what, end) == ("lost", next_begins)
+
+
+def test_a_lost_hold_without_a_next_one_ends_where_it_was_lost() -> None:
+    (lane,) = picture([Bar("lost", began=100, granted=80, ended=51.5, is_bad=True)]).lanes  # type: ignore[union-attr]
+    assert spans(lane)[0][2] == WIDTH // 2
+
+
+def test_a_hold_of_a_moment_is_seen() -> None:
+    (lane,) = picture([Bar("short", began=90, granted=90, ended=89.999)]).lanes  # type: ignore[union-attr]
+    assert lane.parts[0].width == NARROWEST
+
+
+def test_the_area_is_as_high_as_many_wait() -> None:
+    """One begins to wait when the picture begins, another in its middle; then one is granted, and one still waits."""
+    shown: Any = picture([Bar("waits", began=50), Bar("held", began=100, granted=25)])
+    steps = [(int(x), float(y)) for x, y in re.findall(r"H(\d+)V([\d.]+)", shown.area)]
+    assert [y for _x, y in steps] == [HEIGHT / 2, 0, HEIGHT / 2, HEIGHT]
+    assert [x for x, _y in steps] == sorted(x for x, _y in steps)
+    assert steps[-1][0] == WIDTH
+
+
+def test_the_area_is_empty_if_nobody_waited() -> None:
+    assert picture([Bar("held", began=20, granted=20)]).area == ""  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("span", [1.0, 7.0, 21.0, 65.0, 79.0, 500.0, 5000.0, 100_000.0, 500_000.0])
@@ -264,7 +293,9 @@ def test_a_few_old_grants_do_not_shrink_all_others() -> None:
     recent = [Bar("", began=60.0 + number, granted=59.0 + number, ended=58.0 + number) for number in range(5)]
     shown: Any = picture([*recent, Bar("", began=86_400, granted=86_400, ended=80_000), Bar("", 86_400, 86_400)])
     assert [text for _x, text in shown.ticks] == ["-20 s", "-40 s", "-1 min"]
-    *_others, over, lasts = shown.bars
-    assert not over[2]
-    assert edges(lasts[2][0]) == ("hold", 0.0, 100.0)
+    assert len(shown.lanes[0].parts) == 6, "one was over by then"
+    assert spans(shown.lanes[0])[0] == ("hold", 0, WIDTH)
+
+
+def test_without_a_grant_there_is_no_picture() -> None:
     assert picture([]) is None

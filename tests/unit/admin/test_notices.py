@@ -1,0 +1,96 @@
+"""Notices name queues that may become an incident; a stack folds the frames of libraries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from django_zklock.dashboard.stacks import parts_of
+from django_zklock.inspection import ConnectionInfo, EnsembleReport, LockInfo, ScannedContender, Snapshot
+from django_zklock.report import notices
+from django_zklock.report.facts import Facts
+from django_zklock.report.holders import Hung
+
+NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
+HOLDER = ScannedContender(
+    name="n1",
+    path="/zklock/k/n1",
+    guid="g1",
+    token=5,
+    session_id=7,
+    came=NOW,
+    age=4.0,
+    holds=True,
+    granted=NOW,
+    client="zklock",
+    host="web-1",
+    pid=7,
+    thread="",
+    what="",
+    about={},
+    template="",
+    operator=None,
+    waits_behind="",
+)
+CONVOY = LockInfo(key="k", path="/zklock/k", holders=(HOLDER,), waiting=28, longest_wait=50.0)
+CODE = "charge at /srv/shop/bank.py:42: return session.post(url)"
+LIBRARIES = [
+    "send at /venv/lib/python3.12/site-packages/requests/adapters.py:600: self.send(x)",
+    "urlopen at /venv/lib/python3.12/site-packages/urllib3/connectionpool.py:700: y",
+    "read at /usr/lib/python3.12/ssl.py:1103: z",
+]
+
+
+def told(lock: LockInfo) -> list[notices.Notice]:
+    connection = ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=())
+    snapshot = Snapshot(taken_at=NOW, locks=(lock,), problem="", connection=connection)
+    return notices.found(Facts(snapshot, EnsembleReport((), ())), [])
+
+
+def test_a_queue_in_which_all_wait_long_for_short_holds_is_a_notice() -> None:
+    (notice,) = told(CONVOY)
+    assert notice.key == "k"
+    assert notice.text == "28 callers wait, the first for 50 s; the present holder has it for 4.0 s: a convoy?"
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        pytest.param(replace(CONVOY, waiting=2), id="few wait"),
+        pytest.param(replace(CONVOY, longest_wait=10.0), id="they wait for a moment"),
+        pytest.param(replace(CONVOY, holders=(replace(HOLDER, age=49.0),)), id="the holder hangs"),
+        pytest.param(replace(CONVOY, holders=(replace(HOLDER, lasts="leader"),)), id="candidates stand by"),
+        pytest.param(replace(CONVOY, holders=()), id="it is handed over"),
+    ],
+)
+def test_other_queues_are_no_notice(lock: LockInfo) -> None:
+    assert told(lock) == []
+
+
+def test_a_lock_with_a_card_is_no_notice() -> None:
+    connection = ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=())
+    facts = Facts(Snapshot(taken_at=NOW, locks=(CONVOY,), problem="", connection=connection), EnsembleReport((), ()))
+    assert notices.found(facts, [Hung(keys=("k",))]) == []
+
+
+def test_libraries_that_follow_each_other_are_one_part() -> None:
+    first, second = parts_of([*LIBRARIES, CODE])
+    assert first == (LIBRARIES, "requests, urllib3, ssl")
+    assert second == ([CODE], "")
+
+
+def test_frames_of_this_package_and_of_the_interpreter_are_libraries() -> None:
+    lines = ["run at /src/django_zklock/locks/hold.py:5: x", "f at <frozen importlib._bootstrap>:241: "]
+    assert [part.libraries for part in parts_of(lines)] == ["django_zklock, importlib._bootstrap"]
+
+
+@pytest.mark.parametrize("path", ["<string>", "/srv/lib/orders.py", r"C:\shop\tasks.py", "/home/site-packages.py"])
+def test_frames_of_the_project_are_not_folded(path: str) -> None:
+    assert [part.libraries for part in parts_of([f"charge at {path}:42: pay()"])] == [""]
+
+
+def test_libraries_on_windows_are_folded() -> None:
+    lines = [r"send at C:\venv\Lib\site-packages\requests\adapters.py:600: x", r"read at C:\Python312\Lib\ssl.py:1: y"]
+    assert [part.libraries for part in parts_of(lines)] == ["requests, ssl"]
