@@ -194,13 +194,10 @@ class LockViews:
         return f"{self.url('host')}?{urlencode({'host': host, 'pid': pid or ''})}"
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
-        """Return the snapshot of this request. It is made once. A search for a key looks at all locks."""
+        """Return the snapshot of this request. It is made once."""
         snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
             snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
-            words = " ".join([request.GET.get("q", ""), request.GET.get("path", "")]).strip()
-            if words and snapshot.total > len(snapshot.locks):
-                snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1, words=words)
             request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 
