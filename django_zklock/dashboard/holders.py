@@ -162,11 +162,11 @@ class HoldersPage:
 
     def _read_all(self) -> list[LockInfo]:
         # Not shared: this page does not refresh itself.
-        snapshot = lazy.inspection.snapshot(reply_timeout=self.views.reply_timeout, max_age=0.0, max_locks=None)
+        snapshot = lazy.inspection.snapshot(reply_timeout=self.views.reply_timeout, max_age=0.0)
         self._waits = snapshot.waits
         self._read = {
             "problem": clean(snapshot.problem, MAX_ERROR),
-            "incomplete": snapshot.answers and snapshot.age < 1,
+            "incomplete": snapshot.answers,
             "age": snapshot.age,
         }
         return list(snapshot.locks)

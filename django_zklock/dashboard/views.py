@@ -76,6 +76,10 @@ VIEW: Final = "zklock.view_lock"
 FORBIDDEN: Final = 403
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
+FRESH: Final = 1.0
+"""Seconds: how old the snapshot of a page that is opened may be."""
+REFRESH_SHARE: Final = 0.8
+"""How old that of a refresh may be, as a part of its interval. So a page that is open alone always gets a new one."""
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 FIGURES: Final = {
@@ -194,10 +198,13 @@ class LockViews:
         return f"{self.url('host')}?{urlencode({'host': host, 'pid': pid or ''})}"
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
-        """Return the snapshot of this request. It is made once."""
+        """Return the snapshot of this request. The refreshes of all open pages that this process serves share one."""
         snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
-            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
+            interval = request.headers.get("X-ZkLock-Refresh", "")
+            seconds = int(interval) if interval.isdecimal() and len(interval) < 3 else 0
+            max_age = max(FRESH, REFRESH_SHARE * seconds)
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=max_age)
             request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 
@@ -210,7 +217,7 @@ class LockViews:
         try:
             return read_detail(key, reply_timeout=self.reply_timeout, long_held=self.long_held)
         except ZooKeeperUnavailable as error:
-            last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
+            last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE)
             info = next((lock for lock in last.locks if lock.key == key), None)
             return Detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
 
@@ -417,7 +424,7 @@ class LockViews:
         """Acknowledge a present incident for a time, with a reason; 0 minutes withdraw that."""
         self.require(self.has_break_permission(request), "break_lock")
         identity = request.POST.get("identity") or request.GET.get("identity", "")
-        snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_waiters=1)
+        snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0)
         seen = verdict.look(snapshot, verdict.servers_now(self.reply_timeout), self.long_held)
         card = next((incident.describe() for incident in seen.incidents if incident.identity == identity), None)
         if card is None:

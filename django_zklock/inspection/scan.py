@@ -180,8 +180,8 @@ class Scan:
         self._choose_queues()
         self._choose_contenders()
         yield from self._read_contenders()
-        if not self._limits.key:
-            self._session.attached(ReplySizes).known = self._sizes
+        if not self._limits.key and self._result.listed:
+            self._session.attached(ReplySizes).known = {}  # the paths of locks that are over
 
     def _on_timeout(self) -> None:
         silence, connected = clock.now() - self._replied, self._session.connected
@@ -366,6 +366,7 @@ class Scan:
 
     def _finish(self) -> None:
         self._timer.cancel()
+        self._session.attached(ReplySizes).known |= self._sizes
         result, server_time = self._result, self._session.gateway.clock.now()
         passed = 0.0 if server_time is None else server_time - MARGIN
         result.ended = clock.now()
