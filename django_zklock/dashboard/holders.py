@@ -162,7 +162,7 @@ class HoldersPage:
 
     def _read_all(self) -> list[LockInfo]:
         # Not shared: this page does not refresh itself.
-        snapshot = lazy.inspection.snapshot(reply_timeout=self.views.reply_timeout, max_age=0.0)
+        snapshot = lazy.inspection.snapshot(reply_timeout=self.views.reply_timeout, max_age=0.0, max_locks=None)
         self._waits = snapshot.waits
         self._read = {
             "problem": clean(snapshot.problem, MAX_ERROR),

@@ -76,10 +76,10 @@ VIEW: Final = "zklock.view_lock"
 FORBIDDEN: Final = 403
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
-FRESH: Final = 1.0
-"""Seconds: how old the snapshot of a page that is opened may be."""
+INTERVALS: Final = {"2", "5", "15"}
+"""Seconds between the refreshes of a page, as the script sends them."""
 REFRESH_SHARE: Final = 0.8
-"""How old that of a refresh may be, as a part of its interval. So a page that is open alone always gets a new one."""
+"""How old the snapshot of a refresh may be, as a part of its interval. A page that is open alone gets a new one."""
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 FIGURES: Final = {
@@ -202,9 +202,8 @@ class LockViews:
         snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
             interval = request.headers.get("X-ZkLock-Refresh", "")
-            seconds = int(interval) if interval.isdecimal() and len(interval) < 3 else 0
-            max_age = max(FRESH, REFRESH_SHARE * seconds)
-            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=max_age)
+            age: dict[str, Any] = {"max_age": REFRESH_SHARE * int(interval)} if interval in INTERVALS else {}
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, **age)
             request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 

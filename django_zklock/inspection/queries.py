@@ -49,15 +49,19 @@ def snapshot(
     Return a snapshot of all locks that are held or waited for, in `reply_timeout` seconds.
 
     A snapshot whose scan began at most `max_age` seconds ago is returned again, and callers at the same time share one.
-    Of each lock, the holders and the first `max_waiters` waiters are read; all are counted. If there are more than
+    Of each lock, it has the holders and the first `max_waiters` waiters; all are counted. If there are more than
     `max_locks`, those with the most waiters are read, and the reservations of unique tasks come last. None removes a
     limit.
 
     Never raises because ZooKeeper does not answer: then `problem` says so, and the locks are those of the last scan.
     """
-    key = process.current().options, ScanLimits(max_locks, max_waiters), reply_timeout
+    depth = None if max_waiters is None else max(MAX_WAITERS, max_waiters)  # so that those who ask for few share it
+    key = process.current().options, ScanLimits(max_locks, depth), reply_timeout
     described, ended = _snapshots.get(key, reply_timeout, max_age)
-    return described(age=max(0.0, clock.now() - ended), connection=connection())
+    shown = described(age=max(0.0, clock.now() - ended), connection=connection())
+    return (
+        shown if max_waiters == depth else replace(shown, locks=tuple(_cut(lock, max_waiters) for lock in shown.locks))
+    )
 
 
 def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
@@ -74,6 +78,10 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
         raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=key)
     locks = Description(scan).locks()
     return locks[0] if locks else None
+
+
+def _cut(lock: LockInfo, max_waiters: int | None) -> LockInfo:
+    return replace(lock, waiters=lock.waiters[:max_waiters]) if len(lock.waiters) > (max_waiters or 0) else lock
 
 
 Described: TypeAlias = Callable[..., Snapshot]

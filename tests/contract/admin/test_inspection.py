@@ -227,10 +227,10 @@ def test_semaphores_do_not_add_reads_to_other_locks(zoo: Zoo, proxy: Proxy) -> N
     plain = reads()
     for _ in range(4):
         permit(zoo, "pool", 2)
-    assert reads() == plain + 1 + 3  # the directory; two holders, one waiter
+    assert reads() == plain + 1 + 4  # the directory, and its contenders
     set_limit("pool", 1, by="anna", reason="x")
     try:
-        assert reads() == plain + 1 + 4  # two holders from before the change, one waiter, the marker
+        assert reads() == plain + 1 + 5  # the marker, too
     finally:
         clear_limit("pool", by="anna", reason="x")
 
@@ -333,25 +333,33 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
     assert proxy.counts[MULTI_READ] == 3
 
 
-def test_requests_do_not_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
+def test_requests_hardly_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
     for number in range(40):
         for _ in range(3):
             contender(zoo, f"shop/sku-{number}")
-    fresh(max_waiters=0)
+    fresh()
     proxy.reset()
-    proxy.delay = 0.1  # the network, not a busy machine, decides which requests go together
-    fresh(max_waiters=0)
-    proxy.delay = 0.0
-    assert proxy.round_trips() <= 10
-    before = proxy.reads
-    assert before == 42 + 80
+    fresh()
+    assert proxy.reads == 42 + 120
+    assert proxy.counts[MULTI_READ] == proxy.round_trips() == 4  # three levels of directories; the contenders
     for number in range(40):
         for _ in range(10):
             contender(zoo, f"shop/sku-{number}")
+    fresh()
     proxy.reset()
-    fresh(max_waiters=0)
-    assert proxy.reads == before
+    fresh()
+    assert proxy.reads == 42 + 520
+    assert proxy.counts[MULTI_READ] == 4
     assert not any(proxy.counts[opcode] for opcode in (CREATE2, SET_DATA, DELETE))
+
+
+def test_of_a_long_queue_only_the_first_waiters_are_read(zoo: Zoo, proxy: Proxy) -> None:
+    for _ in range(60):
+        contender(zoo, "k")
+    proxy.reset()
+    (lock,) = fresh().locks
+    assert proxy.reads == 2 + 51
+    assert (len(lock.waiters), lock.waiting) == (50, 59)
 
 
 def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:

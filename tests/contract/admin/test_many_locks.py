@@ -13,7 +13,6 @@ from support.proxy import MULTI_READ, NO_AUTH, Proxy, with_error
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection
-from django_zklock.core.queue import nodes
 from django_zklock.core.zk.multi import Read
 from django_zklock.inspection import Snapshot, scan
 from django_zklock.report import verdict

@@ -459,7 +459,11 @@ def test_tables_that_cannot_be_used_are_not_green(operator: Client, statement: s
     assert operator.get(PROBE).status_code == 503
 
 
-def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(operator: Client, zoo: Zoo) -> None:
+def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(
+    operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = inspection.snapshot
+    monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 1000, "max_age": 0, **more}))
     zoo.client.ensure_path(f"{zoo.base}/orders")
     payload = Part("w", 7).data(guid := str(uuid.uuid4()))
     directories = [zoo.client.create_async(f"{zoo.base}/orders/{number}") for number in range(1001)]
