@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -32,9 +32,8 @@ READ_SIZE: Final = 100  # bytes of a reply besides the data or the names
 MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
 MAX_HELD: Final = 32 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a third of it
 KEPT_DATA: Final = 256  # bytes that are kept of a znode that exceeds one of these limits
-LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading the contenders
 MAX_SKIPPED: Final = 10
-MAX_WAITERS_READ: Final = 20_000  # besides the first one of each queue, unless all are requested
+MAX_READS: Final = 60_000  # contenders that are read, unless all are requested
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
 REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or another server may become the leader
@@ -167,7 +166,6 @@ class Scan:
 
     def begin(self) -> None:
         """Begin as soon as there is a connection, and again after each loss of it."""
-        self._list_until = clock.now() + self._reply_timeout * LISTING_SHARE
         self._timer = self._session.loop.call_later(self._reply_timeout, self._on_timeout)
         self._run = StoryRun(self._session, self._scan, self._on_end)
         self._run.begin()
@@ -175,12 +173,12 @@ class Scan:
     def _scan(self) -> Story[None]:
         self._reset()
         self._session.attached(ServerTime).refresh(self._session.gateway)
-        self._result.listed = yield from self._list_all()
+        yield from self._list_all()
         yield from self._read_counters()
         self._choose_queues()
         self._choose_contenders()
         yield from self._read_contenders()
-        if not self._limits.key and self._result.listed:
+        if not self._limits.key:
             self._session.attached(ReplySizes).known = {}  # the paths of locks that are over
 
     def _on_timeout(self) -> None:
@@ -195,10 +193,13 @@ class Scan:
             self._result.problem = str(error)
         self._finish()
 
-    def _send(self, packet: Sequence[Read]) -> Story[list[Any]]:
-        replies: list[Any] = yield partial(self._session.gateway.read_many, packet)
-        self._replied = clock.now()
-        return replies
+    def _each(self, asked: Mapping[Read, Any], on_reply: Callable[[Any, Any], object]) -> Story[None]:
+        """Carry out reads. `on_reply` gets what belongs to each in `asked`, and its reply."""
+        for packet in self._session.attached(ReplySizes).packets(asked):
+            replies: list[Any] = yield partial(self._session.gateway.read_many, packet)
+            self._replied = clock.now()
+            for read, reply in zip(packet, replies, strict=True):
+                on_reply(asked[read], reply)
 
     def _path(self, key: str) -> str:
         base = self._session.options.base
@@ -210,20 +211,14 @@ class Scan:
 
     # --- First step: list the directories -----------------------------------------------------------------------
 
-    def _list_all(self) -> Story[bool]:
-        """List the directories, level by level. Return False if there was not time for all."""
+    def _list_all(self) -> Story[None]:
+        """List the directories, level by level."""
         self._below = [self._limits.key]
         while self._below:
-            directories = {self._path(key): key for key in self._below}
+            directories = {Read(self._path(key), lists=True): key for key in self._below}
             self._below = []
-            for packet in self._session.attached(ReplySizes).packets(Read(below, lists=True) for below in directories):
-                if self._listed_queues and clock.now() > self._list_until:
-                    self._result.problem = TOO_SHORT
-                    return False
-                replies = yield from self._send(packet)
-                for read, reply in zip(packet, replies, strict=True):
-                    self._on_listed(directories[read.path], reply)
-        return True
+            yield from self._each(directories, self._on_listed)
+        self._result.listed = True
 
     def _on_listed(self, key: str, names: list[str] | ZkError) -> None:
         if isinstance(names, ZkError):
@@ -275,14 +270,13 @@ class Scan:
 
     def _read_counters(self) -> Story[None]:
         """Read how many numbers are left in directories of which the names do not tell it."""
-        directories = {self._path(key): key for key in self._counted}
-        for packet in self._session.attached(ReplySizes).packets(map(Read, directories)):
-            for node in (yield from self._send(packet)):
-                if isinstance(node, Node) and order.numbers_left(node.created) <= order.WEARING_FROM:
-                    key = directories[node.path]
-                    self._result.numbers_left[key] = order.numbers_left(node.created)
-                    if key not in self._result.unreadable:
-                        self._listed_queues.setdefault(key, Queue())
+        yield from self._each({Read(self._path(key)): key for key in self._counted}, self._on_counted)
+
+    def _on_counted(self, key: str, reply: Node | ZkError) -> None:
+        if isinstance(reply, Node) and (left := order.numbers_left(reply.created)) <= order.WEARING_FROM:
+            self._result.numbers_left[key] = left
+            if key not in self._result.unreadable:
+                self._listed_queues.setdefault(key, Queue())
 
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
@@ -301,24 +295,16 @@ class Scan:
     def _choose_contenders(self) -> None:
         """Choose the znodes to read: markers and holders first, then the first waiter of each queue, and so on."""
         most = self._limits.max_waiters
-        ranked: list[tuple[int, str, str]] = []
-        waiters: list[tuple[int, str, str]] = []  # behind the first one of each queue
+        reads: list[tuple[int, str, str]] = []  # with the rank among the waiters; 0 for holders
         for key, queue in self._result.queues.items():
             if queue.limit_marker:  # it decides which contenders `_read_permits` reads
-                ranked.append((-1, key, queue.limit_marker))
-            holders = end_of_holders(queue)
-            ranked += [
-                (max(0, index - holders + 1), key, queue[index].name) for index in range(min(holders + 1, len(queue)))
-            ]
-            end = len(queue) if most is None else holders + most
-            waiters += [
-                (index - holders, key, child.name) for index, child in enumerate(queue[:end]) if index > holders
-            ]
-        ranked.sort()
-        waiters.sort()
-        if most is not None:
-            del waiters[MAX_WAITERS_READ:]
-        for _, key, name in ranked + waiters:
+                reads.append((-1, key, queue.limit_marker))
+            first_waiter = end_of_holders(queue)
+            end = len(queue) if most is None else first_waiter + max(1, most)
+            for index, child in enumerate(queue[:end]):
+                reads.append((max(0, index - first_waiter + 1), key, child.name))
+        reads.sort()
+        for _, key, name in reads if most is None else reads[:MAX_READS]:
             self._read(key, name)
 
     def _read(self, key: str, name: str) -> None:
@@ -329,16 +315,14 @@ class Scan:
 
     def _read_contenders(self) -> Story[None]:
         while self._unread:
-            nodes = {f"{self._path(key)}/{name}": (key, name) for key, name in self._unread}
+            nodes = {Read(f"{self._path(key)}/{name}"): (key, name) for key, name in self._unread}
             self._unread = []
-            for packet in self._session.attached(ReplySizes).packets(map(Read, nodes)):
-                replies = yield from self._send(packet)
-                for read, reply in zip(packet, replies, strict=True):
-                    self._on_read(*nodes[read.path], reply)
+            yield from self._each(nodes, self._on_read)
 
-    def _on_read(self, key: str, name: str, reply: Node | ZkError) -> None:
+    def _on_read(self, identity: tuple[str, str], reply: Node | ZkError) -> None:
+        key, name = identity
         if isinstance(reply, NodeMissing):
-            self._result.nodes[key, name] = None
+            self._result.nodes[identity] = None
         elif isinstance(reply, ZkError):
             self._skip(f"{self._path(key)}/{name} cannot be read: {reply}")
         else:
@@ -347,7 +331,7 @@ class Scan:
             if size > MAX_DATA or self._held + size > MAX_HELD:
                 node = replace(reply, data=reply.data[:KEPT_DATA])
             self._held += len(node.data)
-            self._result.nodes[key, name] = node
+            self._result.nodes[identity] = node
             self._read_permits(key, node)
 
     def _read_permits(self, key: str, node: Node) -> None:

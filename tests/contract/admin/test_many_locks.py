@@ -33,7 +33,7 @@ def many(zoo: Zoo, proxy: Proxy) -> Iterator[Stage]:
 
 
 def look(**more: float) -> Snapshot:
-    return inspection.snapshot(max_age=0, reply_timeout=10, **more)  # type: ignore[arg-type]
+    return inspection.snapshot(**{"max_age": 0, "reply_timeout": 10, **more})  # type: ignore[arg-type]
 
 
 def cost(proxy: Proxy) -> int:
@@ -134,11 +134,21 @@ def test_a_server_that_refuses_the_request_is_named(zoo: Zoo, proxy: Proxy, code
     assert shown.state == "connected"
 
 
-def test_nothing_that_was_not_read_counts_as_free(many: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "LISTING_SHARE", 0.0)  # the time is over after the first reply
-    shown = look()
-    assert shown.problem == scan.TOO_SHORT
+def test_nothing_that_was_not_read_counts_as_free(many: Stage, proxy: Proxy) -> None:
+    proxy.delay_op(MULTI_READ, 0.5)
+    shown = look(reply_timeout=0.2)
+    assert shown.problem
     assert not shown.complete
+
+
+def test_a_holder_beyond_the_limit_is_unknown_and_its_lock_is_not_free(
+    many: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "MAX_READS", 10)
+    shown = look()
+    assert sum(lock.is_unread for lock in shown.locks) == LOCKS - 10
+    assert not shown.complete
+    assert {lock.state() for lock in shown.locks if lock.is_unread} == {"unread"}
 
 
 def sizes(known: dict[str, int]) -> scan.ReplySizes:
