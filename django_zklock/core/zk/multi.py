@@ -71,11 +71,9 @@ class MultiRead:
     type: ClassVar[int] = 22
 
     def serialize(self) -> bytes:
-        message = bytearray()
-        for read in self.reads:
-            request = read.request
-            message += wire.MultiHeader(request.type, False, -1).serialize() + request.serialize()
-        return bytes(message + wire.MultiHeader(-1, True, -1).serialize())
+        read, lists = (wire.MultiHeader(kind.type, False, -1).serialize() for kind in (wire.GetData, wire.GetChildren))
+        parts = [(lists if part.lists else read) + wire.write_string(part.path) + b"\0" for part in self.reads]
+        return b"".join([*parts, wire.MultiHeader(-1, True, -1).serialize()])
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[Any]:

@@ -158,10 +158,10 @@ def sizes(known: dict[str, int]) -> scan.ReplySizes:
 
 
 @pytest.mark.parametrize(
-    ("known", "most"), [({}, 31), (dict.fromkeys(map(str, range(2000)), 350), 1000), ({"7": 10**6}, 31)]
+    ("known", "most"), [({}, 63), (dict.fromkeys(map(str, range(5000)), 100), 2500), ({"7": 10**7}, 63)]
 )
 def test_a_reply_is_not_expected_to_be_large(proxy: Proxy, known: dict[str, int], most: int) -> None:
-    reads = [Read(str(number)) for number in range(2000)]
+    reads = [Read(str(number)) for number in range(5000)]
     packets = list(sizes(known).packets(reads))
     assert [read for packet in packets for read in packet] == reads
     assert max(map(len, packets)) == most
