@@ -210,16 +210,16 @@ class Description:
         )
 
     def _contender(self, key: str, child: Child, node: Node, holds: bool, waits_behind: str) -> ScannedContender:
-        place: dict[str, Any] = {
+        position: dict[str, Any] = {
             "age": max(0.0, self._result.ended_at - node.ctime),
             "holds": holds,
             "waits_behind": waits_behind,
         }
         before = self._known.get(node.path)
         if before is not None and before[:2] == (child, node):
-            contender = replace(before[2], **place)
+            contender = replace(before[2], **position)
         else:
-            contender = ScannedContender.from_node(key, child, node, **place)
+            contender = ScannedContender.from_node(key, child, node, **position)
         self.contenders[node.path] = child, node, contender
         return contender
 

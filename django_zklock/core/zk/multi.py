@@ -59,7 +59,7 @@ class Read(NamedTuple):
 
     @property
     def request(self) -> wire.GetData | wire.GetChildren:
-        """The same as a request of its own."""
+        """The request of kazoo's that reads the same."""
         return wire.GetChildren(self.path, None) if self.lists else wire.GetData(self.path, None)
 
 

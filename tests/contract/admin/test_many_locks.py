@@ -71,7 +71,7 @@ def test_a_lock_that_came_or_went_is_seen_by_the_next_look(many: Stage, zoo: Zoo
     assert {lock.key for lock in look().locks} == before
 
 
-def test_a_holder_that_changed_what_it_says_is_described_anew(many: Stage, zoo: Zoo) -> None:
+def test_a_holder_whose_data_changed_is_described_by_the_new_data(many: Stage, zoo: Zoo) -> None:
     path = many.join_queue("late", Part("web-9", 9))
     described = {lock.key: lock.holders[0] for lock in look().locks}
     zoo.client.set(path, Part("web-9", 10).data(described["late"].guid))
@@ -93,7 +93,7 @@ def test_a_waiter_that_became_the_holder_is_one(many: Stage, zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("denied", ["held/0007", "held"])
 @pytest.mark.django_db
-def test_what_may_not_be_listed_is_named_and_nothing_is_green(many: Stage, zoo: Zoo, denied: str) -> None:
+def test_a_queue_that_may_not_be_listed_is_unread_and_no_verdict_is_green(many: Stage, zoo: Zoo, denied: str) -> None:
     look()
     path = f"{zoo.base}/{denied}"
     zoo.client.set_acls(path, [make_acl("ip", "10.9.9.9", read=True), make_acl("world", "anyone", admin=True)])
@@ -118,7 +118,7 @@ def test_a_connection_that_breaks_in_the_middle_costs_a_look_nothing(many: Stage
     assert shown.total == LOCKS
 
 
-def test_a_new_session_reads_anew(many: Stage, zoo: Zoo) -> None:
+def test_a_new_session_sees_all_locks(many: Stage, zoo: Zoo) -> None:
     look()
     many.join_queue("late", Part("web-9", 9))
     expire(zoo)
