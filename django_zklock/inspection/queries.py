@@ -24,7 +24,7 @@ from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.info import HOLDER_UNREAD, OVER, ConnectionInfo, LockInfo, ScannedContender, Snapshot
-from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
+from django_zklock.inspection.scan import TOO_SHORT, Scan, ScanLimits, ScanResult
 from django_zklock.inspection.waits import MAX_WAITS, find_cycles, find_waits
 from django_zklock.locks.holders import kind_of_queue, waits_for
 from django_zklock.locks.requests import call
@@ -104,7 +104,8 @@ def _snapshots(key: tuple[SessionOptions, ScanLimits, float], timeout: float) ->
         described = _describe_scan(scan)
         _last = options, described, scan.ended
         return described, scan.ended
-    problem = session.explain() if scan is None else scan.problem
+    unfinished = TOO_SHORT if session.connected else session.explain()  # this process was too busy to end the scan
+    problem = unfinished if scan is None else scan.problem
     if _last is not None and _last[0] == options:
         return partial(_last[1], problem=problem, silent=scan is not None and scan.silent), _last[2]
     if scan is None:

@@ -25,8 +25,8 @@ from django_zklock.inspection.info import NO_KEY, UNLISTED
 from django_zklock.locks.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.names.template import MAX_KEY, path
 
-MOST_READS: Final = 2500  # in one request
-REPLY_SIZE: Final = 1024 * 1024  # bytes that the reply to one request may have, by the sizes at the last scan
+MOST_READS: Final = 1000  # in one request
+REPLY_SIZE: Final = 512 * 1024  # bytes that the reply to one request may have, by the sizes at the last scan
 UNKNOWN_LIST: Final = 4 * 1024  # bytes that count for a directory that was not listed before
 UNKNOWN_DATA: Final = 16 * 1024  # the same for a znode that was not read before; it may have a megabyte
 READ_SIZE: Final = 100  # bytes of a reply besides the data or the names
@@ -144,7 +144,7 @@ class Scan:
 
     First all directories are listed, level by level. Then the znodes of the contenders are read, the first contender
     of each queue first. One request has many reads, and only one is under way at a time. So no lock or heartbeat of
-    this process waits behind a scan for long. It needs no watch: a look at ten thousand locks is 12 requests.
+    this process waits behind a scan for long. It needs no watch: a look at ten thousand locks is about 30 requests.
     """
 
     _session: Session

@@ -127,12 +127,12 @@ def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo: Zoo) -> None:
 
         proxy.reset()
         snapshot(max_age=0, reply_timeout=30)
-        assert proxy.counts[MULTI_READ] <= 15
+        assert proxy.counts[MULTI_READ] <= 40
         for _ in range(3):
             proxy.reset()
             pages = [user.get(tab, headers={"X-ZkLock-Refresh": "5"}) for user in users for tab in TABS]
             assert 2 * proxy.requests <= 300  # with the replies
-            assert "Nothing needs attention." in pages[0].content.decode()
+            assert pages[0].context["verdict"].complete
             assert pages[0].context["snapshot"].total == 10_000
         host = users[0].get(f"{LIST}host/?host=web-0")
         assert host.status_code == 200

@@ -158,7 +158,7 @@ def sizes(known: dict[str, int]) -> scan.ReplySizes:
 
 
 @pytest.mark.parametrize(
-    ("known", "most"), [({}, 63), (dict.fromkeys(map(str, range(5000)), 100), 2500), ({"7": 10**7}, 63)]
+    ("known", "most"), [({}, 31), (dict.fromkeys(map(str, range(5000)), 100), 1000), ({"7": 10**7}, 31)]
 )
 def test_a_reply_is_not_expected_to_be_large(proxy: Proxy, known: dict[str, int], most: int) -> None:
     reads = [Read(str(number)) for number in range(5000)]
