@@ -23,6 +23,7 @@ from support.proxy import MULTI_READ
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
+from django_zklock.admin import LockAdmin
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.inspection import scan, snapshot
@@ -120,7 +121,8 @@ TABS = (LIST, f"{LIST}?q=", f"{LIST}groups/")
 
 @pytest.mark.django_db
 @override_settings(**adminsite.SETTINGS)
-def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo: Zoo) -> None:
+def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LockAdmin, "reply_timeout", 30.0)
     with filled(zoo, 10_000, 1, 0), proxied(zoo, 20) as proxy:
         users = [adminsite.user_with("view_lock", action) for action in ("break_lock", "hold_lock")]
         snapshot(max_age=0, reply_timeout=30)  # the first one does not know yet how large the replies are
