@@ -90,12 +90,14 @@ def inspect() -> dict[str, Any]:
     whole, whole_took = timed(lambda: snapshot(max_age=0, max_locks=None, max_waiters=0, reply_timeout=ENOUGH))
     with override_settings(**adminsite.SETTINGS):
         call_command("migrate", verbosity=0)
-        browser = adminsite.user_with("view_lock")
+        browser = adminsite.user_with("view_lock", "break_lock")
         page, page_took = timed(lambda: browser.get("/admin/zklock/lock/"))
+        host, host_took = timed(lambda: browser.get("/admin/zklock/lock/host/?host=web-1"))
     return {
         "snapshot": {"took": usual_took, "locks": len(usual.locks), "total": usual.total, "problem": usual.problem},
         "whole": {"took": whole_took, "locks": len(whole.locks), "total": whole.total, "problem": whole.problem},
         "admin": {"took": page_took, "status": page.status_code, "bytes": len(page.content)},
+        "host": {"took": host_took, "status": host.status_code},
     }
 
 

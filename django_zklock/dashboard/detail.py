@@ -210,9 +210,9 @@ class Detail:
 def read_detail(key: str, *, reply_timeout: float, long_held: float = LONG_HELD) -> Detail:
     """Return one lock as it is now, seen among all others. Raises `ZooKeeperUnavailable`."""
     info = lazy.inspection.look_at(key, reply_timeout=reply_timeout)
-    others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_age=AGE_OF_OTHERS, max_waiters=1)
+    others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_age=AGE_OF_OTHERS)
     if any(wait.holds == key for wait in others.waits):  # a deadlock that is over must not be shown
-        others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+        others = lazy.inspection.snapshot(reply_timeout=reply_timeout)
     return Detail(key, info, others, long_held=long_held)
 
 

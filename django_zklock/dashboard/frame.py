@@ -113,7 +113,7 @@ class LastLook:
 
     def _renew(self, long_held: float) -> None:
         try:
-            snapshot = lazy.inspection.snapshot(max_waiters=1)
+            snapshot = lazy.inspection.snapshot()
             servers = verdict.servers_now(1.5)
             self.store(snapshot, servers, verdict.look(snapshot, servers, long_held))
         except Exception:

@@ -166,7 +166,7 @@ class HoldersPage:
         self._waits = snapshot.waits
         self._read = {
             "problem": clean(snapshot.problem, MAX_ERROR),
-            "incomplete": snapshot.answers and snapshot.age < 1,
+            "incomplete": snapshot.answers,
             "age": snapshot.age,
         }
         return list(snapshot.locks)

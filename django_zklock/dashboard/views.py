@@ -77,6 +77,10 @@ DONE: Final = 302
 FORBIDDEN: Final = 403
 CONFLICT: Final = 409
 UNAVAILABLE: Final = 503
+INTERVALS: Final = {"2", "5", "15"}
+"""Seconds between the refreshes of a page, as the script sends them."""
+REFRESH_SHARE: Final = 0.8
+"""How old the snapshot of a refresh may be, as a part of its interval. A page that is open alone gets a new one."""
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 FIGURES: Final = {
@@ -195,13 +199,12 @@ class LockViews:
         return f"{self.url('host')}?{urlencode({'host': host, 'pid': pid or ''})}"
 
     def snapshot(self, request: HttpRequest) -> Snapshot:
-        """Return the snapshot of this request. It is made once. A search for a key looks at all locks."""
+        """Return the snapshot of this request. The refreshes of all open pages that this process serves share one."""
         snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
-            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1)
-            words = " ".join([request.GET.get("q", ""), request.GET.get("path", "")]).strip()
-            if words and snapshot.total > len(snapshot.locks):
-                snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_waiters=1, words=words)
+            interval = request.headers.get("X-ZkLock-Refresh", "")
+            age: dict[str, Any] = {"max_age": REFRESH_SHARE * int(interval)} if interval in INTERVALS else {}
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, **age)
             request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 
@@ -214,7 +217,7 @@ class LockViews:
         try:
             return read_detail(key, reply_timeout=self.reply_timeout, long_held=self.long_held)
         except ZooKeeperUnavailable as error:
-            last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE, max_waiters=1)
+            last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE)
             info = next((lock for lock in last.locks if lock.key == key), None)
             return Detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
 
@@ -428,7 +431,7 @@ class LockViews:
         """Acknowledge a present incident for a time, with a reason; 0 minutes withdraw that."""
         self.require(self.has_break_permission(request), "break_lock")
         identity = request.POST.get("identity") or request.GET.get("identity", "")
-        snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0, max_waiters=1)
+        snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0)
         seen = verdict.look(snapshot, verdict.servers_now(self.reply_timeout), self.long_held)
         card = next((incident.describe() for incident in seen.incidents if incident.identity == identity), None)
         if card is None:

@@ -336,9 +336,9 @@ class Snapshot:
 
     @property
     def complete(self) -> bool:
-        """Whether each lock was read. A hold that is over, or a znode whose name is no key, is not a lock."""
+        """Whether each lock was read now. A hold that is over, or a znode whose name is no key, is not a lock."""
         read = sum(not lock.is_unread for lock in self.locks)
-        return read == self.total and all(text.endswith((NO_KEY, OVER)) for text in self.skipped)
+        return not self.problem and read == self.total and all(text.endswith((NO_KEY, OVER)) for text in self.skipped)
 
     @property
     def deadlocked(self) -> frozenset[str]:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from operator import attrgetter
-from typing import Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.queue.markers import set_limit
-from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway, to_datetime
+from django_zklock.core.zk.gateway import Gateway, Node, to_datetime
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.info import HOLDER_UNREAD, OVER, ConnectionInfo, LockInfo, ScannedContender, Snapshot
-from django_zklock.inspection.scan import Scan, ScanLimits, ScanResult
+from django_zklock.inspection.scan import TOO_SHORT, Scan, ScanLimits, ScanResult
 from django_zklock.inspection.waits import MAX_WAITS, find_cycles, find_waits
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.holders import kind_of_queue, waits_for
@@ -32,7 +33,9 @@ from django_zklock.names.template import is_key, path, show_tails
 from django_zklock.shared import Shared
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
+MAX_LOCKS: Final = 30_000  # locks that are read; each needs about three kilobytes here
 MAX_WAITERS: Final = 50  # waiters of one lock that are read
+YIELD_EVERY: Final = 100  # locks that are described before other threads may run, such as the protocol's
 TOO_MANY_WAITS: Final = f"Only {MAX_WAITS} waits were searched for deadlocks."
 
 
@@ -40,25 +43,27 @@ def snapshot(
     *,
     reply_timeout: float = 1.5,
     max_age: float = 1.0,
-    max_locks: int | None = 1000,
-    max_waiters: int | None = 50,
-    words: str = "",
+    max_locks: int | None = MAX_LOCKS,
+    max_waiters: int | None = MAX_WAITERS,
 ) -> Snapshot:
     """
     Return a snapshot of all locks that are held or waited for, in `reply_timeout` seconds.
 
     A snapshot whose scan began at most `max_age` seconds ago is returned again, and callers at the same time share one.
-    Of each lock, the holders and the first `max_waiters` waiters are read; all are counted. If there are more than
-    `max_locks`, those with the most waiters are read, after those whose keys contain all of the `words`. The
-    reservations of unique tasks come last. None removes a limit.
+    Of each lock, it has the holders and the first `max_waiters` waiters; all are counted. If there are more than
+    `max_locks`, those with the most waiters are read, and the reservations of unique tasks come last. None removes a
+    limit.
 
     Never raises because ZooKeeper does not answer: then `problem` says so, and the locks are those of the last scan.
     """
     check_no_running_loop("snapshot", "await sync_to_async(snapshot)(...)")
-    session = process.current()
-    key = session.options, ScanLimits(max_locks, max_waiters, words=tuple(words.casefold().split())), reply_timeout
+    depth = None if max_waiters is None else max(MAX_WAITERS, max_waiters)  # so that those who ask for few share it
+    key = process.current().options, ScanLimits(max_locks, depth), reply_timeout
     described, ended = _snapshots.get(key, reply_timeout, max_age)
-    return described(age=max(0.0, clock.now() - ended), connection=connection())
+    shown = described(age=max(0.0, clock.now() - ended), connection=connection())
+    return (
+        shown if max_waiters == depth else replace(shown, locks=tuple(_cut(lock, max_waiters) for lock in shown.locks))
+    )
 
 
 def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
@@ -74,8 +79,12 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     scan = _scan(session, ScanLimits(None, MAX_WAITERS, key), reply_timeout)
     if scan is None or not scan.listed or scan.problem:
         raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=key)
-    locks = describe(scan)
+    locks = Description(scan).locks()
     return locks[0] if locks else None
+
+
+def _cut(lock: LockInfo, max_waiters: int | None) -> LockInfo:
+    return replace(lock, waiters=lock.waiters[:max_waiters]) if len(lock.waiters) > (max_waiters or 0) else lock
 
 
 Described: TypeAlias = Callable[..., Snapshot]
@@ -83,6 +92,8 @@ Described: TypeAlias = Callable[..., Snapshot]
 
 _last: tuple[SessionOptions, Described, float] | None = None
 """The last snapshot that has listed all directories, and when it ended; written by any thread."""
+_known: Mapping[str, tuple[Child, Node, ScannedContender]] = {}
+"""The contenders of the last snapshot, by path; replaced as a whole, by any thread."""
 
 
 @Shared
@@ -92,15 +103,25 @@ def _snapshots(key: tuple[SessionOptions, ScanLimits, float], timeout: float) ->
     options, limits, _ = key
     session = process.current()
     scan = _scan(session, limits, timeout)
-    problem = session.explain() if scan is None else scan.problem
-    last = _last if _last is not None and _last[0] == options else None
-    silent = scan is not None and scan.silent
-    if last is not None and (scan is None or not scan.listed):
-        return partial(last[1], problem=problem, silent=silent), last[2]
+    if scan is not None and scan.listed:
+        described = _describe_scan(scan)
+        _last = options, described, scan.ended
+        return described, scan.ended
+    unfinished = TOO_SHORT if session.connected else session.explain()  # this process was too busy to end the scan
+    problem = unfinished if scan is None else scan.problem
+    if _last is not None and _last[0] == options:
+        return partial(_last[1], problem=problem, silent=scan is not None and scan.silent), _last[2]
     if scan is None:
         return partial(Snapshot, taken_at=datetime.now(timezone.utc), locks=(), problem=problem), clock.now()
-    # On the caller's thread: with thousands of contenders it takes longer than a heartbeat may be late.
-    locks = describe(scan)
+    return _describe_scan(scan), scan.ended
+
+
+def _describe_scan(scan: ScanResult) -> Described:
+    """Describe all locks, on the caller's thread: with thousands, it takes longer than a heartbeat may be late."""
+    global _known
+    description = Description(scan, _known)
+    locks = description.locks()
+    _known = description.contenders
     waits = find_waits(locks, scan.queues, scan.ended_at)
     cycles = find_cycles(waits, locks) if waits else ()
     if cycles:
@@ -108,20 +129,17 @@ def _snapshots(key: tuple[SessionOptions, ScanLimits, float], timeout: float) ->
         locks = tuple(replace(lock, deadlocked=True) if lock.key in deadlocked else lock for lock in locks)
     over = len(scan.expired_holds)
     notes = (f"Holds that are over, and whose processes have ended: {over}. {OVER}",) if over else ()
-    described = partial(
+    return partial(
         Snapshot,
         taken_at=to_datetime(scan.ended_at),
         locks=locks,
         total=scan.total - len(scan.queues) - len(scan.unreadable) + len(locks),  # those without a lock are free
-        problem=problem,
-        silent=silent,
+        problem=scan.problem,
+        silent=scan.silent,
         skipped=scan.skipped + notes + ((TOO_MANY_WAITS,) if len(waits) == MAX_WAITS else ()),
         waits=waits,
         cycles=cycles,
     )
-    if scan.listed:
-        _last = options, described, scan.ended
-    return described, scan.ended
 
 
 def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | None:
@@ -131,79 +149,94 @@ def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | 
     return waiter.wait(timeout + SLACK)
 
 
-def describe(result: ScanResult) -> tuple[LockInfo, ...]:
-    """Return the locks of a result, sorted by key."""
-    locks = [
-        LockInfo(
-            key=key,
-            path=path(result.base, key),
-            waiting=count,
-            problem=why,
-            numbers_left=result.numbers_left.get(key),
+class Description:
+    """The locks of a scan. Nearly all znodes are as they were at the last one, so their descriptions are used again."""
+
+    def __init__(
+        self, result: ScanResult, known: Mapping[str, tuple[Child, Node, ScannedContender]] = MappingProxyType({})
+    ) -> None:
+        self._result = result
+        self._known = known
+        self.contenders: dict[str, tuple[Child, Node, ScannedContender]] = {}
+
+    def locks(self) -> tuple[LockInfo, ...]:
+        """Return them, sorted by key."""
+        result = self._result
+        locks = [self._info(key, waiting=count, problem=why) for key, (count, why) in result.unreadable.items()]
+        for number, (key, queue) in enumerate(result.queues.items()):
+            lock = self._lock(key, queue)
+            if lock is not None:
+                locks.append(lock)
+            if not number % YIELD_EVERY:
+                time.sleep(0)
+        return tuple(sorted(locks, key=attrgetter("key")))
+
+    def _info(self, key: str, **more: Any) -> LockInfo:
+        return LockInfo(
+            key=key, path=path(self._result.base, key), numbers_left=self._result.numbers_left.get(key), **more
         )
-        for key, (count, why) in result.unreadable.items()
-    ]
-    for key, queue in result.queues.items():
-        lock = _describe_queue(result, key, queue)
-        if lock is not None:
-            locks.append(lock)
-        time.sleep(0)  # thousands of contenders take a second; let the protocol's thread run
-    return tuple(sorted(locks, key=attrgetter("key")))
 
-
-def _describe_queue(result: ScanResult, key: str, queue: Queue) -> LockInfo | None:
-    """Return the lock of a queue, or None if it is free and can be acquired many more times."""
-    held = frozenset(result.holders(key))
-    marker = result.nodes.get((key, queue.limit_marker))
-    holders: list[ScannedContender] = []
-    waiters: list[ScannedContender] = []
-    expired_holds: list[ScannedContender] = []
-    waiting = 0
-    problem = ""
-    for index, child in enumerate(queue.children):
-        identity = key, child.name
-        if identity not in result.nodes:
-            if index in held:
+    def _lock(self, key: str, queue: Queue) -> LockInfo | None:
+        """Return the lock of a queue, or None if it is free and can be acquired many more times."""
+        held = frozenset(self._result.holders(key))
+        holders: list[ScannedContender] = []
+        waiters: list[ScannedContender] = []
+        expired_holds: list[ScannedContender] = []
+        waiting = 0
+        problem = ""
+        for index, child in enumerate(queue.children):
+            identity = key, child.name
+            is_expired = identity in self._result.expired_holds
+            node = self._result.nodes.get(identity)
+            if node is not None:
+                group = expired_holds if is_expired else holders if index in held else waiters
+                waits_behind = "" if is_expired else waits_for(queue, index, held)
+                group.append(self._contender(key, child, node, not (waits_behind or is_expired), waits_behind))
+                waiting += group is waiters
+            elif identity in self._result.nodes:
+                pass  # it has gone since its directory was listed
+            elif index in held:
                 problem = HOLDER_UNREAD
             else:
                 waiting += 1
-            continue
-        node = result.nodes[identity]
-        if node is None:
-            continue  # it has gone since its directory was listed
-        is_expired = identity in result.expired_holds
-        group = expired_holds if is_expired else holders if index in held else waiters
-        waiting += group is waiters
-        waits_behind = "" if is_expired else waits_for(queue, index, held)
-        contender = ScannedContender.from_node(
+        if not (holders or waiting or problem):
+            return self._info(key) if key in self._result.numbers_left else None
+        return self._info(
             key,
-            child,
-            node,
-            age=max(0.0, result.ended_at - node.ctime),
-            holds=not (waits_behind or is_expired),
-            waits_behind=waits_behind,
+            kind=kind_of_queue(queue),
+            holders=tuple(holders),
+            waiters=tuple(waiters[: self._result.max_waiters]),
+            waiting=waiting,
+            longest_wait=max([waiter.age for waiter in waiters], default=None),
+            problem=problem,
+            expired_holds=tuple(expired_holds),
+            **self._limits(key, queue, (*holders, *waiters)),
         )
-        group.append(contender)
-    left = result.numbers_left.get(key)
-    if not (holders or waiting or problem):
-        return None if left is None else LockInfo(key=key, path=path(result.base, key), numbers_left=left)
-    limits = {contender.limit for contender in (*holders, *waiters) if contender.limit is not None}
-    in_code = max(limits, default=1) if queue[0].kind is Kind.PERMIT and (holders or waiters) else None
-    return LockInfo(
-        key=key,
-        path=path(result.base, key),
-        kind=kind_of_queue(queue),
-        holders=tuple(holders),
-        waiters=tuple(waiters[: result.max_waiters]),
-        waiting=waiting,
-        longest_wait=max([waiter.age for waiter in waiters], default=None),
-        problem=problem,
-        limit=queue.limit or in_code,
-        limit_set=set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
-        own_limits=tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
-        expired_holds=tuple(expired_holds),
-        numbers_left=left,
-    )
+
+    def _contender(self, key: str, child: Child, node: Node, holds: bool, waits_behind: str) -> ScannedContender:
+        position: dict[str, Any] = {
+            "age": max(0.0, self._result.ended_at - node.ctime),
+            "holds": holds,
+            "waits_behind": waits_behind,
+        }
+        before = self._known.get(node.path)
+        if before is not None and before[:2] == (child, node):
+            contender = replace(before[2], **position)
+        else:
+            contender = ScannedContender.from_node(key, child, node, **position)
+        self.contenders[node.path] = child, node, contender
+        return contender
+
+    def _limits(self, key: str, queue: Queue, contenders: Sequence[ScannedContender]) -> dict[str, Any]:
+        """Return the limit of a semaphore, and where it comes from."""
+        marker = self._result.nodes.get((key, queue.limit_marker))
+        limits = {contender.limit for contender in contenders if contender.limit is not None}
+        in_code = max(limits, default=1) if queue[0].kind is Kind.PERMIT and contenders else None
+        return {
+            "limit": queue.limit or in_code,
+            "limit_set": set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
+            "own_limits": tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
+        }
 
 
 def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:

@@ -1,38 +1,40 @@
-"""Read the queues of all locks, or of one, in a few round trips."""
+"""Read the queues of all locks, or of one, with few requests."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from django_zklock.core import clock
 from django_zklock.core.protocol.operator_holds import HoldIndex, read_hold
-from django_zklock.core.protocol.story import Request, Story, StoryRun
+from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import markers, order
-from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails, shown_key
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.core.queue.order import Queue
-from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, OutcomeUnknown, SessionGone, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node
+from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
+from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
+from django_zklock.core.zk.multi import Read
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.inspection.info import NO_KEY, UNLISTED
 from django_zklock.locks.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.names.template import MAX_KEY, path
 
-LIST_WINDOW: Final = 128  # lists of directories that are under way at a time
-READ_WINDOW: Final = 32  # the same of reads; fewer, as each reply may have a megabyte
+MOST_READS: Final = 1000  # in one request
+REPLY_SIZE: Final = 512 * 1024  # bytes that the reply to one request may have, by the sizes at the last scan
+UNKNOWN_LIST: Final = 4 * 1024  # bytes that count for a directory that was not listed before
+UNKNOWN_DATA: Final = 16 * 1024  # the same for a znode that was not read before; it may have a megabyte
+READ_SIZE: Final = 100  # bytes of a reply besides the data or the names
 MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
-MAX_HELD: Final = 16 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a tenth of it
+MAX_HELD: Final = 32 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a third of it
 KEPT_DATA: Final = 256  # bytes that are kept of a znode that exceeds one of these limits
-LISTING_SHARE: Final = 2 / 3  # of the time; the rest is for reading the contenders
 MAX_SKIPPED: Final = 10
-MAX_READS: Final = 5000  # znodes that are read, unless holders and first waiters are more, or all are requested
+MAX_READS: Final = 60_000  # contenders that are read, unless all are requested
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
 REFRESH_INTERVAL: Final = 300.0  # seconds; the server's clock may be set, or another server may become the leader
@@ -42,9 +44,6 @@ TOO_SHORT: Final = (
 )
 TOO_MUCH: Final = f"The contenders have more than {MAX_HELD >> 20} MB of data in all, so not all of it was read."
 SILENCE: Final = 0.9  # seconds without a reply after which a server is silent, and the time not just too short
-
-
-_Requests: TypeAlias = "deque[tuple[Request, Callback[Any]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +56,10 @@ class ScanLimits:
     """The waiters of each lock that are read. The first one is always read, for its age. None: all."""
     key: str = ""
     """The one lock to read; empty: all locks."""
-    words: tuple[str, ...] = ()
-    """Locks whose keys contain all of these words are read first, whatever their waiters."""
 
-    def is_first(self, key: str) -> bool:
-        """Return True if a lock is read before those with more waiters."""
-        return bool(self.words) and all(word in f"{key} {shown_key(key)}".casefold() for word in self.words)
-
-    def rank(self, key: str, queue: Queue, *, wears: bool) -> tuple[bool, bool, bool, int]:
+    def rank(self, key: str, queue: Queue, *, wears: bool) -> tuple[bool, bool, int]:
         """Return a value to sort by: the locks to read come first. There may be a reservation for each queued task."""
-        return not self.is_first(key), not wears, key.startswith(f"{RESERVATIONS}/"), -len(queue)
+        return not wears, key.startswith(f"{RESERVATIONS}/"), -len(queue)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,14 +111,41 @@ class ScanResult:
         return permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
 
 
+class ReplySizes:
+    """How large the replies of the last scan were, in bytes by path; used on the protocol's thread."""
+
+    def __init__(self, session: Session) -> None:
+        self.known: dict[str, int] = {}
+
+    def packets(self, reads: Iterable[Read]) -> Iterator[list[Read]]:
+        """
+        Yield these reads in groups, for one request each.
+
+        The server builds a reply in its memory, and a heartbeat waits behind it. So a scan of what is not known yet
+        needs more requests than the next one.
+        """
+        packet: list[Read] = []
+        size = 0
+        for read in reads:
+            unknown = UNKNOWN_LIST if read.lists else UNKNOWN_DATA
+            expected = READ_SIZE + len(read.path) + self.known.get(read.path, unknown)
+            if packet and (len(packet) == MOST_READS or size + expected > REPLY_SIZE):
+                yield packet
+                packet, size = [], 0
+            packet.append(read)
+            size += expected
+        if packet:
+            yield packet
+
+
 @dataclass(eq=False)
 class Scan:
     """
     One scan. It runs on the protocol's thread, and ends when its time is over.
 
     First all directories are listed, level by level. Then the znodes of the contenders are read, the first contender
-    of each queue first. Many requests are sent at a time, so that a level costs few round trips. Their number is
-    fixed, so that no lock or heartbeat of this process waits behind them for long.
+    of each queue first. One request has many reads, and only one is under way at a time. So no lock or heartbeat of
+    this process waits behind a scan for long. It needs no watch: a look at ten thousand locks is about 30 requests.
     """
 
     _session: Session
@@ -138,34 +158,31 @@ class Scan:
 
     def _reset(self) -> None:
         self._result = ScanResult(base=self._session.options.base, max_waiters=self._limits.max_waiters)
-        self._requests: _Requests = deque()  # those of the present step that are not sent yet
         self._replied = clock.now()
         self._listed_queues: dict[str, Queue] = {}
+        self._below: list[str] = []  # keys whose directories are not listed yet
+        self._counted: list[str] = []  # keys of directories whose counter may be used up
+        self._unread: list[tuple[str, str]] = []  # by key and name
+        self._reads: set[tuple[str, str]] = set()  # these, and those that were read
         self._held = 0  # bytes of data in the znodes of the result
-        self._reads: set[tuple[str, str]] = set()  # by key and name
-        self._reading = False
+        self._sizes: dict[str, int] = {}
 
     def begin(self) -> None:
         """Begin as soon as there is a connection, and again after each loss of it."""
-        self._timers = [
-            self._session.loop.call_later(self._reply_timeout * LISTING_SHARE, self._on_listing_timeout),
-            self._session.loop.call_later(self._reply_timeout, self._on_timeout),
-        ]
+        self._timer = self._session.loop.call_later(self._reply_timeout, self._on_timeout)
         self._run = StoryRun(self._session, self._scan, self._on_end)
         self._run.begin()
 
     def _scan(self) -> Story[None]:
         self._reset()
         self._session.attached(ServerTime).refresh(self._session.gateway)
-        self._list(self._limits.key)
-        yield partial(self._send, LIST_WINDOW)
-        self._result.listed = True
+        yield from self._list_all()
+        yield from self._read_counters()
+        self._choose_queues()
+        self._choose_contenders()
         yield from self._read_contenders()
-
-    def _on_listing_timeout(self) -> None:
-        if not self._reading and self._listed_queues:
-            self._result.problem = TOO_SHORT
-            self._run.run(self._read_contenders())
+        if not self._limits.key:
+            self._session.attached(ReplySizes).known = {}  # the paths of locks that are over
 
     def _on_timeout(self) -> None:
         silence, connected = clock.now() - self._replied, self._session.connected
@@ -179,37 +196,13 @@ class Scan:
             self._result.problem = str(error)
         self._finish()
 
-    # --- Requests -----------------------------------------------------------------------------------------------
-
-    def _send(self, window: int, done: Callback[Any]) -> None:
-        """Send the requests of this step, and those that their replies add, so many at a time."""
-        requests, pending = self._requests, 0
-
-        def proceed() -> None:
-            nonlocal pending
-            if not requests and not pending:
-                done(None)
-            elif pending <= window // 2:
-                # The next ones are sent together once half of them are answered, so some are always on the way.
-                while requests and pending < window:
-                    pending += 1
-                    request, callback = requests.popleft()
-                    request(partial(on_reply, callback))
-
-        def on_reply(callback: Callback[Any], reply: object) -> None:
-            nonlocal pending
-            if requests is not self._requests:
-                return  # that step is over
-            pending -= 1
+    def _each(self, asked: Mapping[Read, Any], on_reply: Callable[[Any, Any], object]) -> Story[None]:
+        """Carry out reads. `on_reply` gets what belongs to each in `asked`, and its reply."""
+        for packet in self._session.attached(ReplySizes).packets(asked):
+            replies: list[Any] = yield partial(self._session.gateway.read_many, packet)
             self._replied = clock.now()
-            if isinstance(reply, INTERRUPTED):
-                requests.clear()
-                done(reply)
-            else:
-                callback(reply)
-                proceed()
-
-        proceed()
+            for read, reply in zip(packet, replies, strict=True):
+                on_reply(asked[read], reply)
 
     def _path(self, key: str) -> str:
         base = self._session.options.base
@@ -221,98 +214,129 @@ class Scan:
 
     # --- First step: list the directories -----------------------------------------------------------------------
 
-    def _list(self, key: str) -> None:
-        request = partial(self._session.gateway.children_and_count, self._path(key))
-        self._requests.append((request, partial(self._on_listed, key)))
+    def _list_all(self) -> Story[None]:
+        """List the directories, level by level."""
+        self._below = [self._limits.key]
+        while self._below:
+            directories = {Read(self._path(key), lists=True): key for key in self._below}
+            self._below = []
+            yield from self._each(directories, self._on_listed)
+        self._result.listed = True
 
-    def _on_listed(self, key: str, reply: tuple[list[str], int] | ZkError) -> None:
-        if isinstance(reply, NodeMissing):
-            return  # the queue has become empty
-        if isinstance(reply, ZkError):
-            if key:
-                self._result.unreadable[key] = 0, f"{UNLISTED} {reply}"
-            else:
-                self._result.problem = str(reply)
+    def _on_listed(self, key: str, names: list[str] | ZkError) -> None:
+        if isinstance(names, ZkError):
+            self._on_unlisted(key, names)
             return
+        self._sizes[self._path(key)] = sum(map(len, names))
         # Only the ends are searched: the names are long, and there are many.
-        names, created = reply
         others = [name for name in names if not SEQUENCE_TAIL.match(name[-SEQUENCE_DIGITS:])]
-        contenders = len(names) - len(others)
-        # Above other keys, an empty directory may be no lock at all. Then its counter does not matter.
-        is_wearing = order.numbers_left(created) <= order.WEARING_FROM and (contenders or not others)
-        if key and is_wearing:
-            self._result.numbers_left[key] = order.numbers_left(created)
-        if key and (contenders or is_wearing):
-            try:
-                self._listed_queues[key] = order.ordered(sorted(names))  # each process names the same znode
-            except UnreadableQueue as error:
-                self._result.unreadable[key] = contenders, str(error)
-        self._delete_marker(key, () if contenders else others)
-        for name in others:
-            if self._limits.key or markers.is_marker(name):
-                continue
-            below = show_tails(f"{key}/{name}" if key else name)
-            if below.isprintable() and len(below) <= MAX_KEY:
-                self._list(below)
-            else:
-                self._skip(f"{quoted(below)} {NO_KEY}")
+        if key and len(others) < len(names):
+            self._add_queue(key, names, len(names) - len(others))
+        elif key and not others:  # above other keys, an empty directory may be no lock at all
+            self._counted.append(key)
+        if len(others) == len(names):
+            self._delete_marker(key, others)
+        for name in others if not self._limits.key else ():
+            self._add_directory(key, name)
+
+    def _on_unlisted(self, key: str, error: ZkError) -> None:
+        if isinstance(error, NodeMissing):
+            return  # the queue has become empty
+        if key:
+            self._result.unreadable[key] = 0, f"{UNLISTED} {error}"
+        else:
+            self._result.problem = str(error)
+
+    def _add_queue(self, key: str, names: Iterable[str], contenders: int) -> None:
+        try:
+            queue = self._listed_queues[key] = order.ordered(sorted(names))  # each process names the same znode
+        except UnreadableQueue as error:
+            self._result.unreadable[key] = contenders, str(error)
+            self._counted.append(key)
+        else:
+            if order.numbers_left(queue[-1].sequence + 1) <= order.WEARING_FROM:
+                self._counted.append(key)
+
+    def _add_directory(self, key: str, name: str) -> None:
+        if markers.is_marker(name):
+            return
+        below = show_tails(f"{key}/{name}" if key else name)
+        if below.isprintable() and len(below) <= MAX_KEY:
+            self._below.append(below)
+        else:
+            self._skip(f"{quoted(below)} {NO_KEY}")
 
     def _delete_marker(self, key: str, names: Collection[str]) -> None:
         """Delete the marker of a limit that was cleared: the last contender has left it."""
         if (name := markers.limit_marker(0)) in names:
             self._session.gateway.delete(f"{self._path(key)}/{name}")
 
+    def _read_counters(self) -> Story[None]:
+        """Read how many numbers are left in directories of which the names do not tell it."""
+        yield from self._each({Read(self._path(key)): key for key in self._counted}, self._on_counted)
+
+    def _on_counted(self, key: str, reply: Node | ZkError) -> None:
+        if isinstance(reply, Node) and (left := order.numbers_left(reply.created)) <= order.WEARING_FROM:
+            self._result.numbers_left[key] = left
+            if key not in self._result.unreadable:
+                self._listed_queues.setdefault(key, Queue())
+
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
-    def _read_contenders(self) -> Story[None]:
-        self._reading = True
-        self._requests = deque()
-        limits, result = self._limits, self._result
-        keys = sorted(self._listed_queues)
-        result.total = len(keys) + len(result.unreadable)
+    def _choose_queues(self) -> None:
+        """Choose the locks to read, if there are too many."""
+        limits, result, queues = self._limits, self._result, self._listed_queues
+        result.total = len(queues) + len(result.unreadable)
+        keys = sorted(queues)
         if limits.max_locks is not None and result.total > limits.max_locks:
-            wanted = sorted(result.unreadable, key=lambda key: (not limits.is_first(key), key))[: limits.max_locks]
-            result.unreadable = {key: result.unreadable[key] for key in wanted}
-            room = limits.max_locks - len(wanted)
-            queues, wearing = self._listed_queues, result.numbers_left
-            keys.sort(key=lambda key: limits.rank(key, queues[key], wears=key in wearing))
-            keys = sorted(keys[:room])
-        result.queues = {key: self._listed_queues[key] for key in keys}
+            unreadable = sorted(result.unreadable)[: limits.max_locks]
+            result.unreadable = {key: result.unreadable[key] for key in unreadable}
+            keys.sort(key=lambda key: limits.rank(key, queues[key], wears=key in result.numbers_left))
+            keys = sorted(keys[: limits.max_locks - len(unreadable)])
+        result.queues = {key: queues[key] for key in keys}
+
+    def _choose_contenders(self) -> None:
+        """Choose the znodes to read: markers and holders first, then the first waiter of each queue, and so on."""
+        most = self._limits.max_waiters
         reads: list[tuple[int, str, str]] = []  # with the rank among the waiters; 0 for holders
-        for key, queue in result.queues.items():
+        for key, queue in self._result.queues.items():
+            if queue.limit_marker:  # it decides which contenders `_read_permits` reads
+                reads.append((-1, key, queue.limit_marker))
             first_waiter = end_of_holders(queue)
-            end = len(queue) if limits.max_waiters is None else first_waiter + max(1, limits.max_waiters)
-            reads += [
-                (max(0, index - first_waiter + 1), key, child.name) for index, child in enumerate(queue.children[:end])
-            ]
+            end = len(queue) if most is None else first_waiter + max(1, most)
+            for index, child in enumerate(queue[:end]):
+                reads.append((max(0, index - first_waiter + 1), key, child.name))
         reads.sort()
-        if limits.max_waiters is not None and len(reads) > MAX_READS:
-            del reads[max(MAX_READS, sum(rank < 2 for rank, _, _ in reads)) :]
-        marked = [(0, key, queue.limit_marker) for key, queue in result.queues.items() if queue.limit_marker]
-        for _, key, name in marked + reads:  # the markers first: they decide which contenders `_read_permits` reads
+        for _, key, name in reads if most is None else reads[:MAX_READS]:
             self._read(key, name)
-        yield partial(self._send, READ_WINDOW)
 
     def _read(self, key: str, name: str) -> None:
         """Read a child of a directory, unless it is read already."""
         if (key, name) not in self._reads:
             self._reads.add((key, name))
-            request = partial(self._session.gateway.read, f"{self._path(key)}/{name}")
-            self._requests.append((request, partial(self._on_read, key, name)))
+            self._unread.append((key, name))
 
-    def _on_read(self, key: str, name: str, reply: Node | ZkError) -> None:
+    def _read_contenders(self) -> Story[None]:
+        while self._unread:
+            nodes = {Read(f"{self._path(key)}/{name}"): (key, name) for key, name in self._unread}
+            self._unread = []
+            yield from self._each(nodes, self._on_read)
+
+    def _on_read(self, identity: tuple[str, str], reply: Node | ZkError) -> None:
+        key, name = identity
         if isinstance(reply, NodeMissing):
-            self._result.nodes[key, name] = None
+            self._result.nodes[identity] = None
         elif isinstance(reply, ZkError):
             self._skip(f"{self._path(key)}/{name} cannot be read: {reply}")
         else:
             node, size = reply, len(reply.data)
+            self._sizes[reply.path] = size
             if size > MAX_DATA or self._held + size > MAX_HELD:
                 node = replace(reply, data=reply.data[:KEPT_DATA])
                 if size <= MAX_DATA:  # else no contender of ours has written it
                     self._skip(TOO_MUCH)
             self._held += len(node.data)
-            self._result.nodes[key, name] = node
+            self._result.nodes[identity] = node
             self._read_permits(key, node)
 
     def _read_permits(self, key: str, node: Node) -> None:
@@ -330,9 +354,8 @@ class Scan:
     # --- The end ------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        self._requests = deque()
-        for timer in self._timers:
-            timer.cancel()
+        self._timer.cancel()
+        self._session.attached(ReplySizes).known |= self._sizes
         result, server_time = self._result, self._session.gateway.clock.now()
         passed = 0.0 if server_time is None else server_time - MARGIN
         result.ended = clock.now()

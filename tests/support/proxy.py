@@ -26,7 +26,7 @@ T = TypeVar("T")
 # ZooDefs.OpCode. CONNECT is createSession's: the first frame of a connection carries no opcode of its own.
 CONNECT, CLOSE = -10, -11
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, SYNC, PING, GET_CHILDREN2 = 1, 2, 3, 4, 5, 8, 9, 11, 12
-CHECK, MULTI, CREATE2, CREATE_CONTAINER, AUTH, SET_WATCHES, SASL = 13, 14, 15, 19, 100, 101, 102
+CHECK, MULTI, CREATE2, CREATE_CONTAINER, MULTI_READ, AUTH, SET_WATCHES, SASL = 13, 14, 15, 19, 22, 100, 101, 102
 
 #: What a client sends to keep or set up its connection, not on anybody's behalf.
 UPKEEP = frozenset({CONNECT, PING, AUTH, SET_WATCHES, SASL})
@@ -52,6 +52,7 @@ class Frame:
     xid: int
     opcode: int | None  # the request's, for its reply too; None for a watch event
     time: float  # of time.monotonic()
+    parts: int = 1  # reads in a request that has many
 
 
 class Proxy:
@@ -180,6 +181,11 @@ class Proxy:
     def counts(self) -> Counter[int]:
         """How many requests of each opcode clients sent, those that never reached the server too."""
         return Counter(frame.opcode for frame in self.frames if frame.request and frame.opcode is not None)
+
+    @property
+    def reads(self) -> int:
+        """How many znodes were listed or read by requests with many reads."""
+        return sum(frame.parts for frame in self.frames if frame.request and frame.opcode == MULTI_READ)
 
     @property
     def requests(self) -> int:
@@ -379,7 +385,8 @@ class _Link:
         else:
             xid, opcode = struct.unpack_from(">ii", data, 4)
             self._opcodes[xid] = opcode
-        self._proxy._record(Frame(self.number, True, xid, opcode, time.monotonic()))
+        parts = _parts(data) if opcode == MULTI_READ else 1
+        self._proxy._record(Frame(self.number, True, xid, opcode, time.monotonic(), parts))
         fault = self._proxy._pop_fault(opcode)
         if isinstance(fault, _Kill) and not fault.after:
             self._reset_client(fault.fired)
@@ -533,6 +540,16 @@ def _within(bounds: tuple[float, float], connect: bytes) -> bytes:
     changed = bytearray(connect)
     struct.pack_into(">i", changed, TIMEOUT_AT, min(max(asked, least), most))
     return bytes(changed)
+
+
+def _parts(data: bytes) -> int:
+    """Count the reads in a request: each has a header with "done", a path, and whether to watch."""
+    parts, offset = 0, 12
+    while not data[offset + 4]:
+        (length,) = struct.unpack_from(">i", data, offset + 9)
+        offset += 9 + 4 + length + 1
+        parts += 1
+    return parts
 
 
 def _framed(body: bytes) -> bytes:

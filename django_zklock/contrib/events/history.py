@@ -346,7 +346,7 @@ def _since_then(attempt: Attempt, held: _Tokens, broken_by: str) -> str:
 
 def _held_now(reply_timeout: float) -> tuple[dict[str, _Tokens], _Tokens]:
     """Return the tokens of the holders by key as in the tables, and of other keys; None if unknown."""
-    now = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_waiters=1)
+    now = lazy.inspection.snapshot(reply_timeout=reply_timeout)
     if now.problem:
         return {}, None
     locks = {shortened(lock.key, MAX_TEXT): lock for lock in now.locks}

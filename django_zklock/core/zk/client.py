@@ -38,6 +38,7 @@ from django_zklock.core.zk.connection import FIRST_RETRY, Connection, new_handle
 from django_zklock.core.zk.errors import OutcomeUnknown, ZkError, failure, translate
 from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.loop import Loop, Timer
+from django_zklock.core.zk.multi import read_names
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import Outage, address
 
@@ -449,10 +450,4 @@ class GetEphemerals:
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
-        (count,) = wire.int_struct.unpack_from(buffer, offset)
-        offset += wire.int_struct.size
-        paths = []
-        for _ in range(count):
-            path, offset = wire.read_string(buffer, offset)
-            paths.append(path)
-        return paths
+        return read_names(buffer, offset)[0]

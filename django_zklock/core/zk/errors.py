@@ -10,6 +10,7 @@ from kazoo.protocol import serialization as wire
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.zk.codes import meaning
+from django_zklock.core.zk.multi import MultiRead
 
 if not hasattr(kazoo, "RequestTimeoutError"):  # new in 2.11, with codes such as that of a throttled request
     raise ImportError("django-zklock needs kazoo 2.11 or newer: pip install -U kazoo")
@@ -93,7 +94,7 @@ _RIGHTS: Final[dict[type, str]] = {
     wire.Delete: "delete",
 }
 # They change nothing, so they have no outcome.
-_READS = (wire.GetData, wire.GetChildren, wire.GetChildren2, wire.GetACL, wire.Sync)
+_READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync, MultiRead)
 
 
 def translate(error: BaseException, request: Any, code: int = 0) -> ZkError:

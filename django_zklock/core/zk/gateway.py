@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import EXCEPTIONS, NoAuthError, SystemZookeeperError
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core import clock
@@ -28,7 +28,7 @@ from django_zklock.core.zk.errors import (
     failure,
     translate,
 )
-from django_zklock.core.zk.multi import Check, Create, Delete, Operation, SetData
+from django_zklock.core.zk.multi import Check, Create, Delete, MultiRead, Operation, Read, SetData
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
@@ -65,6 +65,7 @@ class Node:
     ctime: float = 0.0  # when it was created, in seconds since 1970 by the server's clock
     mtime: float = 0.0  # when its data was last written, likewise
     version: int = 0  # of its data
+    created: int = 0  # how many children were ever created in it: the next sequence number
 
     @property
     def name(self) -> str:
@@ -184,19 +185,13 @@ class Gateway:
         self._requests.send((wire.GetChildren(parent, watch), callback))
         return watch
 
-    def children_and_count(self, parent: str, callback: Callback[tuple[list[str], int] | ZkError]) -> None:
-        """
-        List the names of a znode's children, with the number of all that were ever created: the next sequence number.
+    def read_many(self, reads: Sequence[Read], callback: Callback[list[Node | list[str] | ZkError] | ZkError]) -> None:
+        """Carry out many reads with one request. Each reply is a znode, the names of its children, or an error."""
 
-        Servers tell `cversion`, which counts creates and deletes (DataNode.copyStat of 3.4 to 3.9). It has 32 bits, so
-        the number is that modulo 2**31.
-        """
+        def convert(replies: list[Any]) -> list[Node | list[str] | ZkError]:
+            return [_part(read, reply) for read, reply in zip(reads, replies, strict=True)]
 
-        def convert(reply: tuple[list[str], ZnodeStat]) -> tuple[list[str], int]:
-            names, stat = reply
-            return names, (stat.cversion + stat.numChildren) % 2**32 // 2
-
-        self._requests.send((wire.GetChildren2(parent, None), _converting(convert, callback)))
+        self._requests.send((MultiRead(reads), _converting(convert, callback)))
 
     def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
         """
@@ -437,6 +432,12 @@ def _collecting(count: int, callback: Callback[list[Any]]) -> Callback[Any]:
 
 
 def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
+    """
+    Return a znode.
+
+    Servers tell `cversion`, which counts creates and deletes of children (DataNode.copyStat of 3.4 to 3.9). It has 32
+    bits, so `created` is the number of creates modulo 2**31.
+    """
     return Node(
         path=path,
         data=data or b"",
@@ -445,4 +446,14 @@ def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
         ctime=stat.ctime / 1000,
         mtime=stat.mtime / 1000,
         version=stat.version,
+        created=(stat.cversion + stat.numChildren) % 2**32 // 2,
     )
+
+
+def _part(read: Read, reply: Any) -> Node | list[str] | ZkError:
+    """Return the reply to one of many reads. An error of one is no error of the others."""
+    if isinstance(reply, int):
+        if reply in EXCEPTIONS:
+            return translate(EXCEPTIONS[reply](), read.request)
+        return translate(SystemZookeeperError(), read.request, reply)
+    return reply if read.lists else _node(read.path, *reply)

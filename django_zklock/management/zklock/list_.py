@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
-import re
 import time
 from dataclasses import replace
 from typing import Any, Final
@@ -57,8 +56,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 def _list(out: Output, options: argparse.Namespace) -> Snapshot:
     """Write the present locks, and return them with all others."""
-    words = re.sub(r"\[.*?\]|[*?]", " ", options.pattern)  # with too many locks, keys with these are read first
-    snapshot = read_all(options, words)
+    snapshot = read_all(options)
     if options.watch is not None and out.isatty() and not options.json:
         out.write(CLEAR)
     locks = [lock for lock in snapshot.locks if _is_wanted(lock, options)]

@@ -21,9 +21,9 @@ UNREAD: Final = "number of locks unknown: none could be read"
 add_arguments = add_answer
 
 
-def read_all(options: argparse.Namespace, words: str = "") -> Snapshot:
-    """Return a snapshot; keys with these words are read first. Only first waiters are read, for the deadlocks."""
-    return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=1, words=words)
+def read_all(options: argparse.Namespace) -> Snapshot:
+    """Return a snapshot. Only first waiters are read, for the deadlocks."""
+    return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=1)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:

@@ -218,7 +218,7 @@ const begin = () => {
     running = true;
     try {
       const answer = await fetch(location.href, {
-        headers: { "X-ZkLock-Refresh": "1" }, credentials: "same-origin", redirect: "manual", signal: AbortSignal.timeout(10000),
+        headers: { "X-ZkLock-Refresh": interval.value }, credentials: "same-origin", redirect: "manual", signal: AbortSignal.timeout(10000),
       });
       if (answer.type === "opaqueredirect") { onMissed(bar.dataset.loginNote); return; }
       if (!answer.ok) { onMissed(bar.dataset.refusedNote); return; }

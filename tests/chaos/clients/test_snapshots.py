@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from django.test import override_settings
 from kazoo.client import KazooClient
+from support import adminsite
+from support.adminsite import LIST
 from support.chaos.servers import looking_in
 from support.ensemble import Ensemble
-from support.faults import connected
+from support.faults import connected, proxied
+from support.proxy import MULTI_READ
 from support.zoo import Zoo
 
 from django_zklock import zk_lock
+from django_zklock.admin import LockAdmin
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.inspection import scan, snapshot
@@ -73,7 +78,9 @@ def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
         call.get(60)
 
 
-@pytest.mark.parametrize(("locks", "contenders", "extra"), [(1000, 21, 0), (12, 1000, 0), (12, 1, 900_000)])
+@pytest.mark.parametrize(
+    ("locks", "contenders", "extra"), [(10_000, 1, 0), (1000, 21, 0), (12, 1000, 0), (12, 1, 900_000)]
+)
 def test_a_large_scan_does_not_delay_heartbeats(zoo: Zoo, locks: int, contenders: int, extra: int) -> None:
     """Its heartbeats do not wait behind what comes back: not behind long queues, nor behind megabytes."""
     with filled(zoo, locks, contenders, extra), zk_lock("mine") as hold:
@@ -95,7 +102,7 @@ def test_a_scan_holds_few_bytes_at_a_time(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, locks: int, extra: int, most: int
 ) -> None:
     """However much other clients have written into their znodes. The limits are those of a small scan here."""
-    monkeypatch.setattr(scan, "READ_WINDOW", 2)
+    monkeypatch.setattr(scan, "REPLY_SIZE", 130_000)
     monkeypatch.setattr(scan, "MAX_HELD", 500_000)
     with filled(zoo, locks, 1, extra):
         snapshot(max_age=0, reply_timeout=20)
@@ -107,3 +114,28 @@ def test_a_scan_holds_few_bytes_at_a_time(
             tracemalloc.stop()
         assert len(shown.locks) == locks
         assert peak < most
+
+
+TABS = (LIST, f"{LIST}?q=", f"{LIST}groups/")
+
+
+@pytest.mark.django_db
+@override_settings(**adminsite.SETTINGS)
+def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LockAdmin, "reply_timeout", 30.0)
+    with filled(zoo, 10_000, 1, 0), proxied(zoo, 20) as proxy:
+        users = [adminsite.user_with("view_lock", action) for action in ("break_lock", "hold_lock")]
+        snapshot(max_age=0, reply_timeout=30)  # the first one does not know yet how large the replies are
+
+        proxy.reset()
+        snapshot(max_age=0, reply_timeout=30)
+        assert proxy.counts[MULTI_READ] <= 40
+        for _ in range(3):
+            proxy.reset()
+            pages = [user.get(tab, headers={"X-ZkLock-Refresh": "5"}) for user in users for tab in TABS]
+            assert 2 * proxy.requests <= 300  # with the replies
+            assert pages[0].context["snapshot"].complete
+            assert pages[0].context["snapshot"].total == 10_000
+        host = users[0].get(f"{LIST}host/?host=web-0")
+        assert host.status_code == 200
+        assert len(host.context["holds"]) == 50

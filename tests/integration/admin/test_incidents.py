@@ -305,9 +305,9 @@ def ended(rows: list[tuple[str, str]]) -> None:
 def test_processes_that_ended_without_an_alarm_are_told_below_the_cards(operator: Client) -> None:
     ended([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w2", "c")])
     printed, status = doctor("--json")
-    told = [f"held {key} (charge)" for key in "abc"]
-    assert_shows(" ".join(json.loads(printed)["recently_ended"]), *told)
-    assert_shows(operator.get(LIST).content.decode(), *told)
+    lines = [f"held {key} (charge)" for key in "abc"]
+    assert_shows(" ".join(json.loads(printed)["recently_ended"]), *lines)
+    assert_shows(operator.get(LIST).content.decode(), *lines)
     assert status == 0
 
 
@@ -472,7 +472,11 @@ def test_tables_that_cannot_be_used_are_not_green(operator: Client, statement: s
     assert operator.get(PROBE).status_code == 503
 
 
-def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(operator: Client, zoo: Zoo) -> None:
+def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(
+    operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = inspection.snapshot
+    monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 1000, "max_age": 0, **more}))
     zoo.client.ensure_path(f"{zoo.base}/orders")
     payload = Part("w", 7).data(guid := str(uuid.uuid4()))
     directories = [zoo.client.create_async(f"{zoo.base}/orders/{number}") for number in range(1001)]
