@@ -396,12 +396,12 @@ class NoCelery:
 
 django.setup()
 from django_zklock import zk_locked
-from django_zklock.decorators import context
+from django_zklock.decorators import library
 
 @zk_locked("a")
 def function(): ...
 
-print(context.library.context_of(function), "celery" in sys.modules)
+print(library.current.context_of(function), "celery" in sys.modules)
 sys.meta_path.insert(0, NoCelery())
 try:
     zk_locked("a", unique="until_done")(lambda: None)
@@ -411,7 +411,7 @@ del sys.meta_path[0]
 from celery import Celery
 from celery._state import _task_stack
 _task_stack.push(Celery(set_as_current=False).task(name="task")(function))
-print(type(context.library.context_of(function)).__name__)
+print(type(library.current.context_of(function)).__name__)
 """
 
 

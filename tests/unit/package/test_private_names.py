@@ -53,7 +53,7 @@ KNOWN = {
 
 def modules() -> dict[str, ast.Module]:
     """Return the modules of the package by path, without those that a compiler has written."""
-    paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in ("v1", "zk")]
+    paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "v1"]
     return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in paths}
 
 
@@ -85,6 +85,8 @@ def test_each_private_name_of_others_is_known_and_used_in_one_file() -> None:
     own = own_names(trees)
     files = defaultdict(set)
     for path, tree in trees.items():
+        if path.startswith("core/zk/"):
+            continue
         for name in (name for node in ast.walk(tree) for name in used_names(node)):
             if re.match("_[A-Za-z]", name) and name not in own | PUBLIC:
                 files[name].add(path)
