@@ -21,8 +21,8 @@ from celery.exceptions import Ignore
 from django_zklock.contrib.celery import connect, messages
 from django_zklock.contrib.celery.calls import CallContext, caller_of_call
 from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, until_session_ends, wait_alone
-from django_zklock.contrib.celery.dispatch.pool_link import PAYLOAD
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.introspection import functions_of, is_in_task, lock_around
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,

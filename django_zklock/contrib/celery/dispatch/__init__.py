@@ -4,11 +4,11 @@ The way of a message through a worker: from the broker to a process of the pool,
 The worker's main process waits for the locks, so a task that waits needs no slot of the pool. It has the session, the
 contender and the hold. The pool process works under that hold, so each part exists twice:
 
-    main process            between the two                         process, thread or greenlet of the pool
+    main process            in the memory that both share           process, thread or greenlet of the pool
     --------------------    ------------------------------------    ---------------------------------------
-    Session                 LeasePage: when the lease ends          SessionProxy
-    Contender               messages: begin, ended, reads           ContenderProxy
-    Grant, PoolGrant        messages: suspect, lost, request        Grant
+    Session                 SharedGrants: when the lease ends       SessionProxy
+    Contender               GrantRecord: begun, ended, reads        ContenderProxy
+    Grant, PoolGrant        GrantRecord: suspect, lost, requests    Grant
     HeldLock                                                        HeldLock, which the task's block uses
 
 *From the message to the lock, in the main process, on the loop of the `Dispatcher`:*
@@ -22,40 +22,40 @@ contender and the hold. The pool process works under that hold, so each part exi
    now. Its message stays unacknowledged, and counts as one with an ETA.
 4. When ZooKeeper grants the lock, `Dispatcher.end_wait` looks for a slot. If there is none, the lock is given back at
    once, and the task is the first to get a slot: then it asks again. So no lock waits for a slot.
-5. `PoolGrants.add` makes a `PoolGrant` with a number for each lock. The `PAYLOAD` of the request tells the pool these
-   numbers. `Dispatcher._give_to_pool` passes the request on to Celery. A task whose wait has failed goes the same way,
-   with the error in its payload.
+5. `PoolGrants.add` makes a `PoolGrant` with a record for each lock. The `PAYLOAD` of the request tells the pool which
+   records these are. `Dispatcher._give_to_pool` passes the request on to Celery. A task whose wait has failed goes the
+   same way, with the error in its payload.
 
-*From the lock to the release, in both processes; `pool_link` lists the messages:*
+*From the lock to the release, in both processes:*
 
     main process                                            process of the pool
     ----------------------------------------------------    --------------------------------------------------
- 6. The thread of `PoolGrants` answers `begin`.             TaskContext finds the payload: `wait_result`.
-                                                            `WaitResult.begin` asks whether it may begin.
+ 6.                                                         TaskContext finds the payload: `wait_result`.
+                                                            `WaitResult.begin` writes its pid to each record.
  7.                                                         `WaitResult.hand_over` lists a second HeldLock, so the
                                                             block of @zk_locked acquires the lock again, without
                                                             a request.
- 8. Each heartbeat extends the lease in the page.           Each check of the lock reads the lease.
-    `PoolGrant` sends on that the session is suspect, a     `ContenderProxy.on_event` tells its Grant. The guard
-    loss, or a release request.                             may abort.
+ 8. Each heartbeat extends the lease: `set_lease`.          Each check of the lock reads the lease.
+    `PoolGrant` hears of a suspect session, of a loss       `ContenderProxy.read` looks for that, 20 times a
+    or of a release request, and writes it down.            second, and tells its Grant. The guard may abort.
  9.                                                         At the end of the block, `ContenderProxy.abandon`
-                                                            sends `ended`. The task goes on to its end. It waits
-                                                            for nothing.
+                                                            writes "ended", and wakes the main process. The task
+                                                            goes on to its end. It waits for nothing.
 10. The thread of `PoolGrants` releases the HeldLock.       Only `release()`, of a lock that the task has acquired
-    When the znode is gone, it sends `released`.            once more, waits for that.
+    When the znode is gone, it frees the record.            once more, waits until the record is free.
 11. `Dispatcher._dispatch` uses the slot that is free.
 
 *When something fails:*
 
 * The pool process dies: `PoolGrant.is_abandoned` misses its pid, and the lock is released. If the process has not begun
-  after ten seconds, the lock is released, too. A process that comes later hears that it may not begin. It runs the task
-  if the lock is free at that moment, else it sends the task again.
+  after ten seconds, the grant is cancelled. A process that comes later sees that. It runs the task if the lock is free
+  at that moment, else it sends the task again.
 * A task cannot be sent again: the run goes on, and waits for its lock in its slot (`messages.send`).
-* The main process is stopped or dies: nobody extends the lease in the page. When it ends, the pool's work is aborted.
+* The main process is stopped or dies: nobody extends the lease in the memory. When it ends, the pool's work is aborted.
 * The task ends without using its grant: `contrib.celery.leaks` gives it back at the end of the run.
 * A step of the dispatcher fails: its message goes to the pool without a lock (`Dispatcher._run_step`).
 * A task without the main process' lock acquires it in the pool process: also an async one, one whose key a callable
-  computes, and all tasks where processes are spawned, which inherit neither the page nor a connection.
+  computes, and all tasks where processes are spawned, which share no memory.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from django_zklock.contrib.celery.context import MessageContext
 from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
-from django_zklock.contrib.celery.dispatch.pool_link import PAYLOAD, PoolLink
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, FIRST_DELAY, count_in, headers_of
@@ -87,9 +87,10 @@ class Dispatcher(bootsteps.StartStopStep):
         self._solo_loop = solo_loop_of(consumer)
         forks = is_pool(consumer.pool, "prefork") and _forks(consumer.app)
         self.waiting = WaitingTasks(consumer, Dispatcher)
-        self._grants = PoolGrants(PoolLink(consumer.app), self._on_ready, in_threads=not forks)
-        self._slots = PoolSlots(consumer, self._grants.ready if forks else None, self._on_end)
-        # Processes that are spawned inherit nothing from this one: there, each task acquires its lock itself.
+        self._shared = SharedGrants(consumer.app)
+        self._slots = PoolSlots(consumer, self._shared if forks else None, self._on_end)
+        self._grants = PoolGrants(self._shared, self._on_wakeup)
+        # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
         if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
             consumer.on_task_request = self.accept
             task_received.connect(self._note_pause, sender=consumer)
@@ -290,7 +291,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self.waiting.remove(task)  # first: a request that is not reserved counts as ended
         if task.is_granted:
             task.payload["grants"] = self._grants.add(task)
-        request.request_dict[PAYLOAD] = {**task.payload, "link": self._grants.link.name}
+        request.request_dict[PAYLOAD] = {**task.payload, "memory": self._shared.name}
         del self.tasks[request]
         self._give_to_pool(request)
 
@@ -320,8 +321,8 @@ class Dispatcher(bootsteps.StartStopStep):
         self._slots.note_end(request)
         self._dispatch()
 
-    def _on_ready(self) -> None:
-        """Look for free slots: another process of the pool is ready. On the thread of `PoolGrants`."""
+    def _on_wakeup(self) -> None:
+        """Look for free slots: a pool process has written to the shared memory. On the thread of `PoolGrants`."""
         run_logged(self.loop.call_soon, self._dispatch)
 
     # --- from time to time ------------------------------------------------------------------------------------------
@@ -341,27 +342,23 @@ class Dispatcher(bootsteps.StartStopStep):
         self._dispatch()
 
     def _check_task(self, task: WaitingTask) -> None:
-        if task.has_result:
-            if task not in self._ahead:  # a step has failed
-                self.end_wait(task)
+        request = task.request
+        may_be_revoked = request.expires or request.id in state.revoked or state.revoked_stamps
+        if task.has_result and task not in self._ahead:  # a step has failed
+            self.end_wait(task)
         elif task.has_value:  # the step that should use it has failed
             task.step()
-        elif task.request.revoked():
-            self._drop(task)
-        elif task in self.waiting:
+        elif not task.has_result and may_be_revoked and request.revoked():
+            del self.tasks[request]
+            task.cancel()
+            self._slots.release(request)
+            self.waiting.remove(task)
+            state.task_ready(request)
+        elif task in self.waiting and not task.has_result:
             self._send_back(task)
         elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > ANSWER_WITHIN:
             self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
-
-    def _drop(self, task: WaitingTask) -> None:
-        """Forget a task that was revoked or has expired."""
-        request = task.request
-        del self.tasks[request]
-        task.cancel()
-        self._slots.release(request)
-        self.waiting.remove(task)
-        state.task_ready(request)
 
     # --- the connection to the broker begins, and ends ----------------------------------------------------------------
 
@@ -370,7 +367,6 @@ class Dispatcher(bootsteps.StartStopStep):
         self._prefetch_count = consumer.initial_prefetch_count
         self.ends_process = threading.current_thread() is threading.main_thread()
         self.loop.thread = threading.get_ident()
-        run_logged(self._grants.start)
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         """Begin with the event loop of a connection."""

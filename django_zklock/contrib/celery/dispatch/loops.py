@@ -31,7 +31,7 @@ def run_logged(call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
 
 
 class WakeupPipe:
-    """A pipe that wakes its reader. Any thread can write to it."""
+    """A pipe that wakes its reader. Any thread can write to it, and any process that is forked after it was made."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()

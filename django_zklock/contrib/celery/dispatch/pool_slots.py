@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from celery.worker import state
 
 from django_zklock.contrib.celery.dispatch.loops import is_pool, run_logged
+from django_zklock.contrib.celery.dispatch.shared_grants import SharedGrants
 from django_zklock.core import clock
 
 READY_WITHIN: Final = 10.0  # seconds. If no process was ready for so long, all count as ready
@@ -24,17 +25,18 @@ class PoolSlots:
     task. A pool process that has just been forked, or has run its last task (`max_tasks_per_child`), is no free slot.
     """
 
-    def __init__(self, consumer: Any, ready: Mapping[Any, int] | None, on_end: Callable[[Any], object]) -> None:
+    def __init__(self, consumer: Any, shared: SharedGrants | None, on_end: Callable[[Any], object]) -> None:
         self._pool = consumer.pool
         self._is_prefork = is_pool(consumer.pool, "prefork")
-        self._ready = ready  # the pids of processes that are ready; None: threads and greenlets always are
+        self._shared = shared  # None: threads and greenlets are always ready
         self._on_end = on_end
         # Weak: no callback tells that Celery has dropped a request: a revoked one, or one of a lost connection.
         self._used: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id()
         self._tasks_per_child: int | None = getattr(consumer.controller, "max_tasks_per_child", None)
         self._runs: Counter[int] = Counter()  # by pool process
-        self._retired: set[int] = set()  # the pids of processes that have run their last task
+        self._retired: dict[int, int] = {}  # by index in the pool: processes that have run their last task
         self._ready_at = clock.now()
+        self._most = 0  # processes so far at a time: a pool that shrinks leaves gaps in their indices
         self._apply_async = self._pool.apply_async
         self._pool.apply_async = self._apply
 
@@ -44,14 +46,14 @@ class PoolSlots:
         if not self._pool.active:
             return 0
         limit: int = self._pool.limit  # before Celery 5.7, `num_processes` is the number of greenlets that run
-        if self._ready is not None:
+        if self._shared is not None:
             limit = self._pool.num_processes
-            ready = set(self._ready.values()) - {0}
-            self._retired &= ready
+            self._most = max(self._most, limit)
+            ready = self._shared.ready_processes(self._most).items()
             if ready:
                 self._ready_at = clock.now()
             if clock.now() - self._ready_at < READY_WITHIN:
-                limit = min(limit, len(ready - self._retired))
+                limit = min(limit, sum(self._retired.get(index) != pid for index, pid in ready))
         return limit - len(self._used)
 
     def use(self, request: Any) -> None:
@@ -97,7 +99,7 @@ class PoolSlots:
         """Free the slot of a request that has ended."""
         self.release(request)
         pid = getattr(request, "worker_pid", None)
-        if self._ready is not None and self._tasks_per_child and pid:
+        if self._shared is not None and self._tasks_per_child and pid:
             self._runs[pid] += 1
             if self._runs[pid] >= self._tasks_per_child:
                 del self._runs[pid]
@@ -110,7 +112,8 @@ class PoolSlots:
         Celery would write a task into its pipe, and give it to another process when this one has ended. With one task
         per process, a queue of tasks for one lock would take four times as long.
         """
-        self._retired.add(pid)
+        ready = self._shared.ready_processes(self._most) if self._shared is not None else {}
+        self._retired |= {index: ready_pid for index, ready_pid in ready.items() if ready_pid == pid}
         pool: Any = getattr(self._pool, "_pool", None)  # Celery has no public name for it
         for process in getattr(pool, "_pool", ()):
             if process.pid == pid and hasattr(pool, "_busy_workers"):

@@ -19,7 +19,7 @@ from celery.worker import state
 
 from django_zklock import exceptions, signals
 from django_zklock.contrib.celery.copies import may_have_copy, until_session_ends, wait_alone
-from django_zklock.contrib.celery.dispatch.pool_link import WaitPayload
+from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
     LONGEST_DELAY,

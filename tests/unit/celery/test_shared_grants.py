@@ -1,0 +1,189 @@
+"""The memory that a worker's main process shares with its pool processes, and the slots of these."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.concurrency.prefork import TaskPool
+
+from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
+from django_zklock.contrib.celery.dispatch.pool_process import ContenderProxy, SessionProxy
+from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
+from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantRecord, SharedGrants
+from django_zklock.core import clock
+from django_zklock.core.execution.waiters import run
+from django_zklock.core.locks.held import released
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.core.queue.release_request import release_request
+from django_zklock.core.zk import troubles
+from django_zklock.core.zk.codes import meaning
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedGrants]:
+    memory = SharedGrants()
+    yield memory
+    memory.close()
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if work() else 1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def begin_and_end(record: GrantRecord) -> bool:
+    begun = record.begin()
+    record.end()
+    return begun
+
+
+def test_a_pool_process_reads_the_lease_of_its_grant(shared: SharedGrants) -> None:
+    assert shared.until == float("-inf")
+    shared.set_lease(12.5, 7)
+    assert in_child(lambda: (shared.until, shared.session_id) == (12.5, 7))
+
+
+def test_a_pool_process_knows_why_the_lease_ends(shared: SharedGrants) -> None:
+    """It tells the end by itself, as soon as the lease is over."""
+    proxy = SessionProxy(shared)
+    shared.set_lease(12.5, 7, -102)
+    assert proxy.why_over == f"{troubles.HEARTBEAT_REFUSED}: {meaning(-102)}"
+    shared.set_lease(13.5, 7)
+    assert proxy.why_over == troubles.LEASE_OVER
+    proxy.stop()
+
+
+def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants) -> None:
+    record = shared.add()
+    record.append({"request": "first"})
+    record.set_suspect(suspect=True)
+    assert in_child(lambda: record.is_current and record.is_suspect)
+    events, read_to = record.events(0)
+    record.append({"lost": "why"})
+    assert events == [{"request": "first"}]
+    assert in_child(lambda: record.events(read_to)[0] == [{"lost": "why"}])
+
+
+@dataclass
+class Impatient:
+    value: bool = False
+
+    def set(self, value: bool) -> None:
+        self.value = value
+
+    def outcome(self, timeout: float) -> Iterator[None]:
+        assert self.value
+        yield from ()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_end_of_a_task_does_not_wait_for_the_main_process(shared: SharedGrants, count: int) -> None:
+    """Its locks are given back by what it has written, even if it is killed now; also if they are several."""
+    session = SessionProxy(shared)
+    shared.set_lease(clock.now() + 60, 7)
+    holds = []
+    for number in range(count):
+        payload: Any = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
+        payload |= {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "ahead": {}, "waited": 0.0}
+        contender = ContenderProxy(session, shared.add(), payload, Caller(thread="", what=""))
+        holds.append(contender.hand_over(LockSpec(key=f"k{number}", parent=f"/k{number}", kind=Kind.LOCK)))
+        holds[-1].release_uses()
+    run(released(holds, Impatient))
+    session.stop()
+
+
+def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
+    record = shared.add()
+    written = [record.append({"request": str(number).zfill(500)}) for number in range(20)]
+    assert record.append({"lost": "x" * (LONGEST_EVENT - 20)})
+    *requests, lost = record.events(0)[0]
+    assert [int(event["request"]) for event in requests] == list(range(len(requests)))
+    assert written == [True] * len(requests) + [False] * (20 - len(requests))
+    assert 0 < len(requests) < 20
+    assert "lost" in lost
+
+
+def test_a_request_for_which_a_record_has_no_room_is_logged(
+    shared: SharedGrants, caplog: pytest.LogCaptureFixture
+) -> None:
+    held: Any = SimpleNamespace(contender=None, grant=None)
+    grant = PoolGrant(shared.add(), SimpleNamespace(id="t-1"), held)
+    with caplog.at_level(logging.WARNING, "django_zklock"):
+        for number in range(20):
+            grant.on_release_requested(release_request(by="anna", reason=f"{number} {'é' * 400}"))
+    written = grant.record.events(0)[0]
+    assert 0 < len(written) < 20
+    assert len(caplog.messages) == 20 - len(written)
+    assert "task t-1 does not learn of a release request by 'anna'" in caplog.messages[0]
+
+
+def test_a_pool_process_wakes_the_main_process_when_it_is_ready(shared: SharedGrants) -> None:
+    assert shared.ready_processes(4) == {}
+    assert in_child(lambda: shared.set_ready(2, os.getpid()) is None)  # type: ignore[func-returns-value]
+    assert select.select([shared.wakeup], [], [], 5)[0]
+    assert list(shared.ready_processes(4)) == [2]
+    assert shared.ready_processes(2) == {}
+
+
+def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared: SharedGrants) -> None:
+    record = shared.add()
+    assert in_child(lambda: begin_and_end(record))
+    assert record.pid != 0
+    assert record.has_ended
+    assert select.select([shared.wakeup], [], [], 5)[0]
+    shared.wakeup.drain()
+    assert not select.select([shared.wakeup], [], [], 0)[0]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_pool_process_downgrades_its_grant(shared: SharedGrants, asked: bool) -> None:
+    record = shared.add()
+    assert record.goes_on_as_reader == ""
+    assert in_child(lambda: record.share(asked=asked) is None)  # type: ignore[func-returns-value]
+    assert record.goes_on_as_reader == ("asked" if asked else "yes")
+
+
+def test_a_cancelled_grant_is_not_begun(shared: SharedGrants) -> None:
+    record = shared.add()
+    assert record.cancel() == 0
+    assert in_child(lambda: not record.begin())
+
+
+def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared: SharedGrants) -> None:
+    old = shared.add()
+    old.append({"lost": "why"})
+    old.set_suspect(suspect=True)
+    shared.remove(old)
+    new = [shared.add() for _ in range(RECORDS)][-1]
+    assert (new.index, new.number) == (old.index, old.number + RECORDS)
+    assert in_child(lambda: not begin_and_end(old))
+    assert (new.pid, new.has_ended, new.goes_on_as_reader) == (0, False, "")
+    assert (new.events(0), new.is_suspect) == (([], 0), False)
+
+
+def test_there_is_room_for_a_thousand_grants(shared: SharedGrants) -> None:
+    records = [shared.add() for _ in range(RECORDS)]
+    with pytest.raises(IndexError):
+        shared.add()
+    shared.remove(records[3])
+    assert shared.add().index == records[3].index
+
+
+def test_a_pool_that_was_stopped_has_no_slots() -> None:
+    """A worker that is stopped twice ends its pool while messages still wait."""
+    pool = TaskPool(limit=1)
+    controller = SimpleNamespace(max_tasks_per_child=None)
+    slots = PoolSlots(SimpleNamespace(pool=pool, controller=controller), SimpleNamespace(), on_end=print)  # type: ignore[arg-type]
+    pool.terminate()
+    assert slots.available == 0
