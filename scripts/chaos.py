@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> None:
         selection = SOAK_ALONE
     sys.stdout.write(f"chaos: the soak takes {seconds:g} s, its seed is {options.seed}\n")
     sys.stdout.flush()  # else it would be lost at the exec
-    pytest = [sys.executable, "-m", "pytest", str(TESTS), "-m", "chaos or timed"]
+    has_paths = any((ROOT / item.partition("::")[0]).exists() for item in selection)
+    pytest = [sys.executable, "-m", "pytest", *([] if has_paths else [str(TESTS)]), "-m", "chaos or timed"]
     pytest += [f"--ignore={TESTS / 'browser'}"]  # which `make browser` runs
     if selection != SOAK_ALONE:
         # Most of them wait most of the time. A file's tests stay together, as they share servers.
