@@ -50,7 +50,7 @@ def _look() -> tuple[float, dict[str, int]]:
     """Return when the look began, and what it has found."""
     began = clock.now()
     try:
-        seen = verdict.now(REPLY_TIMEOUT, max_age=EVERY, max_waiters=1).verdict
+        seen = verdict.now(REPLY_TIMEOUT, max_age=EVERY).verdict
     finally:
         connections.close_all()  # those of this thread
     counts = Counter(incident.cause for incident in seen.incidents)

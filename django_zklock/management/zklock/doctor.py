@@ -77,7 +77,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.incident:
         _incidents(out, options.reply_timeout, json=options.json)
         return
-    look = verdict.now(options.reply_timeout, max_age=0, max_locks=None, max_waiters=50)
+    look = verdict.now(options.reply_timeout, max_age=0, max_locks=None)
     of_connection = list(_connection(options.reply_timeout if look.snapshot.answers else 0.0))
     checks = [*_versions(), *_servers(look.servers), *of_connection, *_attention(look)]
     is_connected = of_connection[0].result == "ok"
