@@ -104,6 +104,11 @@ class ScanResult:
         indexes = holder_indexes(queue, limits)
         return tuple([index for index in indexes if (key, queue[index].name) not in self.expired_holds])
 
+    def unread(self, key: str) -> frozenset[int]:
+        """Return the indexes of the contenders in a queue that were not read. Those that were gone are none of them."""
+        children = self.queues[key].children
+        return frozenset([index for index, child in enumerate(children) if (key, child.name) not in self.nodes])
+
     def permit_limit(self, key: str, node: Node) -> int:
         """Return the limit by which the contender with this znode holds a permit, if it wants one."""
         queue = self.queues[key]

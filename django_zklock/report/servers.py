@@ -93,7 +93,7 @@ class Quorum(OfServers):
         if not snapshot.problem or has_answered:
             return
         kind, detail = _kind_of_quorum(facts, finding)
-        silent = sorted(server.address for server in servers.servers if not (server.runs or server.is_unknown))
+        silent = sorted(server.address for server in servers.servers if server.is_down)
         named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(silent)} if silent else ""
         yield kind(
             detail=f"{detail} {named}".rstrip(),
