@@ -174,7 +174,7 @@ class LockAdminMixin(LockViews):
     def _attention(self, request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
         servers = verdict.servers_now(self.reply_timeout)
         seen = verdict.look(snapshot, servers, self.long_held)
-        frame.last.store(snapshot, servers, seen)
+        lazy.background.last.store(snapshot, servers, seen)
         shown = Cards(seen, snapshot)
         context = {
             "title": _("Attention"),

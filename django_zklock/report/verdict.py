@@ -86,7 +86,9 @@ class Look(NamedTuple):
     verdict: Verdict
 
 
-def now(reply_timeout: float, *, sure: bool = False, max_age: float = 1.0, **limits: Any) -> Look:
+def now(
+    reply_timeout: float, *, long_held: float = LONG_HELD, sure: bool = False, max_age: float = 1.0, **limits: Any
+) -> Look:
     """
     Ask all servers, and read all locks, in `reply_timeout` seconds. If no server answers, stop earlier.
 
@@ -98,7 +100,7 @@ def now(reply_timeout: float, *, sure: bool = False, max_age: float = 1.0, **lim
     is_away = not servers.answers and lazy.inspection.connection().state != "connected"
     left = round(max(0.1, until - clock.now()), 1)
     snapshot = lazy.inspection.snapshot(reply_timeout=0.1 if is_away else left, max_age=max_age, **limits)
-    return Look(snapshot, servers, look(snapshot, servers, sure=sure))
+    return Look(snapshot, servers, look(snapshot, servers, long_held, sure=sure))
 
 
 def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:

@@ -27,11 +27,10 @@ from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.zk.outside import Outside
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.fencing.fence import refusal
 from django_zklock.operations import break_lock, request_release
-from django_zklock.report import background
+from django_zklock.report import background, verdict
 from django_zklock.signals import waiting_tasks_changed
 
 NAME = "inventory/{sku}"
@@ -268,7 +267,6 @@ def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(
     zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "EVERY", 0.0)
-    monkeypatch.setattr(background, "_looks", [Outside(background._look)])
     assert collected("incidents", cause="refused") is None, "nothing was looked at"
     with no_deletes(zoo, "k"):
         with zk_lock("k"):
@@ -285,7 +283,7 @@ def test_a_look_that_hangs_is_no_calm(zoo: Zoo, collected: Collected, monkeypatc
     acquire_once("k")
     ended = threading.Event()
     monkeypatch.setattr(background, "HANGS", 0.0)
-    monkeypatch.setattr(background, "_looks", [Outside(ended.wait)])
+    monkeypatch.setattr(verdict, "look", lambda *_, **__: ended.wait(60))
     background.causes()
     collected.becomes(1, "incidents", cause="unknown")
     ended.set()
