@@ -192,6 +192,7 @@ def no_look_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     from django_zklock.report import background
 
     monkeypatch.setattr(frame, "LOOK_EVERY", math.inf)
+    monkeypatch.setattr(background, "EVERY", math.inf)
     background.last.clear()
 
 
