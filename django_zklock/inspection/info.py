@@ -196,11 +196,6 @@ class LockInfo:
         return self.held_for is not None and self.holders[0].certain_duration >= seconds
 
     @property
-    def at_most(self) -> bool:
-        """Whether `held_for` is an upper bound."""
-        return any(holder.at_most for holder in self.holders[:1])
-
-    @property
     def is_unreadable(self) -> bool:
         """Whether nobody gets it: a znode of another program is in its queue, or its counter is used up."""
         return (bool(self.problem) and not self.is_unread) or self.is_worn_out
@@ -408,5 +403,7 @@ def _attribute(value: Any, name: str) -> object:
         return session_hex(value.session_id) or None
     if name == "state" and isinstance(value, LockInfo):
         return value.state()
-    attribute = getattr(value, "at_most" if name == "held_at_most" else name)
+    if name == "held_at_most":
+        return any(holder.at_most for holder in value.holders[:1]) if isinstance(value, LockInfo) else value.at_most
+    attribute = getattr(value, name)
     return None if attribute == "" or (name in _OR_ABSENT and not attribute) else attribute

@@ -69,14 +69,16 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _more_json(shown: Detail, grants: Sequence[PastEvent], stacks: Stacks) -> dict[str, Any]:
-    return {
+    more = {
         "reasons": shown.reasons,
         "advice": shown.advice or None,
         "chain": to_json(shown.chain),
-        **({"stacks": {str(holder.token): stack for holder, stack in stacks.items()}} if stacks else {}),
         "grants": [grant.as_json() for grant in grants],
         "commands": shown.next_commands,
     }
+    if stacks:
+        more["stacks"] = {str(holder.token): stack for holder, stack in stacks.items()}
+    return more
 
 
 def _write_stacks(out: Output, stacks: Stacks) -> None:
