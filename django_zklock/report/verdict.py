@@ -208,14 +208,20 @@ def _unseen_locks(snapshot: Snapshot) -> list[str]:
 
 
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
-    """Return the incidents of these causes, the worst first. Callers behind a holder that hangs are no second one."""
+    """Return the incidents of these causes, the worst first. Callers behind one of them are no second one."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
-    blamed = {key for incident in incidents if incident.holders for key in incident.keys}
+    blocking = [incident for incident in incidents if incident.holders or _blocks(incident)]
+    blamed = {key for incident in blocking for key in incident.keys}
     hot = {key for incident in incidents if incident.cause == "hot" for key in incident.keys}
     hidden = {"hot": blamed, "crowded": blamed | hot}
     shown = [incident for incident in incidents if hidden.get(incident.cause, set()).isdisjoint(incident.keys)]
     order = [*CAUSES]
     return sorted(shown, key=lambda incident: (order.index(incident.cause), -incident.blocked, -(incident.age or 0.0)))
+
+
+def _blocks(incident: Incident) -> bool:
+    """Return whether callers wait because a queue is blocked. It has no holder then that could be blamed."""
+    return bool(incident.blocked) and incident.severity == "error"
 
 
 def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], Facts]:
