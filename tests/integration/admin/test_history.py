@@ -271,9 +271,8 @@ def test_the_history_is_filtered(operator: Client) -> None:
     ("part", "rows"), [("Jürgen Groß", 1), ("J%C3%BCrgen", 1), ("kunden/J", 2), ("Jörg", 1)], ids=str
 )
 def test_a_key_is_found_as_it_is_written(operator: Client, part: str, rows: int) -> None:
-    attempt("kunden/J%C3%BCrgen%20Gro%C3%9F")
-    attempt("kunden/Jörg")
-    attempt("other")
+    for key in ("kunden/J%C3%BCrgen%20Gro%C3%9F", "kunden/Jörg", "other"):
+        attempt(key, outcome=Attempt.LOST)  # ordinary releases are folded
     assert len(keys(operator, part=part)) == rows
 
 
