@@ -189,9 +189,11 @@ def foreign_calls_file(tmp_path_factory: pytest.TempPathFactory) -> None:
 def no_look_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """No page has a thread look at the locks of a test that is over, or at its database while the test writes."""
     from django_zklock.dashboard import frame
+    from django_zklock.report import background
 
     monkeypatch.setattr(frame, "LOOK_EVERY", math.inf)
-    frame.last.clear()
+    monkeypatch.setattr(background, "EVERY", math.inf)
+    background.last.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,12 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_zklock.dashboard.callers import callers_of
 from django_zklock.report import formatting, past
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from django_zklock.dashboard.callers import Reader
     from django_zklock.inspection import LockInfo, ScannedContender, Snapshot
     from django_zklock.report.incident import Incident
     from django_zklock.report.verdict import Verdict
@@ -37,10 +37,9 @@ MAX_NAMED: Final = 2
 class Cards:
     """The cards of one look."""
 
-    def __init__(self, seen: Verdict, snapshot: Snapshot, reader: Reader) -> None:
+    def __init__(self, seen: Verdict, snapshot: Snapshot) -> None:
         self.incidents = seen.unnoted_first
         self._seen = seen
-        self._reader = reader
         self._locks = {lock.key: lock for lock in snapshot.locks}
         self._waits_for = {wait.holds: wait.waits_for for cycle in snapshot.cycles for wait in cycle}
 
@@ -105,7 +104,7 @@ class Cards:
             "hidden": max(0, len(incident.keys) - MAX_ROWS),
             "behind": [{**row, "waiting": self._waiting(row["key"])} for row in behind],
             "hidden_behind": len(card["behind"]) - len(behind),
-            "callers": self._reader.callers(incident, self._stopped(incident)) if incident.blocked else None,
+            "callers": callers_of(incident, self._stopped(incident)) if incident.blocked else None,
             "refused": self._past("refused_since", incident, default=0),
         }
 

@@ -14,10 +14,9 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.dashboard import cards, frame
-from django_zklock.dashboard.callers import Reader
 from django_zklock.dashboard.cards import Cards
 from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
-from django_zklock.dashboard.views import LockViews, is_refresh, shows_denial
+from django_zklock.dashboard.views import LockViews, shows_denial
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
 from django_zklock.report import formatting, lazy, past, verdict
@@ -175,8 +174,8 @@ class LockAdminMixin(LockViews):
     def _attention(self, request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
         servers = verdict.servers_now(self.reply_timeout)
         seen = verdict.look(snapshot, servers, self.long_held)
-        frame.last.store(snapshot, servers, seen)
-        shown = Cards(seen, snapshot, Reader(refreshes=is_refresh(request)))
+        lazy.background.last.store(snapshot, servers, seen)
+        shown = Cards(seen, snapshot)
         context = {
             "title": _("Attention"),
             "change": True,  # so that there are tools

@@ -228,7 +228,7 @@ class LockViews:
         A refresh shows no messages, so that they wait for the next page that is opened: the script shows nothing of a
         refreshed page but its live parts, and several pages of one user may be open.
         """
-        kept = {"messages": ()} if is_refresh(request) else {}
+        kept = {"messages": ()} if "X-ZkLock-Refresh" in request.headers else {}
         snapshot = getattr(request, "zklock_snapshot", None)
         around: dict[str, Any] = {"opts": frame.Named(self.opts)}
         if self.has_view_permission(request):
@@ -588,11 +588,6 @@ class LockViews:
             return back
         stale = results.keys("stale")
         return self.holders_page(request, remaining, name, CONFLICT, form=form, stale=stale, back_url=back.url)
-
-
-def is_refresh(request: HttpRequest) -> bool:
-    """Return whether the script of a page that is open asks."""
-    return "X-ZkLock-Refresh" in request.headers
 
 
 def user_name(request: HttpRequest) -> str:

@@ -14,7 +14,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -106,6 +106,11 @@ class ServerReport:
     def is_unknown(self) -> bool:
         """Whether it may serve: it was not looked at, or only the command is refused to this process."""
         return self.problem.startswith((_CLOSED, _SILENT, _TLS_FAILED, _NOT_LOOKED_AT))
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it does not run, as far as is known."""
+        return not (self.runs or self.is_unknown)
 
     @property
     def serves(self) -> bool:
@@ -263,23 +268,28 @@ def _placed(
     known = configuration.matches(roles, configured, addresses)
     left = [server for server in configured if server not in known.values()]
     others = dict(zip(left, pool.map(lambda server: _ask_configured(server, addresses, ask), left), strict=True))
-    for host in [
-        host for host in roles if host not in known
-    ]:  # the configuration may have an address that only other machines know
-        for server, report in others.items():
-            if report.problem.startswith(_NOT_LOOKED_AT) and server.may_be(roles[host]):
-                known[host] = server
-                del others[server]
-                break
-    reports = []
-    for host, report in asked.items():
-        standing: Standing = "stranger" if configured else "voter"
-        if host in aliases:
-            standing = "alias"
-        elif host in known:
-            standing = _vote(known[host])
-        reports.append(replace(report, standing=standing))
+    for host, server in _hidden(roles, known, others):
+        known[host] = server
+        del others[server]
+    standings: dict[Host, Standing] = dict.fromkeys(asked, "stranger" if configured else "voter")
+    standings |= {host: _vote(server) for host, server in known.items()}
+    standings |= dict.fromkeys(aliases, "alias")
+    reports = [replace(report, standing=standings[host]) for host, report in asked.items()]
     return (*reports, *(replace(report, standing=_vote(server)) for server, report in others.items()))
+
+
+def _hidden(
+    roles: Mapping[Host, str], known: Container[Host], others: Mapping[ConfiguredServer, ServerReport]
+) -> list[tuple[Host, ConfiguredServer]]:
+    """Return the servers whose addresses in the configuration only other machines know, and which they may be."""
+    left = [server for server, report in others.items() if report.problem.startswith(_NOT_LOOKED_AT)]
+    pairs = []
+    for host in [host for host in roles if host not in known]:
+        server = next((server for server in left if server.may_be(roles[host])), None)
+        if server is not None:
+            left.remove(server)
+            pairs.append((host, server))
+    return pairs
 
 
 def _vote(server: ConfiguredServer) -> Standing:
@@ -483,12 +493,21 @@ def _findings(
         yield _no_majority(voters, len(voters) // 2 + 1, reply_timeout)
     for server in servers:
         yield from _of_server(server, session_timeout, serving, 0 if spare is None else spare + 1)
+    yield from _unjudged(report, own)
+    yield from _versions(servers)
+
+
+def _unjudged(report: EnsembleReport, own: OwnAnswer) -> Iterator[HealthFinding]:
+    """Yield what is not known of the ensemble."""
     if report.is_weighted:
         texts = [_("The ensemble has groups or weights, so it was not judged how many servers may fail.")]
         yield HealthFinding("info", texts)
     if own.problem:
         texts = [_("The members of the ensemble are not known. Only the servers in URL were looked at. %(problem)s")]
         yield HealthFinding("warning", texts, {"problem": own.problem})
+
+
+def _versions(servers: Sequence[ServerReport]) -> Iterator[HealthFinding]:
     versions = sorted({server.version for server in servers if server.version})
     if len(versions) > 1:
         texts = [_("The servers have different versions: %(versions)s.")]
@@ -521,16 +540,7 @@ def _of_server(server: ServerReport, session_timeout: float, serving: bool, more
         ]
         yield HealthFinding("warning", texts, {"server": server.address}, about=(server.address,))
     elif server.problem:
-        goes_on = ngettext_lazy(
-            "Locks go on. They stop if one more server fails.",
-            "Locks go on. They stop if %(more)d more servers fail.",
-            more,
-        )
-        values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
-        is_down = serving and (server.runs or server.problem.startswith(_AWAY))  # others only cannot be asked
-        cause = "down" if is_down else "certificate" if _NOT_VALID.search(server.problem) else ""
-        texts = ["%(server)s %(problem)s.", *([goes_on] if more > 0 else [])]
-        yield HealthFinding("warning", texts, values, cause, (server.address,))
+        yield _failed(server, serving, more)
     if server.version and tuple(map(int, re.findall("[0-9]+", server.version)[:2])) < OLDEST:
         texts = [_("%(server)s has ZooKeeper %(version)s; 3.6 or newer is required.")]
         values, about = {"server": server.address, "version": server.version}, (server.version,)
@@ -542,6 +552,21 @@ def _of_server(server: ServerReport, session_timeout: float, serving: bool, more
         ]
         values, about = {"server": server.address, "latency": server.milliseconds}, (server.address,)
         yield HealthFinding("warning", texts, values, "slow", about)
+
+
+def _failed(server: ServerReport, serving: bool, more: int) -> HealthFinding:
+    """Return that a server does not serve, or cannot be asked."""
+    goes_on = ngettext_lazy(
+        "Locks go on. They stop if one more server fails.",
+        "Locks go on. They stop if %(more)d more servers fail.",
+        more,
+    )
+    values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
+    cause = "certificate" if _NOT_VALID.search(server.problem) else ""
+    if serving and (server.runs or server.problem.startswith(_AWAY)):  # others only cannot be asked
+        cause = "down"
+    texts = ["%(server)s %(problem)s.", *([goes_on] if more > 0 else [])]
+    return HealthFinding("warning", texts, values, cause, (server.address,))
 
 
 def _certificates(servers: Sequence[ServerReport], tls: TlsOptions | None) -> Iterator[HealthFinding]:

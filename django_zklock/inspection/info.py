@@ -196,6 +196,11 @@ class LockInfo:
         return self.held_for is not None and self.holders[0].certain_duration >= seconds
 
     @property
+    def is_unreadable(self) -> bool:
+        """Whether nobody gets it: a znode of another program is in its queue, or its counter is used up."""
+        return (bool(self.problem) and not self.is_unread) or self.is_worn_out
+
+    @property
     def trouble(self) -> tuple[bool, bool, float, float]:
         """A value to sort by: deadlocks, unreadable queues, long waits and long holds are greater, in this order."""
         return self.deadlocked, bool(self.problem) or self.is_worn_out, self.longest_wait or 0.0, self.held_for or 0.0
@@ -226,7 +231,7 @@ class LockInfo:
         states = {
             "deadlocked": self.deadlocked,
             "unread": self.is_unread,
-            "unreadable": (bool(self.problem) and not self.is_unread) or self.is_worn_out,
+            "unreadable": self.is_unreadable,
             "passing": not self.holders and self.waiting > 0,
             "operator": hold is not None and not hold.handed_over and not hold.task_id,
             "reserved": hold is not None and bool(hold.task_id),

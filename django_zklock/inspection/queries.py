@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -179,26 +179,12 @@ class Description:
     def _lock(self, key: str, queue: Queue) -> LockInfo | None:
         """Return the lock of a queue, or None if it is free and can be acquired many more times."""
         held = frozenset(self._result.holders(key))
-        holders: list[ScannedContender] = []
-        waiters: list[ScannedContender] = []
-        expired_holds: list[ScannedContender] = []
-        waiting = 0
-        problem = ""
-        for index, child in enumerate(queue.children):
-            identity = key, child.name
-            is_expired = identity in self._result.expired_holds
-            node = self._result.nodes.get(identity)
-            if node is not None:
-                group = expired_holds if is_expired else holders if index in held else waiters
-                waits_behind = "" if is_expired else waits_for(queue, index, held)
-                group.append(self._contender(key, child, node, not (waits_behind or is_expired), waits_behind))
-                waiting += group is waiters
-            elif identity in self._result.nodes:
-                pass  # it has gone since its directory was listed
-            elif index in held:
-                problem = HOLDER_UNREAD
-            else:
-                waiting += 1
+        unread = self._result.unread(key)
+        contenders = self._contenders(key, queue, held)
+        holders = [contender for contender in contenders if contender.holds]
+        waiters = [contender for contender in contenders if contender.waits_behind]
+        waiting = len(waiters) + len(unread - held)
+        problem = HOLDER_UNREAD if unread & held else ""
         if not (holders or waiting or problem):
             return self._info(key) if key in self._result.numbers_left else None
         return self._info(
@@ -207,11 +193,23 @@ class Description:
             holders=tuple(holders),
             waiters=tuple(waiters[: self._result.max_waiters]),
             waiting=waiting,
-            longest_wait=max([waiter.age for waiter in waiters], default=None),
+            longest_wait=max(map(attrgetter("age"), waiters), default=None),
             problem=problem,
-            expired_holds=tuple(expired_holds),
+            expired_holds=tuple([hold for hold in contenders if not (hold.holds or hold.waits_behind)]),
             **self._limits(key, queue, (*holders, *waiters)),
         )
+
+    def _contenders(self, key: str, queue: Queue, held: Set[int]) -> list[ScannedContender]:
+        """Return the contenders of a queue that were read. An operator hold that is over neither holds nor waits."""
+        contenders = []
+        for index, child in enumerate(queue.children):
+            identity = key, child.name
+            node = self._result.nodes.get(identity)
+            if node is not None:
+                is_over = identity in self._result.expired_holds
+                waits_behind = "" if is_over else waits_for(queue, index, held)
+                contenders.append(self._contender(key, child, node, not (waits_behind or is_over), waits_behind))
+        return contenders
 
     def _contender(self, key: str, child: Child, node: Node, holds: bool, waits_behind: str) -> ScannedContender:
         position: dict[str, Any] = {

@@ -53,7 +53,7 @@ class ScanLimits:
     max_locks: int | None
     """The locks with the most waiters are read, and reservations last; None: all."""
     max_waiters: int | None
-    """The waiters of each lock that are read. The first one is always read, for its age. None: all."""
+    """The waiters of each lock that are read, one at least, for its age; None: all."""
     key: str = ""
     """The one lock to read; empty: all locks."""
 
@@ -103,6 +103,11 @@ class ScanResult:
                 limits[name] = self.permit_limit(key, node)
         indexes = holder_indexes(queue, limits)
         return tuple([index for index in indexes if (key, queue[index].name) not in self.expired_holds])
+
+    def unread(self, key: str) -> frozenset[int]:
+        """Return the indexes of the contenders in a queue that were not read. Those that were gone are none of them."""
+        children = self.queues[key].children
+        return frozenset([index for index, child in enumerate(children) if (key, child.name) not in self.nodes])
 
     def permit_limit(self, key: str, node: Node) -> int:
         """Return the limit by which the contender with this znode holds a permit, if it wants one."""
@@ -303,7 +308,7 @@ class Scan:
             if queue.limit_marker:  # it decides which contenders `_read_permits` reads
                 reads.append((-1, key, queue.limit_marker))
             first_waiter = end_of_holders(queue)
-            end = len(queue) if most is None else first_waiter + max(1, most)
+            end = len(queue) if most is None else first_waiter + most
             for index, child in enumerate(queue[:end]):
                 reads.append((max(0, index - first_waiter + 1), key, child.name))
         reads.sort()
@@ -348,7 +353,7 @@ class Scan:
         queue = self._result.queues[key]
         if queue[0].kind is Kind.PERMIT:
             limit = self._result.permit_limit(key, node)
-            for child in queue.children[: limit + max(1, self._limits.max_waiters or 0)]:
+            for child in queue.children[: limit + (self._limits.max_waiters or 1)]:
                 self._read(key, child.name)
 
     # --- The end ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import os
 import shutil
 import textwrap
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -76,29 +76,40 @@ def write_table(
     To fit into `width`, leave out those that identify; then cut the texts in `cut`, and if that is not enough, leave
     out those in `drop`. A last column that is not cut goes on in further lines.
     """
-    lines = [[title.upper() for title in head]]
-    lines += [[*(printable(cell, CELL) for cell in row[:-1]), printable(row[-1], LINE)] for row in rows]
-    columns = {title: list(column) for title, column in zip(head, zip(*lines, strict=True), strict=True)}
-    widths = {title: max(map(_width, column)) for title, column in columns.items()}
-    last = None if head[-1] in (*cut, *IDENTIFYING) else head[-1]
+    columns = _columns(head, rows)
+    widths = {title: max(map(_width, cells)) for title, cells in columns.items()}
+    wraps = head[-1] if width is not None and head[-1] not in (*cut, *IDENTIFYING) else None
     if width is not None:
-        _fit(widths, width, drop, {**dict.fromkeys(cut, LEAST), **({} if last is None else {last: LONG})})
+        least = dict.fromkeys(cut, LEAST)
+        _fit(widths, width, drop, least if wraps is None else {**least, wraps: LONG})
 
     def padded(title: str, text: str) -> str:
         text = _cut(text, widths[title])
         space, shown = " " * (widths[title] - _width(text)), colours.get(text, str)(text)
         return space + shown if title in numbers else shown + space
 
-    for index in range(len(lines)):
+    for index in range(len(rows) + 1):
         cells = {title: columns[title][index] for title in widths}
-        parts = [cells[head[-1]]] if head[-1] in cells else [""]
-        if last is not None and width is not None:
-            parts = textwrap.wrap(parts[0], widths[last]) or [""]
-        for part in parts:
-            if head[-1] in cells:
-                cells[head[-1]] = part
-            out.write("  ".join(padded(title, text) for title, text in cells.items()).rstrip() + "\n")
-            cells = dict.fromkeys(cells, "")
+        for line in _wrapped(cells, wraps, widths):
+            out.write("  ".join(padded(title, text) for title, text in line.items()).rstrip() + "\n")
+
+
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the cells of each column, escaped, below its title."""
+    lines = [[title.upper() for title in head]]
+    lines += [[*(printable(cell, CELL) for cell in row[:-1]), printable(row[-1], LINE)] for row in rows]
+    return dict(zip(head, zip(*lines, strict=True), strict=True))
+
+
+def _wrapped(cells: dict[str, str], last: str | None, widths: Mapping[str, int]) -> Iterator[dict[str, str]]:
+    """Yield the lines of a row. The last column goes on in further ones, unless it is None."""
+    if last is None:
+        yield cells
+        return
+    first, *others = textwrap.wrap(cells[last], widths[last]) or [""]
+    yield {**cells, last: first}
+    for part in others:
+        yield {**dict.fromkeys(cells, ""), last: part}
 
 
 def width_of(out: Output, *, wide: bool = False) -> int | None:

@@ -116,15 +116,19 @@ class Facts:
 
     def _is_late(self, lock: LockInfo, holder: ScannedContender) -> bool:
         if holder.lasts:  # others stand by, unless they hold other locks meanwhile
-            locks = [self.locks[wait.holds] for _depth, wait in self.behind([lock.key])[1] if wait.holds in self.locks]
-            pairs = [(other, victim) for other in locks if other.waiting for victim in other.holders]
-            return holder.is_silent or any(self._is_late(*pair) for pair in pairs if not pair[1].lasts)
+            return holder.is_silent or any(self._is_late(*pair) for pair in self._victims(lock))
         if holder.source == "other":  # it does not say since when it holds the lock
             return (lock.longest_wait or 0.0) >= min(self.long_held, LEAST_SECONDS)
         certain, usual = holder.certain_duration, None
         if LEAST_SECONDS <= certain < self.long_held and holder.template:
             usual = self.past("usual_hold", holder.template, default=None)
         return certain >= self.long_held or (usual is not None and certain >= TIMES_USUAL * usual)
+
+    def _victims(self, lock: LockInfo) -> list[Held]:
+        """Return the holders of other locks that wait behind a lock, and that others wait for."""
+        keys = [wait.holds for _depth, wait in self.behind([lock.key])[1]]
+        locks = [self.locks[key] for key in keys if key in self.locks and self.locks[key].waiting]
+        return [(other, holder) for other in locks for holder in other.holders if not holder.lasts]
 
     def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
         """Return whether a holder itself waits for another lock: then that one is the cause, and not this hold."""

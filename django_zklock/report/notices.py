@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django_zklock.report import formatting, queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from django_zklock.report.facts import Facts
     from django_zklock.report.incident import Incident
@@ -21,13 +21,13 @@ MOST: Final = 5
 
 
 class Notice(NamedTuple):
-    """A sentence about a lock, or about all if the key is empty."""
+    """A sentence about a lock."""
 
     text: str
-    key: str = ""
+    key: str
 
 
-def convoys(facts: Facts) -> Iterator[Notice]:
+def _convoys(facts: Facts) -> Iterator[Notice]:
     """Yield the queues in which all wait for long although no holder does."""
     text = _("%(count)d callers wait, the first for %(time)s; the present holder has it for %(held)s: a convoy?")
     for lock in facts.snapshot.locks:
@@ -38,12 +38,7 @@ def convoys(facts: Facts) -> Iterator[Notice]:
             yield Notice(text % {"count": lock.waiting, **times}, lock.key)
 
 
-SOURCES: Final[list[Callable[[Facts], Iterable[Notice]]]] = [convoys]
-"""The kinds of notices."""
-
-
 def found(facts: Facts, present: Iterable[Incident]) -> list[Notice]:
     """Return the notices about locks that no incident names."""
     named = {key for incident in present for key in incident.keys}
-    notices = [notice for source in SOURCES for notice in source(facts)]
-    return [notice for notice in notices if notice.key not in named][:MOST]
+    return [notice for notice in _convoys(facts) if notice.key not in named][:MOST]

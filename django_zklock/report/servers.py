@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from django_zklock.inspection import EnsembleReport
+    from django_zklock.inspection import EnsembleReport, HealthFinding
     from django_zklock.report.facts import Facts
 
 WITHIN: Final = 600.0
@@ -45,6 +45,11 @@ def summary(report: EnsembleReport) -> str:
             spare,
         )
     return text % values
+
+
+def down(report: EnsembleReport) -> set[str]:
+    """Return the addresses of the servers that do not run, or are in no quorum, while the others go on."""
+    return {about for finding in report.findings if finding.cause == "down" for about in finding.about}
 
 
 class OfServers(Incident):
@@ -82,20 +87,18 @@ class Quorum(OfServers):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Quorum]:
         """An answered request of our own counts more than what the servers say of themselves."""
-        servers, problem = facts.servers, facts.snapshot.problem
+        servers, snapshot = facts.servers, facts.snapshot
         finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
-        has_answered = facts.snapshot.answers and (finding is None or any(server.serves for server in servers.servers))
-        if not problem or has_answered:
+        has_answered = snapshot.answers and (finding is None or any(server.serves for server in servers.servers))
+        if not snapshot.problem or has_answered:
             return
-        down = sorted(server.address for server in servers.servers if not (server.runs or server.is_unknown))
-        named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(down)} if down else ""
-        kind = Quorum if finding and not finding.about else Unanswered
-        if facts.snapshot.connection.refused:
-            kind, finding = Refused, None
+        kind, detail = _kind_of_quorum(facts, finding)
+        silent = sorted(server.address for server in servers.servers if server.is_down)
+        named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(silent)} if silent else ""
         yield kind(
-            detail=f"{finding.text if finding else problem} {named}".rstrip(),
-            blocked=sum(lock.waiting for lock in facts.snapshot.locks),
-            since=down,
+            detail=f"{detail} {named}".rstrip(),
+            blocked=sum(lock.waiting for lock in snapshot.locks),
+            since=silent,
         )
 
 
@@ -110,6 +113,15 @@ class Refused(Quorum):
 
     title = _("This process has no access to ZooKeeper")
     remedy = _("Correct what is named here. Locks then go on by themselves.")
+
+
+def _kind_of_quorum(facts: Facts, finding: HealthFinding | None) -> tuple[type[Quorum], str]:
+    """Return what is known of the quorum, and in which words."""
+    if facts.snapshot.connection.refused:
+        return Refused, facts.snapshot.problem
+    if finding is None:
+        return Unanswered, facts.snapshot.problem
+    return Unanswered if finding.about else Quorum, finding.text
 
 
 class Split(OfServers):
@@ -142,9 +154,9 @@ class Down(OfServers):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         """A server that runs must not be started: its disk may be full, or the others may not reach it."""
-        down = {about for finding in facts.servers.findings if finding.cause == cls.cause for about in finding.about}
         remedy = gettext("Start this server, or repair its network.")
-        if all(server.runs for server in facts.servers.servers if server.address in down):
+        addresses = down(facts.servers)
+        if all(server.runs for server in facts.servers.servers if server.address in addresses):
             remedy = gettext("Look at the log of this server, at its disk and its network.")
         for incident in super().find(facts):
             yield replace(incident, values={**incident.values, "remedy": remedy})

@@ -13,11 +13,12 @@ from django_zklock.core import clock
 from django_zklock.report import formatting, history, holders, lazy, notices, past, queues, servers
 from django_zklock.report.facts import Facts
 from django_zklock.report.incident import MAX_NAMED
+from django_zklock.report.servers import down
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from django_zklock.inspection import EnsembleReport, LockInfo, Snapshot
+    from django_zklock.inspection import EnsembleReport, HealthFinding, LockInfo, Snapshot
     from django_zklock.report.incident import Incident
     from django_zklock.report.notices import Notice
 
@@ -85,7 +86,9 @@ class Look(NamedTuple):
     verdict: Verdict
 
 
-def now(reply_timeout: float, *, sure: bool = False, max_age: float = 1.0, **limits: Any) -> Look:
+def now(
+    reply_timeout: float, *, long_held: float = LONG_HELD, sure: bool = False, max_age: float = 1.0, **limits: Any
+) -> Look:
     """
     Ask all servers, and read all locks, in `reply_timeout` seconds. If no server answers, stop earlier.
 
@@ -97,12 +100,12 @@ def now(reply_timeout: float, *, sure: bool = False, max_age: float = 1.0, **lim
     is_away = not servers.answers and lazy.inspection.connection().state != "connected"
     left = round(max(0.1, until - clock.now()), 1)
     snapshot = lazy.inspection.snapshot(reply_timeout=0.1 if is_away else left, max_age=max_age, **limits)
-    return Look(snapshot, servers, look(snapshot, servers, sure=sure))
+    return Look(snapshot, servers, look(snapshot, servers, long_held, sure=sure))
 
 
 def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
     """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
-    snapshot, _servers, verdict = now(reply_timeout, sure=sure, max_locks=None, max_waiters=50 if sure else 1)
+    snapshot, _servers, verdict = now(reply_timeout, sure=sure, max_locks=None)
     return {
         "healthy": verdict.healthy,
         "problem": snapshot.problem,
@@ -137,23 +140,15 @@ def look(
     present = found(facts)
     if facts.knows_past:
         past.ask("incidents.record", present)
-    notes = lazy.operations.acknowledgements(reply_timeout=1.5) if snapshot.answers else {}
     running = max(sum(server.runs for server in servers.servers), int(snapshot.answers))  # a proxy may cut `srvr`
-    down = {about for finding in servers.findings if finding.cause == "down" for about in finding.about}
-    servers_seen = servers.is_complete and running + len(down) >= len(servers.servers)
+    servers_seen = servers.is_complete and running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
     if not any(incident.cause == "quorum" for incident in present):  # it says the same
-        unseen += [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
-        unseen += [finding.text for finding in servers.findings if not finding.cause and not servers_seen]
-    complete = snapshot.complete and not snapshot.problem and servers_seen and not unseen
-    if complete:
-        _forget_over(notes.keys() - {incident.identity for incident in present})
+        unseen += _unasked(snapshot, () if servers_seen else servers.findings)
+    complete = snapshot.complete and servers_seen and not unseen
     return Verdict(
         incidents=tuple(present),
-        notes={
-            identity: {"by": note.by, "reason": note.reason, "until": formatting.time_text(note.until)}
-            for identity, note in notes.items()
-        },
+        notes=_notes(present, complete=complete) if snapshot.answers else {},
         looked_at=_looked_at(snapshot, running, len(servers.servers)),
         unseen=tuple(unseen),
         complete=complete,
@@ -161,6 +156,31 @@ def look(
         knows_past=facts.knows_past,
         notices=tuple(notices.found(facts, present)),
     )
+
+
+def _unasked(snapshot: Snapshot, findings: Iterable[HealthFinding]) -> list[str]:
+    """Return why ZooKeeper did not answer, and which servers could not be asked."""
+    problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
+    return problem + [finding.text for finding in findings if not finding.cause]
+
+
+def _notes(present: Iterable[Incident], *, complete: bool) -> dict[str, dict[str, str]]:
+    """
+    Return the acknowledgements. After a complete look, delete those of incidents that are over.
+
+    A later incident is as new, although it may have the same identity.
+    """
+    notes = lazy.operations.acknowledgements(reply_timeout=1.5)
+    ended = notes.keys() - {incident.identity for incident in present} if complete else ()
+    over = [identity for identity in ended if identity.partition("-")[0] in _SEEN_BY_ALL]
+    if over:
+        from django_zklock.operations.acknowledgements import forget  # noqa: PLC0415 - it imports kazoo
+
+        forget(over)
+    return {
+        identity: {"by": note.by, "reason": note.reason, "until": formatting.time_text(note.until)}
+        for identity, note in notes.items()
+    }
 
 
 def _looked_at(snapshot: Snapshot, running: int, servers: int) -> str:
@@ -187,24 +207,21 @@ def _unseen_locks(snapshot: Snapshot) -> list[str]:
     )
 
 
-def _forget_over(identities: Collection[str]) -> None:
-    """Delete the notes of incidents that are over. A later one is as new, although it may have the same identity."""
-    over = [identity for identity in identities if identity.partition("-")[0] in _SEEN_BY_ALL]
-    if over:
-        from django_zklock.operations.acknowledgements import forget  # noqa: PLC0415 - it imports kazoo
-
-        forget(over)
-
-
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
-    """Return the incidents of these causes, the worst first. Callers behind a holder that hangs are no second one."""
+    """Return the incidents of these causes, the worst first. Callers behind one of them are no second one."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
-    blamed = {key for incident in incidents if incident.holders for key in incident.keys}
+    blocking = [incident for incident in incidents if incident.holders or _blocks(incident)]
+    blamed = {key for incident in blocking for key in incident.keys}
     hot = {key for incident in incidents if incident.cause == "hot" for key in incident.keys}
     hidden = {"hot": blamed, "crowded": blamed | hot}
     shown = [incident for incident in incidents if hidden.get(incident.cause, set()).isdisjoint(incident.keys)]
     order = [*CAUSES]
     return sorted(shown, key=lambda incident: (order.index(incident.cause), -incident.blocked, -(incident.age or 0.0)))
+
+
+def _blocks(incident: Incident) -> bool:
+    """Return whether callers wait because a queue is blocked. It has no holder then that could be blamed."""
+    return bool(incident.blocked) and incident.severity == "error"
 
 
 def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], Facts]:

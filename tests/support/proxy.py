@@ -15,6 +15,9 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from kazoo.protocol import serialization as wire
+
+from django_zklock.core.zk.multi import read_names
 from support.ensemble import free_ports
 
 if TYPE_CHECKING:
@@ -531,6 +534,28 @@ def with_error(code: int, *of_parts: int) -> Callable[[bytes], bytes]:
     parts = b"".join(struct.pack(">i?ii", -1, False, part, part) for part in of_parts)
     end = struct.pack(">i?i", -1, True, -1) if of_parts else b""
     return lambda reply: reply[: HEADER - 4] + struct.pack(">i", code) + parts + end
+
+
+def with_failed_reads(opcode: int, code: int) -> Callable[[bytes], bytes]:
+    """Return a change of the reply to a request of many reads: those of this kind have failed with this error code."""
+
+    def change(reply: bytes) -> bytes:
+        failed = wire.MultiHeader(-1, False, code).serialize() + wire.int_struct.pack(code)
+        parts, start = [reply[:HEADER]], HEADER
+        header, offset = wire.MultiHeader.deserialize(reply, start)
+        while not header.done:
+            if header.type == GET_DATA:
+                offset = wire.read_buffer(reply, offset)[1] + wire.stat_struct.size
+            elif header.type == GET_CHILDREN:
+                offset = read_names(reply, offset)[1]
+            else:
+                offset += wire.int_struct.size
+            parts.append(failed if header.type == opcode else reply[start:offset])
+            start = offset
+            header, offset = wire.MultiHeader.deserialize(reply, start)
+        return b"".join([*parts, reply[start:]])
+
+    return change
 
 
 def _within(bounds: tuple[float, float], connect: bytes) -> bytes:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from django.db import router, transaction
 from django.utils import timezone
@@ -16,6 +16,7 @@ from django_zklock.contrib.events.models import MAX_TEXT, OperatorAction, PastIn
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.report import formatting
 from django_zklock.report.incident import Incident
+from django_zklock.report.verdict import CAUSES
 
 MOST: Final = 20
 """Incidents of one look that are written: the worst. A page shows so many, too."""
@@ -31,20 +32,6 @@ MAX_KEYS: Final = 10
 ACTS: Final = {"broken", "release requested", "hold ended", "limit set"}
 """Actions that may end an incident."""
 _FIELD: Final = re.compile(r"%\((\w+)\)")
-
-
-class Over(NamedTuple):
-    """An incident that is over."""
-
-    title: str
-    began: datetime
-    ended: datetime
-    """When it was last seen."""
-    peak: int
-    """The most callers that waited because of it."""
-    times: int
-    acted: str
-    """The operators who acted on its locks meanwhile."""
 
 
 def record(present: Sequence[Incident]) -> None:
@@ -91,26 +78,24 @@ def _texts(incident: Incident) -> str:
     return json.dumps({name: values[name] for name in _FIELD.findall(str(incident.title))})
 
 
-def over(present: Sequence[Incident]) -> list[Over]:
-    """Return the incidents of the last day that are not present any more, the newest first."""
+def over(present: Sequence[Incident]) -> list[tuple[PastIncident, str, str]]:
+    """Return the incidents of the last day that are not present any more, the newest first; their titles; who acted."""
     identities = [incident.identity for incident in present]
     past = table.last_incidents(WITHIN, MOST, identities)
-    acts = table.actions_since(min(row.at for row in past)) if past else []
-    return [_over(row, acts) for row in past]
+    actions = table.actions_since(min(row.at for row in past)) if past else []
+    return [(row, _title(row), _acted(row, actions)) for row in past]
 
 
-def _over(row: PastIncident, actions: Collection[OperatorAction]) -> Over:
+def _acted(row: PastIncident, actions: Collection[OperatorAction]) -> str:
+    """Return the operators who acted on the locks of an incident meanwhile."""
     keys, until = json.loads(row.keys), row.seen_at + ACTED_AFTER
     acts = [action for action in actions if action.key in keys and action.what in ACTS]
     acted = [action.by for action in acts if row.at <= action.at <= until]
-    names = ", ".join(dict.fromkeys(map(formatting.clean, acted)))
-    return Over(_title(row), row.at, row.seen_at, row.peak, row.times, names)
+    return ", ".join(dict.fromkeys(map(formatting.clean, acted)))
 
 
 def _title(row: PastIncident) -> str:
     """Return its title in the language of the page. Another version may know other causes, and other values."""
-    from django_zklock.report.verdict import CAUSES  # noqa: PLC0415 - its causes ask this app
-
     lasted = formatting.duration((row.seen_at - row.at).total_seconds())
     try:
         return str(CAUSES[row.cause].title) % {**json.loads(row.texts), "time": lasted}

@@ -57,6 +57,10 @@ _Times: TypeAlias = dict[tuple[str, str], list[float]]  # moments by labels
 _forks = threading.RLock()  # held by a receiver while it counts, and during a fork
 
 
+def _increment(counter: Counter, **kwargs: object) -> None:
+    counter.inc()
+
+
 def _without_fork(receiver: Callable[..., None]) -> Callable[..., None]:
     """Allow no fork during a receiver: the locks of the library that it holds would stay locked in the child."""
 
@@ -172,7 +176,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._made: list[MetricWrapperBase | UnfinishedCollector | IncidentsCollector] = []
+        self._made: list[MetricWrapperBase | Collector] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._is_full = False  # a name was refused, and the log says so
         self._has_begun = False  # the counters of the locks in the settings exist
@@ -189,12 +193,12 @@ class Metrics:
             (signals.lock_lost, self._on_lost),
             (signals.lock_contended, functools.partial(self._count, self._contended)),
             (signals.lock_deadlocked, functools.partial(self._count, self._deadlocks)),
-            (signals.lock_order_inverted, self._on_order_inverted),
+            (signals.lock_order_inverted, functools.partial(_increment, self._orders)),
             (signals.lock_failed, self._on_failed),
             (signals.lock_held_long, functools.partial(self._count_hold, self._held_long)),
             (signals.lock_release_requested, functools.partial(self._count_hold, self._release_requests)),
-            (signals.lock_broken, self._on_broken),
-            (signals.lock_release_refused, self._on_release_refused),
+            (signals.lock_broken, functools.partial(_increment, self._broken)),  # only the holder knows the template
+            (signals.lock_release_refused, functools.partial(_increment, self._refused_releases)),
             (signals.write_refused, functools.partial(self._count, self._refused)),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
             (signals.heartbeat, self._on_heartbeat),
@@ -369,15 +373,6 @@ class Metrics:
     def _on_failed(self, *, error: type[BaseException], template: str, kind: str, **kwargs: object) -> None:
         if issubclass(error, ZooKeeperUnavailable):
             self._unavailable.labels(*self._labels(template, kind)).inc()
-
-    def _on_broken(self, **kwargs: object) -> None:
-        self._broken.inc()  # without labels: only the holder knows the template for sure
-
-    def _on_order_inverted(self, **kwargs: object) -> None:
-        self._orders.inc()
-
-    def _on_release_refused(self, **kwargs: object) -> None:
-        self._refused_releases.inc()
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self._waiting_tasks.set((), waiting)

@@ -17,7 +17,7 @@ import contextlib
 import platform
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final, TypeAlias
@@ -77,30 +77,37 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.incident:
         _incidents(out, options.reply_timeout, json=options.json)
         return
-    look = verdict.now(options.reply_timeout, max_age=0, max_locks=None, max_waiters=50)
-    of_connection = list(_connection(options.reply_timeout if look.snapshot.answers else 0.0))
-    checks = [*_versions(), *_servers(look.servers), *of_connection, *_attention(look)]
-    is_connected = of_connection[0].result == "ok"
-    if is_connected:
-        checks += [
-            *_bounds(look.servers, options.reply_timeout),
-            *_locks(look.snapshot),
-        ]
+    look = verdict.now(options.reply_timeout, max_age=0, max_locks=None)
+    asked = _asked(look, options.reply_timeout)
+    is_connected = asked[0].result == "ok"
+    checks = [*_versions(), *_servers(look.servers), *asked, *_attention(look)]
     results = Counter(check.result for check in checks)
     healthy = not results["error"] and not (options.strict and results["warning"])
-    if options.json:
-        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks]})
-    else:
-        colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
-        rows = [(check.result, check.name, check.text) for check in checks]
-        write_table(out, ("", "check", "finding"), rows, colours=colours, width=width_of(out))
+    _write(out, options, checks, healthy=healthy)
     summary = f"errors: {results['error']}, warnings: {results['warning']}"
     if not healthy:
         raise failure(summary, ExitCode.FAILED if is_connected else ExitCode.UNAVAILABLE)
-    if look.snapshot.problem or not look.snapshot.complete:
+    if not look.snapshot.complete:
         raise failure(f"{summary}. Not all locks were read.", ExitCode.PARTIAL)
     if not options.json:
         write_line(out, summary)
+
+
+def _asked(look: Look, reply_timeout: float) -> list[Check]:
+    """Return what ZooKeeper says to this process. The first check is that of the connection."""
+    checks = list(_connection(reply_timeout if look.snapshot.answers else 0.0))
+    if checks[0].result == "ok":
+        checks += [*_bounds(look.servers, reply_timeout), *_locks(look.snapshot)]
+    return checks
+
+
+def _write(out: Output, options: argparse.Namespace, checks: Iterable[Check], *, healthy: bool) -> None:
+    if options.json:
+        write_json(out, {"healthy": healthy, "checks": [asdict(check) for check in checks]})
+        return
+    colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
+    rows = [(check.result, check.name, check.text) for check in checks]
+    write_table(out, ("", "check", "finding"), rows, colours=colours, width=width_of(out))
 
 
 def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
@@ -110,25 +117,30 @@ def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     if json:
         write_json(out, report)
     else:
-        notes = {noted["identity"]: noted for noted in report["acknowledged"]}
-        unnoted_first = sorted(present, key=lambda incident: incident["identity"] in notes)
-        for number, incident in enumerate(unnoted_first, 1):
-            write_line(out, f"{number}. {incident['title']}. {incident['explanation']}")
-            if incident["identity"] in notes:
-                write_line(out, f"   {_note_text(notes[incident['identity']])}")
-            write_line(out, f"   -> {incident['remedy']}")
-            for command in incident["commands"][:MAX_COMMANDS]:
-                write_line(out, f"   $ {command}")
-        for text in report["recently_ended"]:
-            write_line(out, f"- Recently ended, no alarm: {text}")
-        if report["healthy"] or (present and not report["complete"]):
-            write_line(out, report["verdict"])
+        _write_incidents(out, report)
     if present:
         cause = present[0]["cause"]
         status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
         raise failure(f"{count(len(present), 'incident')}.", status)
     if not report["healthy"]:
         raise failure(report["verdict"], ExitCode.PARTIAL)
+
+
+def _write_incidents(out: Output, report: Mapping[str, Any]) -> None:
+    present = report["incidents"]
+    notes = {noted["identity"]: noted for noted in report["acknowledged"]}
+    unnoted_first = sorted(present, key=lambda incident: incident["identity"] in notes)
+    for number, incident in enumerate(unnoted_first, 1):
+        write_line(out, f"{number}. {incident['title']}. {incident['explanation']}")
+        if incident["identity"] in notes:
+            write_line(out, f"   {_note_text(notes[incident['identity']])}")
+        write_line(out, f"   -> {incident['remedy']}")
+        for command in incident["commands"][:MAX_COMMANDS]:
+            write_line(out, f"   $ {command}")
+    for text in report["recently_ended"]:
+        write_line(out, f"- Recently ended, no alarm: {text}")
+    if report["healthy"] or (present and not report["complete"]):
+        write_line(out, report["verdict"])
 
 
 def _versions() -> Iterator[Check]:
@@ -207,8 +219,7 @@ def _bounds(report: inspection.EnsembleReport, reply_timeout: float) -> Iterator
     known = {server: bounds for server, bounds in granted.items() if isinstance(bounds, SessionBounds)}
     unasked = ", ".join(server for server in granted if server not in known)
     unasked = f" Not asked: {unasked}." if unasked else ""
-    ticks = {bounds.tick for bounds in known.values()} - {None}
-    if len(ticks) > 1 or len({(bounds.shortest, bounds.longest) for bounds in known.values()}) > 1:
+    if _differ(known.values()):
         texts = [f"{server} grants {bounds}" for server, bounds in known.items()]
         yield Check("session bounds", "warning", f"{DIFFERENT} {'; '.join(texts)}.{unasked}")
     elif known:
@@ -216,6 +227,11 @@ def _bounds(report: inspection.EnsembleReport, reply_timeout: float) -> Iterator
         yield Check("session bounds", result, f"{count(len(known), 'server')}, {first}.{unasked}")
     elif granted:
         yield Check("session bounds", "info", unasked.strip())
+
+
+def _differ(granted: Collection[SessionBounds]) -> bool:
+    ticks = {bounds.tick for bounds in granted} - {None}
+    return len(ticks) > 1 or len({(bounds.shortest, bounds.longest) for bounds in granted}) > 1
 
 
 def _write_seconds(ask: Ask) -> float:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.detail import Detail, Row, read_detail
-from django_zklock.inspection import LockInfo
+from django_zklock.inspection import ContenderInfo, LockInfo
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import (
     add_answer,
@@ -37,6 +37,8 @@ HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "s
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
 MAX_GRANTS: Final = 5
 
+Stacks: TypeAlias = Mapping[ContenderInfo, Sequence[str]]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_name(parser)
@@ -49,21 +51,16 @@ def run(out: Output, options: argparse.Namespace) -> None:
     shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
     lock, panel = shown.info, past.ask("history.lock_panel", shown.info)
     is_free, grants = lock.state() == "free", panel.content.grants[:MAX_GRANTS] if panel else ()
+    stacks: Stacks = {}
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
-    ask = options.stack and not is_free
-    stacks = operations.show_stacks(lock.key, by=user(), reply_timeout=options.reply_timeout) if ask else {}
+    elif options.stack:
+        stacks = operations.show_stacks(lock.key, by=user(), reply_timeout=options.reply_timeout)
     if options.json:
-        more = {"reasons": shown.reasons, "advice": shown.advice or None, "chain": to_json(shown.chain)}
-        events = [grant.as_json() for grant in grants]
-        if ask:
-            more["stacks"] = {str(holder.token): stack for holder, stack in stacks.items()}
-        write_json(out, {**to_json(lock), **more, "grants": events, "commands": shown.next_commands})
+        write_json(out, {**to_json(lock), **_more_json(shown, grants, stacks)})
     elif not is_free:
         _write(out, shown, grants, width_of(out, wide=options.wide))
-        for holder, stack in stacks.items():
-            for line in (f"Stack of {formatting.process_of(holder)} (the innermost function is first):", *stack):
-                write_line(out, line)
+        _write_stacks(out, stacks)
     if lock.is_unread:
         raise failure("It is not known who holds this lock.", ExitCode.PARTIAL)
     if is_free:
@@ -71,23 +68,28 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
 
 
+def _more_json(shown: Detail, grants: Sequence[PastEvent], stacks: Stacks) -> dict[str, Any]:
+    more = {
+        "reasons": shown.reasons,
+        "advice": shown.advice or None,
+        "chain": to_json(shown.chain),
+        "grants": [grant.as_json() for grant in grants],
+        "commands": shown.next_commands,
+    }
+    if stacks:
+        more["stacks"] = {str(holder.token): stack for holder, stack in stacks.items()}
+    return more
+
+
+def _write_stacks(out: Output, stacks: Stacks) -> None:
+    for holder, stack in stacks.items():
+        for line in (f"Stack of {formatting.process_of(holder)} (the innermost function is first):", *stack):
+            write_line(out, line)
+
+
 def _write(out: Output, shown: Detail, grants: Sequence[PastEvent], width: int | None) -> None:
     lock = shown.info
-    write_line(out, f"{formatting.key_text(lock.key)} ({formatting.kind_text(lock)}) at {lock.path}")
-    chain = f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
-    requests = [
-        f"{formatting.process_of(holder)} was asked to release by {formatting.request_text(holder.release_request)}"
-        for holder in lock.holders
-        if holder.release_request is not None
-    ]
-    about = [
-        ", ".join(f"{name} {text}" for name, text in contender.about.items())
-        for contender in (*lock.holders, *lock.waiters)[:1]
-        if contender.operator is None
-    ]
-    hidden = f"{len(lock.waiters)} of {lock.waiting} waiters are shown" if shown.hidden else ""
-    texts = (f"{shown.state_label}.", shown.limit_set, *shown.reasons, chain, shown.advice, *requests, *about, hidden)
-    for text in filter(None, texts):
+    for text in filter(None, _texts(shown)):
         write_line(out, text)
     rows = [_cells(row) for row in (*shown.expired_holds, *shown.holders, *shown.waiters)]
     if rows:
@@ -102,6 +104,24 @@ def _write(out: Output, shown: Detail, grants: Sequence[PastEvent], width: int |
     more = shown.commands if lock.problem or lock.numbers_left is not None else ()
     for line in (*shown.next_commands, *more):
         write_line(out, f"Next: {line}")
+
+
+def _texts(shown: Detail) -> Iterator[str]:
+    """Yield the lines about the state of a lock. Some may be empty."""
+    lock = shown.info
+    yield f"{formatting.key_text(lock.key)} ({formatting.kind_text(lock)}) at {lock.path}"
+    yield from (f"{shown.state_label}.", shown.limit_set, *shown.reasons)
+    yield f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
+    yield shown.advice
+    for holder in lock.holders:
+        if holder.release_request is not None:
+            request = formatting.request_text(holder.release_request)
+            yield f"{formatting.process_of(holder)} was asked to release by {request}"
+    for contender in (*lock.holders, *lock.waiters)[:1]:
+        if contender.operator is None:
+            yield ", ".join(f"{name} {text}" for name, text in contender.about.items())
+    if shown.hidden:
+        yield f"{len(lock.waiters)} of {lock.waiting} waiters are shown"
 
 
 def read_lock(options: argparse.Namespace) -> LockInfo:

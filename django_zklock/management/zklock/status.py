@@ -22,12 +22,12 @@ add_arguments = add_answer
 
 
 def read_all(options: argparse.Namespace) -> Snapshot:
-    """Return a snapshot. Only first waiters are read, for the deadlocks."""
+    """Return a snapshot of all locks. JSON has the first waiter of each."""
     return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=1)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    snapshot, _servers, seen = verdict.now(options.reply_timeout, max_age=0, max_waiters=1)
+    snapshot, _servers, seen = verdict.now(options.reply_timeout, max_age=0)
     figures = Figures.of(snapshot.locks)
     if options.json:
         counts = {"held": figures.held, "idle": figures.kept, "contended": figures.contended}

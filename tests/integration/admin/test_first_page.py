@@ -21,7 +21,7 @@ from django_zklock import inspection, operations
 from django_zklock.contrib.events.models import OperatorAction
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.dashboard import frame
-from django_zklock.report import verdict
+from django_zklock.report import background, verdict
 
 pytestmark = pytest.mark.django_db
 
@@ -212,7 +212,7 @@ def test_an_acknowledgement_is_one_click_and_can_be_withdrawn(stage: Stage, oper
 
 
 def looks() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "zklock-look"]
+    return [thread for thread in threading.enumerate() if thread.name == "zklock-outside"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -232,7 +232,7 @@ def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
     for look in looks():
         look.join(30)
     assert "attention" not in index(user_with())
-    frame.last.clear()
+    background.last.clear()
     monkeypatch.setattr(frame, "LOOK_EVERY", 0.0)
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/app"}), within(1.0):
         assert "attention" not in index()
@@ -244,7 +244,7 @@ def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
 def test_a_look_that_hangs_is_not_joined_by_others(zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
 
-    def hang(*_: object) -> None:
+    def hang(*_: object, **__: object) -> None:
         hangs.set()
         goes_on.wait(60)
 

@@ -246,6 +246,18 @@ def test_a_restored_waiter_is_named_and_cannot_be_broken(operator: Client, conte
     zoo.client.delete(path)
 
 
+def test_a_restored_waiter_behind_others_is_named_in_all_places(operator: Client, contend: Contend, zoo: Zoo) -> None:
+    for host in ("worker-1", "worker-2"):
+        contend("orders/1", host)
+    path = f"{zoo.base}/orders/1/{nodes.prefix(str(uuid.uuid4()))}"
+    path = zoo.client.create(path, b"10.0.0.7", sequence=True)
+    (card,) = cards(operator)
+    (of_probe,) = operator.get(PROBE).json()["incidents"]
+    (of_status,) = json.loads(ending("status", "--json")[1])["incidents"]
+    assert {card["identity"]} == {of_probe["identity"], of_status["identity"]}
+    zoo.client.delete(path)
+
+
 def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator: Client, zoo: Zoo) -> None:
     zoo.client.ensure_path(zoo.base)
     zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import re
 import threading
@@ -27,11 +28,10 @@ from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.zk.outside import Outside
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.fencing.fence import refusal
 from django_zklock.operations import break_lock, request_release
-from django_zklock.report import background
+from django_zklock.report import background, verdict
 from django_zklock.signals import waiting_tasks_changed
 
 NAME = "inventory/{sku}"
@@ -263,12 +263,18 @@ def test_refused_writes_of_holders_are_counted(zoo: Zoo, collected: Collected) -
     assert collected("refused_writes_total", "k") == 1, "the refusal of a holder that has lost its lock is in order"
 
 
-@pytest.mark.django_db
+def end_looks() -> None:
+    """Wait until no look writes what it has seen any more."""
+    for thread in threading.enumerate():
+        if thread.name == "zklock-outside":
+            thread.join(30)
+
+
+@pytest.mark.django_db(transaction=True)  # the look has a connection of its own
 def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(
     zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "EVERY", 0.0)
-    monkeypatch.setattr(background, "_looks", [Outside(background._look)])
     assert collected("incidents", cause="refused") is None, "nothing was looked at"
     with no_deletes(zoo, "k"):
         with zk_lock("k"):
@@ -278,17 +284,21 @@ def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(
         assert collected.registry.get_sample_value("zklock_refused_releases_total") == 1
     collected.becomes(0, "incidents", cause="refused")
     assert collected("incidents", cause="unknown") == 0
+    monkeypatch.setattr(background, "EVERY", math.inf)
+    end_looks()
 
 
 def test_a_look_that_hangs_is_no_calm(zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database may not answer. A scrape shows no older result for long."""
     acquire_once("k")
     ended = threading.Event()
+    monkeypatch.setattr(background, "EVERY", 0.0)
     monkeypatch.setattr(background, "HANGS", 0.0)
-    monkeypatch.setattr(background, "_looks", [Outside(ended.wait)])
+    monkeypatch.setattr(verdict, "look", lambda *_, **__: ended.wait(60))
     background.causes()
     collected.becomes(1, "incidents", cause="unknown")
     ended.set()
+    end_looks()
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")

@@ -9,7 +9,7 @@ import pytest
 
 from django_zklock.dashboard.stacks import parts_of
 from django_zklock.inspection import ConnectionInfo, EnsembleReport, LockInfo, ScannedContender, Snapshot
-from django_zklock.report import notices
+from django_zklock.report import notices, past, verdict
 from django_zklock.report.facts import Facts
 from django_zklock.report.holders import Hung
 
@@ -94,3 +94,11 @@ def test_frames_of_the_project_are_not_folded(path: str) -> None:
 def test_libraries_on_windows_are_folded() -> None:
     lines = [r"send at C:\venv\Lib\site-packages\requests\adapters.py:600: x", r"read at C:\Python312\Lib\ssl.py:1: y"]
     assert [part.libraries for part in parts_of(lines)] == ["requests, ssl"]
+
+
+def test_a_queue_that_cannot_be_read_is_one_card_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past, "source", None)
+    lock = LockInfo(key="k", path="/zklock/k", problem="An unknown znode is in it.", waiting=80)
+    connection = ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=())
+    facts = Facts(Snapshot(taken_at=NOW, locks=(lock,), problem="", connection=connection), EnsembleReport((), ()))
+    assert [incident.cause for incident in verdict.found(facts)] == ["unreadable"]

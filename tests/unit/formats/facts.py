@@ -243,6 +243,7 @@ def keys_in(tree: ast.AST) -> set[str]:
 def metrics() -> dict[str, str]:
     registry = CollectorRegistry()
     families: dict[str, str] = {}
+    made: Any
     for made in Metrics(registry)._made:
         for family in made.describe():
             labels: Any = getattr(made, "_labelnames", None) or getattr(family, "_labelnames", ())
