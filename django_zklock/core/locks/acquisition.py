@@ -8,7 +8,6 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 import threading
@@ -223,12 +222,11 @@ class Acquisition:
             contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
         else:
             contender = kind(session, spec, caller, wait, waits=waits)
-        self.contenders.append(contender)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         # Those of other owners count, too, that wait for this one, as a coroutine does for a thread.
-        if (wait.held is not None or (waits and enclosing_holds.get() is not None)) and spec.adopts is None:
-            before = next((first for first, second in itertools.pairwise(self.specs) if second is spec), None)
-            order.note(contender, self.owner, before)
+        if wait.held is not None or (waits and enclosing_holds.get() is not None):
+            order.note(contender, self.owner, () if self.contenders else self.specs)
+        self.contenders.append(contender)
         return waiter, contender
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
