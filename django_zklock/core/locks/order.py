@@ -146,11 +146,11 @@ is_meant = False
 """Whether the order of locks is meant at the moment, as in a test that is marked so. Then nothing is seen."""
 
 
-def note(contender: AnyContender, owner: Owner, together: tuple[LockSpec, ...]) -> None:
+def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool) -> None:
     """
     See that an owner wants a lock, and would wait for it. Tell the circles that this closes.
 
-    `together` are the locks of a call that acquires several, in their order, if this is its first one. Other locks of
+    `specs` are all locks of the same call, in their order. `is_first`: it has wanted no other one yet. Other locks of
     the owner are those of its open blocks, and of the transactions that keep one. What another thread may release does
     not count.
     """
@@ -162,7 +162,7 @@ def note(contender: AnyContender, owner: Owner, together: tuple[LockSpec, ...]) 
         both_read = held.only_reads and spec.kind is Kind.READ
         if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
             _see(contender, Edge(_name(held.grant), inner, _location(contender)))
-    for first, second in itertools.pairwise(together):
+    for first, second in itertools.pairwise(specs) if is_first else ():
         both_read = first.kind is second.kind is Kind.READ
         if not both_read and not seen.knows(_name(first), _name(second), sorted=True):
             _see(contender, Edge(_name(first), _name(second), _location(contender), sorted=True))
