@@ -179,8 +179,10 @@ def _held_by(owner: Owner) -> Iterator[HeldLock]:
         reference, enclosing = enclosing
         held = reference()
         # A thread that works for a coroutine, or a coroutine that runs in a thread: the block waits for it. A task that
-        # was begun inside a block may outlive it.
-        if held is not None and not held.is_dropped and (held.owner == owner or held.owner.kind != owner.kind):
+        # was begun inside a block may outlive it. A forked child does not hold the locks of its parent.
+        if held is None or held.is_dropped or held.grant.inherited:
+            continue
+        if held.owner == owner or held.owner.kind != owner.kind:
             yield held
     if hooks.scope.is_open():
         yield from (held for held in held_locks.all() if held.observer is not None and held.owner == owner)

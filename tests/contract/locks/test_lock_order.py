@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -258,6 +259,19 @@ def test_the_place_of_a_decorated_function_is_its_definition(caplog: pytest.LogC
         pass
     (text,) = caplog.messages
     assert f"test_lock_order.py:{first} does" in text
+
+
+def test_a_forked_child_is_not_inside_the_blocks_of_its_parent() -> None:
+    with zk_lock("a"):
+        child = os.fork()
+        if not child:
+            try:
+                with zk_lock("b"):
+                    pass
+                os._exit(len(order.seen.edges))
+            finally:
+                os._exit(99)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.django_db(transaction=True)
