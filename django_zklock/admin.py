@@ -33,19 +33,20 @@ Lock._meta.verbose_name_plural = lazy(_plural_name, str)()
 
 @admin.register(Lock)
 class LazyLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Becomes a `LockAdmin` when Django asks for its pages or checks it, as most processes never do."""
-
-    def _become_complete(self) -> None:
-        self.__class__ = import_module(f"{DASHBOARD}.lock_admin").LockAdmin
-        self.__init__(self.model, self.admin_site)  # type: ignore[misc]
+    """Becomes a `LockAdmin`, with all subclasses, when Django asks for pages or checks, as most processes never do."""
 
     def get_urls(self) -> list[Any]:
-        self._become_complete()
-        return self.get_urls()
+        _complete()
+        return super().get_urls()
 
     def check(self, **kwargs: Any) -> list[Any]:
-        self._become_complete()
-        return self.check(**kwargs)
+        _complete()
+        return super().check(**kwargs)
+
+
+def _complete() -> None:
+    """Make `LockAdmin` the base. The call is idempotent."""
+    LazyLockAdmin.__bases__ = (import_module(f"{DASHBOARD}.lock_admin").LockAdmin,)
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name

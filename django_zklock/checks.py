@@ -114,9 +114,7 @@ def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of znodes that everybody may change, and of servers whose names are not checked, on another machine."""
     if all(url.is_loopback(host) for host, _ in config.hosts):
         return
-    acl = () if isinstance(config.acl, str) else config.acl
-    of_all = [rights for scheme, who, rights in acl if scheme == "world" or (scheme == "ip" and who.endswith("/0"))]
-    if config.acl == "open" or set("".join(of_all)) - {"r"}:
+    if config.acl == "open" or (config.acl != "creator" and any(map(_lets_all_write, config.acl))):
         tls = "TLS encrypts, but does not ask who connects. " if config.tls else ""
         if config.tls and config.tls.cert:
             tls = "The client certificate tells who connects, but an open ACL lets all of its authority in. "
@@ -133,6 +131,12 @@ def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
             "certificates of the servers, and remove CHECK_HOSTNAME, or silence this check.",
             id="zklock.W011",
         )
+
+
+def _lets_all_write(entry: tuple[str, str, str]) -> bool:
+    """Return whether an entry of an ACL lets everybody do more than read."""
+    scheme, who, rights = entry
+    return bool({*rights} - {"r"}) and (scheme == "world" or (scheme == "ip" and who.endswith("/0")))
 
 
 @_of_config

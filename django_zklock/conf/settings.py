@@ -178,23 +178,19 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
     given = {"URL": "", **{key: value for key, value in raw.items() if value is not None}}
     values = read_keys(given, _KEYS, "ZKLOCK", problems, more=_DICTS)
     values.pop("token_keys", None)  # see `token_keys`
-    if "DEADLOCK_TIMEOUT" in raw and raw["DEADLOCK_TIMEOUT"] is None:
+    if raw.get("DEADLOCK_TIMEOUT", 0) is None:
         values["deadlock_timeout"] = None  # it has a meaning of its own: deadlocks are not looked for
     url, root = values.pop("url", _NO_ADDRESS), values.pop("root", DEFAULT_ROOT)
     if not url.chroot + root:
         # The list of all locks would contain the znodes of other programs, and all projects would share their locks.
         problems.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Give a path such as /zklock.")
-    if url.credential is not None:
-        values.setdefault("auth", (("digest", Secret(url.credential)),))
-    values["tls"] = tls = _tls(given.get("TLS"), url, problems)
-    values.setdefault("acl", "creator" if values.get("auth") else "open")
-    if values["acl"] == "creator" and not values.get("auth") and not (tls and tls.cert):
-        hint = "Give AUTH, or a TLS CERT."
-        problems.add("E007", f'{_at("ACL")} is "creator", but there are no credentials.', hint)
+    values["tls"] = _tls(given.get("TLS"), url, problems)
+    _complete_access(values, url, problems)
     locks = _locks(given.get("LOCKS", {}), problems)
     if values.get("lock_order"):
-        pairs = (map(functools.partial(_template, locks), pair) for pair in values["lock_order"])
-        values["lock_order"] = frozenset(map(tuple, pairs))
+        paths = {name: entry.get("path", name) for name, entry in locks.items()}
+        pairs = ((paths.get(outer, outer), paths.get(inner, inner)) for outer, inner in values["lock_order"])
+        values["lock_order"] = frozenset(pairs)
     config = Config(
         hosts=url.hosts,
         base=url.chroot + root,
@@ -205,6 +201,17 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
     )
     _contradictions(config, problems)
     return (None if problems else config), problems
+
+
+def _complete_access(values: dict[str, Any], url: zk_url.Address, problems: Problems) -> None:
+    """Add the credentials of the URL, and the ACL: only those who have credentials, if there are any, have access."""
+    if url.credential is not None:
+        values.setdefault("auth", (("digest", Secret(url.credential)),))
+    acl = values.setdefault("acl", "creator" if values.get("auth") else "open")
+    tls = values["tls"]
+    if acl == "creator" and not values.get("auth") and not (tls and tls.cert):
+        hint = "Give AUTH, or a TLS CERT."
+        problems.add("E007", f'{_at("ACL")} is "creator", but there are no credentials.', hint)
 
 
 def _query(url: zk_url.Address, problems: Problems) -> dict[str, Any]:
@@ -236,12 +243,6 @@ def _locks(value: object, problems: Problems) -> Mapping[str, LockOptions]:
     if not all(isinstance(name, str) and name for name in value):
         problems.add("E010", f"{_at('LOCKS')} has a name that is empty or not a str.", _LOCKS_EXAMPLE)
     return MappingProxyType({name: _lock(_at("LOCKS", name), entry, problems) for name, entry in value.items()})
-
-
-def _template(locks: Mapping[str, LockOptions], name: str) -> str:
-    """Return the path template of a lock: that of the entry with this name, else the name itself."""
-    path: str = locks.get(name, NOT_GIVEN).get("path", name)
-    return path
 
 
 def _lock(where: str, entry: object, problems: Problems) -> LockOptions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
@@ -38,6 +39,7 @@ from django_zklock.conf.arguments import (
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
 from django_zklock.conf.spelling import frames_of_package
+from django_zklock.core.locks.order import line_of
 from django_zklock.decorators import library
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.decorators.registrations import remember
@@ -53,7 +55,7 @@ from django_zklock.http import requests
 from django_zklock.locks.arguments import check_arguments
 from django_zklock.locks.lock import Lock, resolve_options
 from django_zklock.locks.multi import TOGETHER, Locks, MultiLock, joined, shortest
-from django_zklock.names.binding import KeyBinder, KeyBinding, Names
+from django_zklock.names.binding import KeyBinder, KeyBinding, Names, partial_below
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -183,6 +185,17 @@ class LockedFunction:
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def location(self) -> str:
+        """Where the function is defined: a file and a line; of a method that another module defines, its class."""
+        function = inspect.unwrap(self.function)
+        method = getattr(partial_below(self.function), "func", None)
+        cls = type(getattr(method, "__self__", None))
+        if method is not None and function.__module__ != cls.__module__:
+            return f"{cls.__module__}.{cls.__qualname__}"
+        code = getattr(function, "__code__", None)
+        return "" if code is None else line_of(code, code.co_firstlineno)
 
     def _check_templates(self, *, is_named: bool) -> None:
         """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ADVICE: Final = "Put @zk_locked directly above the function, below the decorator that registers it."
 _OWN_REFERENCES: Final = 3  # of the lock or a closure, of the wrapper, and of what counts them
-_DEPTH: Final = 4  # from a function to an object that belongs to it, such as the closure of an attribute
+_DEPTH: Final = 6  # from a function to an object that belongs to it, such as the closure of an attribute
 _locked: weakref.WeakSet[LockedFunction] = weakref.WeakSet()
 
 
@@ -27,7 +27,7 @@ def remember(locked: LockedFunction) -> None:
     if not isinstance(locked.function, FunctionType):
         return  # it was made for one call, as `method_decorator` does
     for wrapper in _wrappers(locked):
-        if weakref.getweakrefcount(wrapper.__wrapped__) and not _is_called_by_name(wrapper.__wrapped__):
+        if _is_receiver(wrapper.__wrapped__) and not _is_called_by_name(wrapper.__wrapped__):
             raise TypeError(f"A signal has {locked.name} already, and would call it without its @zk_locked. {ADVICE}")
     _locked.add(locked)
 
@@ -39,10 +39,11 @@ def unlocked_callers() -> dict[str, str]:
         locked = reference()
         if locked is None:
             continue
-        for wrapper in _wrappers(locked):
-            holder = "a signal" if weakref.getweakrefcount(wrapper.__wrapped__) else ""
+        wrappers = [*_wrappers(locked)]
+        for wrapper in wrappers:
+            holder = "a signal" if _is_receiver(wrapper.__wrapped__) else ""
             if not holder and sys.getrefcount(wrapper.__wrapped__) > _OWN_REFERENCES:
-                holder = _holder_of(wrapper.__wrapped__, wrapper)
+                holder = _holder_of(wrapper.__wrapped__, wrappers)
             if holder and not _is_called_by_name(wrapper.__wrapped__):
                 callers[locked.name] = holder
     return callers
@@ -56,20 +57,27 @@ def _wrappers(locked: LockedFunction) -> Iterator[Any]:
         wrapper = wrapper.__wrapped__
 
 
+def _is_receiver(function: Any) -> bool:
+    """Return whether a signal has a weak reference to the function: Django's and Celery's remove it by a finalizer."""
+    callbacks = [reference.__callback__ for reference in weakref.getweakrefs(function)]
+    alive = [callback.peek() for callback in callbacks if isinstance(callback, weakref.finalize)]
+    return any(hasattr(getattr(details[1], "__self__", None), "connect") for details in alive if details is not None)
+
+
 def _is_called_by_name(function: Any) -> bool:
     """Return whether its module has the function itself: then other code may call it without the lock, on purpose."""
     return function.__globals__.get(function.__name__) is function
 
 
-def _holder_of(function: Any, wrapper: Any) -> str:
+def _holder_of(function: Any, wrappers: list[Any]) -> str:
     """
-    Describe what else has a function than its wrapper, its locks and running code; empty if nothing has.
+    Describe what else has a function than its wrappers, its locks and running code; empty if nothing has.
 
-    An attribute of the function may have it, too. That only counts if something else has that attribute, as a router
-    has an operation.
+    An attribute of one of these functions may have it, too. That only counts if something else has that attribute, as a
+    router has an operation.
     """
-    attributes = _attributes_of(function)
-    known = _locks_of(function) | {id(item) for item in (function, vars(wrapper), *(wrapper.__closure__ or ()))}
+    attributes = _attributes_of([function, *wrappers])
+    known = _locks_of(function) | {id(item) for item in (function, wrappers, *wrappers, *map(vars, wrappers))}
     held: tuple[Any, ...] = (function,)  # no list: Python would copy it to a tuple, which is a holder, too
     for _ in range(_DEPTH):
         above: list[Any] = []
@@ -103,14 +111,16 @@ def _name_of(holder: object) -> str:
     return "another function" if isinstance(holder, CellType) else f"an object of type {type(holder).__name__}"
 
 
-def _attributes_of(function: Any) -> set[int]:
-    """Return the ids of the objects that the function leads to: its attributes, its closure, and what these have."""
+def _attributes_of(functions: list[Any]) -> set[int]:
+    """Return the ids of the objects that these lead to: their attributes, their closures, and what these have."""
     ids: set[int] = set()
-    layer: list[Any] = [function]
+    layer = functions
     for _ in range(_DEPTH):
         inner: list[Any] = []
         for item in layer:
-            parts = [vars(item), item.__closure__] if isinstance(item, FunctionType) else gc.get_referents(item)
+            parts = gc.get_referents(item)
+            if isinstance(item, FunctionType):  # without its module
+                parts = [vars(item), item.__closure__, *(item.__closure__ or ())]
             inner += [part for part in parts if not isinstance(part, (ModuleType, type))]
         ids.update(map(id, inner))
         layer = inner

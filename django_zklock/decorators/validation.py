@@ -154,8 +154,11 @@ def _is_lazy(value: object, kinds: tuple[type, ...]) -> bool:
         return not value.done()
     rows = getattr(value, "object_list", value)
     if getattr(rows, "_result_cache", ()) is None:
-        return True
-    return isinstance(value, kinds) and not (isinstance(value, IOBase) or hasattr(value, "__length_hint__"))
+        is_empty = getattr(getattr(rows, "query", None), "is_empty", bool)  # as that of `none()` is
+        return not is_empty()
+    if not isinstance(value, kinds) or isinstance(value, IOBase) or hasattr(value, "__length_hint__"):
+        return False
+    return not isinstance(value, Iterator) or iter(value) is value  # a mock only looks like one
 
 
 def _check_body(response: StreamingHttpResponse, name: str) -> None:

@@ -10,26 +10,43 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from django_zklock.core.locks import order
+from django_zklock.core.log import Logger
+
+logger = Logger("django_zklock.locks")
+
+RUN: Final = "ZKLOCK_LOCK_ORDER_RUN"
+"""The environment variable that tells a run inside another one, as of pytest's `pytester`, to use its own file."""
 
 
 class OrderOfRun:
     """The file of one run. Its path is in the environment, for all processes that are started."""
 
     def __init__(self) -> None:
-        self._is_temporary = order.FILE not in os.environ
+        self._around = {name: os.environ[name] for name in (order.FILE, RUN) if name in os.environ}
+        self._is_temporary = RUN in self._around or order.FILE not in self._around
         if self._is_temporary:
-            handle, os.environ[order.FILE] = tempfile.mkstemp(prefix="zklock-order-")
+            handle, self._path = tempfile.mkstemp(prefix="zklock-order-")
             os.close(handle)
         else:
-            open(os.environ[order.FILE], "w").close()  # it may be that of an earlier run
+            self._path = os.path.abspath(self._around[order.FILE])
+            open(self._path, "w").close()  # it may be that of an earlier run
+        os.environ.update({order.FILE: self._path, RUN: str(os.getpid())})
 
     def inversions(self) -> list[str]:
         """Return what is wrong with the order of the locks in this run, in sentences."""
-        with open(os.environ[order.FILE], encoding="utf-8") as file:
-            return [order.advice(circle) for circle in order.read(file)[1]]
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                return [order.advice(circle) for circle in order.read(file)[1]]
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # deleted by a test, or half a line by a process
+            logger.warning("the order of locks in this run is not known: %s", error)
+            return []
 
     def fails_run(self) -> bool:
         """Return whether an inversion fails the run: the project has `STRICT`."""
@@ -40,8 +57,12 @@ class OrderOfRun:
 
     def stop(self) -> None:
         """Remove the file, unless the user has named one."""
+        for name in (order.FILE, RUN):
+            os.environ.pop(name, None)
+        os.environ.update(self._around)
         if self._is_temporary:
-            os.unlink(os.environ.pop(order.FILE))
+            with suppress(OSError):  # a test has deleted it
+                os.unlink(self._path)
 
 
 @contextmanager

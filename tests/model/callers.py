@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
-from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
+from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol import spec as locks
 from django_zklock.core.protocol.adoption import Adopter, GivenHold
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
@@ -116,7 +116,7 @@ class Caller(GrantObserver):
         wait = CallerWait(done, since=self._world.now)
         wait.held = self._held if self.outer is not None and waits else None
         if script.linger:
-            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
+            contender = LingeringWaiter(session, spec, caller, wait, waits=waits)
         else:
             kind = Contender if self._inheritance is None else Adopter
             contender = kind(session, spec, caller, wait, waits=waits)

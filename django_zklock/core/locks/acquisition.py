@@ -8,7 +8,6 @@ changes an acquisition by single steps, and `release` works after any of them.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 import threading
@@ -27,7 +26,7 @@ from django_zklock.core.locks import order
 from django_zklock.core.locks.batch import Batch, BatchContender
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
-from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
+from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol.adoption import Adopter
@@ -154,7 +153,11 @@ class Acquisition:
         if seconds:
             seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
         if len(self.specs) == 1 or not self._start_several(specs, seconds):
-            kind = Contender if specs[0].adopts is None else Adopter
+            kind: Any = Contender
+            if specs[0].linger:
+                kind = LingeringWaiter
+            elif specs[0].adopts is not None:
+                kind = Adopter
             self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
             self.contender.start()
         if self.holds and self.waiter not in self.outcomes:
@@ -202,7 +205,7 @@ class Acquisition:
         return fresh
 
     def _new_contender(
-        self, spec: LockSpec, seconds: float | None, kind: type[Contender] = Contender
+        self, spec: LockSpec, seconds: float | None, kind: type[AnyContender] = Contender
     ) -> tuple[Any, AnyContender]:
         """Return a contender that waits for `seconds` (None: without limit), and the waiter for its outcome."""
         session = process.current()
@@ -211,24 +214,20 @@ class Acquisition:
             self._on_wait(waiter)
         if self.holds:
             self._since = clock.now()  # the wait for the first lock began with the call
-        waits = seconds is None or seconds > 0
+        waits = seconds != 0
         caller = describe_caller(spec, self.owner)
         deadline = None if seconds is None else clock.now() + seconds
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
-        # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
-        if waits and spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
-            wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
-        contender: AnyContender
-        if spec.linger:
-            contender = LingeringWaiter(session.attached(LingeringLocks), spec, caller, wait, waits=waits)
-        else:
-            contender = kind(session, spec, caller, wait, waits=waits)
-        self.contenders.append(contender)
+        contender = kind(session, spec, caller, wait, waits=waits)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
-        # Those of other owners count, too, that wait for this one, as a coroutine does for a thread.
-        if (wait.held is not None or (waits and enclosing_holds.get() is not None)) and spec.adopts is None:
-            before = next((first for first, second in itertools.pairwise(self.specs) if second is spec), None)
-            order.note(contender, self.owner, before)
+        if waits:
+            # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
+            if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
+                wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
+            # Those of other owners count for the order, too, that wait for this one, as a coroutine does for a thread.
+            if wait.held is not None or enclosing_holds.get() is not None:
+                order.note(contender, self.owner, self.specs, is_first=not self.contenders)
+        self.contenders.append(contender)
         return waiter, contender
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:

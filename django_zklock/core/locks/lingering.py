@@ -85,15 +85,15 @@ class LingeringWaiter:
 
     def __init__(
         self,
-        locks: LingeringLocks,
+        session: Session,
         spec: QueueSpec,
         caller: Caller,
         wait: CallerWait,
         *,
         waits: bool,
     ) -> None:
-        self._locks = locks
-        self.session = locks.session
+        self._locks = session.attached(LingeringLocks)
+        self.session = session
         self.spec = spec
         self.caller = caller
         self.wait = wait  # its `on_outcome` may be called again with the same outcome

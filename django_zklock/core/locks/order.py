@@ -10,12 +10,16 @@ What a process has seen stays in its memory. Tests collect it in a file; see `dj
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core import hooks
@@ -30,12 +34,22 @@ from django_zklock.core.queue.nodes import Kind
 if TYPE_CHECKING:
     from django_zklock.core.locks.refusals import AnyContender  # it imports kazoo
 
-logger = Logger("django_zklock.locks")
+# A handler of logging may fail, or acquire a lock itself. That must not happen inside the acquisition of the caller.
+logger = Logger("django_zklock.locks", always=True)
 
 FILE: Final = "ZKLOCK_LOCK_ORDER"
 """The environment variable with the path of a file, to which each process adds what it sees. Tests set it."""
 MOST_EDGES: Final = 1000
 """Most pairs of templates that a process remembers. Names that are no templates, one for each row, are many."""
+
+
+_FIELD: Final = re.compile(r"(?<!\{)\{[^{}:]+")
+
+
+@functools.lru_cache(maxsize=MOST_EDGES)
+def shape(template: str) -> str:
+    """Return a template without the names of its fields: `orders/{order}` and `orders/{pk}` have the same keys."""
+    return _FIELD.sub("{", template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,11 @@ class Edge:
     sorted: bool = False
     """Whether one `zk_locks` acquired both. It sorts them by key, so two of these never wait for each other."""
 
+    @property
+    def shapes(self) -> tuple[str, str]:
+        """The shapes of the two templates."""
+        return shape(self.outer), shape(self.inner)
+
 
 Circle = tuple[Edge, ...]
 """The last edge has closed it. The others are older, and lead from its `inner` to its `outer`."""
@@ -59,43 +78,45 @@ class LockOrder:
     """The edges that were seen, and the circles among them. Any thread adds to it, by single operations."""
 
     def __init__(self) -> None:
-        self.edges: dict[tuple[str, str], Edge] = {}  # the oldest first
-        self._inside: dict[str, dict[str, Edge]] = {}  # the same, by the outer template and the inner one
+        self.edges: dict[tuple[str, str], Edge] = {}  # by the shapes of the outer and the inner one; the oldest first
+        self._inside: dict[str, dict[str, Edge]] = {}  # the same, by one shape and the other
         self._reported: dict[frozenset[tuple[str, str]], object] = {}
 
     def knows(self, outer: str, inner: str, *, sorted: bool = False) -> bool:
         """Return whether there is nothing new about this pair. It is cheap."""
-        edge = self.edges.get((outer, inner))
+        edge = self.edges.get((shape(outer), shape(inner)))
         if edge is None:
             return len(self.edges) >= MOST_EDGES
         return sorted or not edge.sorted
 
     def add(self, edge: Edge) -> Circle | None:
         """Add an edge. Return the shortest circle that it closes, unless that was returned before."""
-        self.edges[edge.outer, edge.inner] = edge
-        self._inside.setdefault(edge.outer, {})[edge.inner] = edge
+        self.edges[edge.shapes] = edge
+        outer, inner = edge.shapes
+        self._inside.setdefault(outer, {})[inner] = edge
         circle = self._circle(edge)
         if circle is None:
             return None
-        pairs = frozenset((edge.outer, edge.inner) for edge in circle)
+        pairs = frozenset(edge.shapes for edge in circle)
         mark = object()
         return circle if self._reported.setdefault(pairs, mark) is mark else None
 
     def _circle(self, last: Edge) -> Circle | None:
         """Return the shortest way back from the inner template to the outer one, and this edge."""
-        if last.outer == last.inner:
+        outer, inner = last.shapes
+        if outer == inner:
             return None if last.sorted else (last,)
         ways: deque[Circle] = deque(((last,),))
         seen = set()
         while ways:
             way = ways.popleft()
-            for edge in list(self._inside.get(way[-1].inner, {}).values()):
+            for inner, edge in list(self._inside.get(shape(way[-1].inner), {}).items()):
                 longer = (*way, edge)
                 all_sorted = all(edge.sorted for edge in longer)
-                if edge.inner == last.outer and not all_sorted:
+                if inner == outer and not all_sorted:
                     return (*longer[1:], last)
-                if (edge.inner, all_sorted) not in seen:
-                    seen.add((edge.inner, all_sorted))
+                if (inner, all_sorted) not in seen:
+                    seen.add((inner, all_sorted))
                     ways.append(longer)
         return None
 
@@ -103,12 +124,13 @@ class LockOrder:
 def advice(circle: Circle) -> str:
     """Return what is wrong, where, and what to do."""
     last = circle[-1]
-    if last.outer == last.inner:
+    if not circle[1:]:
         return (
-            f"A lock of {last.inner!r} is acquired inside another one of them, at {last.location}. Two callers with "
-            "the same keys in another order would wait for each other. Acquire them together, by zk_locks(...)."
+            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {last.location}. Two "
+            "callers with the same keys in another order would wait for each other. Acquire them together, by "
+            "zk_locks(...)."
         )
-    names = " before ".join(repr(edge.outer) for edge in circle)
+    names = " before ".join(map(repr, (circle[0].outer, *(edge.inner for edge in circle[:-1]))))
     older = list(dict.fromkeys(edge.location for edge in circle[:-1]))
     do = "do" if older[1:] else "does"
     return (
@@ -124,21 +146,26 @@ is_meant = False
 """Whether the order of locks is meant at the moment, as in a test that is marked so. Then nothing is seen."""
 
 
-def note(contender: AnyContender, owner: Owner, before: LockSpec | None) -> None:
+def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool) -> None:
     """
     See that an owner wants a lock, and would wait for it. Tell the circles that this closes.
 
-    `before` is the one of the same call that comes just before. Other locks of the owner are those of its open blocks,
-    and of the transactions that keep one. What another thread may release does not count.
+    `specs` are all locks of the same call, in their order. `is_first`: it has wanted no other one yet. Other locks of
+    the owner are those of its open blocks, and of the transactions that keep one. What another thread may release does
+    not count.
     """
     spec = contender.spec
+    if spec.adopts is not None:
+        return  # another owner has waited for it
     inner = _name(spec)
     for held in _held_by(owner):
         both_read = held.only_reads and spec.kind is Kind.READ
         if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
             _see(contender, Edge(_name(held.grant), inner, _location(contender)))
-    if before is not None and not seen.knows(_name(before), inner, sorted=True):
-        _see(contender, Edge(_name(before), inner, _location(contender), sorted=True))
+    for first, second in itertools.pairwise(specs) if is_first else ():
+        both_read = first.kind is second.kind is Kind.READ
+        if not both_read and not seen.knows(_name(first), _name(second), sorted=True):
+            _see(contender, Edge(_name(first), _name(second), _location(contender), sorted=True))
 
 
 def _name(lock: QueueSpec | Grant) -> str:
@@ -152,8 +179,10 @@ def _held_by(owner: Owner) -> Iterator[HeldLock]:
         reference, enclosing = enclosing
         held = reference()
         # A thread that works for a coroutine, or a coroutine that runs in a thread: the block waits for it. A task that
-        # was begun inside a block may outlive it.
-        if held is not None and not held.is_dropped and (held.owner == owner or held.owner.kind != owner.kind):
+        # was begun inside a block may outlive it. A forked child does not hold the locks of its parent.
+        if held is None or held.is_dropped or held.grant.inherited:
+            continue
+        if held.owner == owner or held.owner.kind != owner.kind:
             yield held
     if hooks.scope.is_open():
         yield from (held for held in held_locks.all() if held.observer is not None and held.owner == owner)
@@ -161,7 +190,7 @@ def _held_by(owner: Owner) -> Iterator[HeldLock]:
 
 def _see(contender: AnyContender, edge: Edge) -> None:
     meant = contender.session.options.lock_order
-    if meant is None or (edge.outer, edge.inner) in meant or is_meant:
+    if meant is None or is_meant or any((shape(outer), shape(inner)) == edge.shapes for outer, inner in meant):
         return
     _write(edge)
     circle = seen.add(edge)
@@ -173,25 +202,33 @@ def _see(contender: AnyContender, edge: Edge) -> None:
 
 def location_of(outer: str, inner: str) -> str:
     """Return where this process has acquired the inner one of these templates inside the outer one; empty: nowhere."""
-    edge = seen.edges.get((outer, inner))
+    edge = seen.edges.get((shape(outer), shape(inner)))
     return "" if edge is None else edge.location
 
 
 def _location(contender: AnyContender) -> str:
     """Return where the lock is acquired: the line of the caller, or of the function that has the decorator."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("django_zklock."):
-        locked = frame.f_locals.get("locked")
-        code = getattr(getattr(locked, "function", None), "__code__", None)
-        if code is not None:
-            return _line(code.co_filename, code.co_firstlineno)
+    while frame.f_back is not None and _module_of(frame).startswith(_PASSING_ON):
+        location: str = getattr(frame.f_locals.get("locked"), "location", "")
+        if location:
+            return location
         frame = frame.f_back
-    if frame.f_globals.get("__name__") == "threading":  # a thread of this package, which acquires for a message
+    if _module_of(frame) == "threading":  # a thread of this package, which acquires for a message
         return str(contender.caller.what)
-    return _line(frame.f_code.co_filename, frame.f_lineno)
+    return line_of(frame.f_code, frame.f_lineno)
 
 
-def _line(path: str, number: int) -> str:
+_PASSING_ON: Final = ("django_zklock.", "contextlib")  # such as an `ExitStack`
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))  # `exec` accepts anything
+
+
+def line_of(code: CodeType, number: int) -> str:
+    """Return the file of this code, from the current folder if it is below that, and the number of the line."""
+    path = code.co_filename
     with contextlib.suppress(OSError):  # the current folder was deleted
         path = path.removeprefix(os.getcwd() + os.sep)
     return f"{path}:{number}"

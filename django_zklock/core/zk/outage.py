@@ -243,23 +243,27 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
     origin = cause if isinstance(cause, (OSError, NotZooKeeper)) else error
     if isinstance(error, AuthFailedError):
         return Refusal(CREDENTIALS)
+    if isinstance(origin, NotZooKeeper):
+        return Refusal(origin)
     if getattr(origin, "errno", None) in _NO_ROOM:
         return Refusal(_text(origin))
     if isinstance(origin, ssl.SSLCertVerificationError):
         return Refusal(f"{_INVALID}: {origin.verify_message}; {_VERIFIED.get(origin.verify_code, _ANY_INVALID)}")
     if isinstance(origin, ssl.SSLError) and origin.reason not in (None, "WRONG_VERSION_NUMBER", *_ENDS_OF_FILE):
         return _tls_failure(origin.reason)
-    if isinstance(origin, NotZooKeeper):
-        return Refusal(origin)
+    return _failure(origin, in_handshake=in_handshake, connected=connected)
+
+
+def _failure(error: BaseException, *, in_handshake: bool, connected: bool) -> str:
+    """Return the cause of a connection that no side has refused by its own words."""
+    is_timeout = isinstance(error, (TimeoutError, socket.timeout)) or "time-out" in str(error)
     if in_handshake:
-        return SILENT if _is_timeout(origin) else NO_TLS
-    if isinstance(origin, ConnectionRefusedError):
+        return SILENT if is_timeout else NO_TLS
+    if isinstance(error, ConnectionRefusedError):
         return REFUSED
-    if connected or isinstance(origin, (ConnectionResetError, BrokenPipeError)):
-        return SILENT if _is_timeout(origin) else CLOSED
-    if _is_timeout(origin):
-        return NO_ANSWER
-    return _text(origin).lower()
+    if connected or isinstance(error, (ConnectionResetError, BrokenPipeError)):
+        return SILENT if is_timeout else CLOSED
+    return NO_ANSWER if is_timeout else _text(error).lower()
 
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # in this process, or on its machine
@@ -283,10 +287,6 @@ def _text(error: BaseException) -> str:
 def _pause(count: int) -> float:
     pause: float = min(FIRST_PAUSE * PAUSE_FACTOR ** min(count - 1, 10), LONGEST_PAUSE)
     return pause * random.uniform(1, 1.2)  # noqa: S311
-
-
-def _is_timeout(error: BaseException) -> bool:
-    return isinstance(error, (TimeoutError, socket.timeout)) or "time-out" in str(error)
 
 
 def _key(host: Host) -> Host:

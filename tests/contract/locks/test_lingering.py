@@ -524,7 +524,7 @@ class Interleaved(LineStrike):
         spec, caller, outcomes = self._lock.spec, Caller(thread="", what=""), set[object]()
         held: Any = functools.partial(dict.fromkeys, self._held.copy(), False)
         wait = CallerWait(outcomes.add, since=clock.now(), held=held)
-        waiter = LingeringWaiter(self._locks, spec, caller, wait, waits=waits)
+        waiter = LingeringWaiter(self._locks.session, spec, caller, wait, waits=waits)
         self._outcomes[waiter] = outcomes
         self.came.append(waiter)
         return waiter

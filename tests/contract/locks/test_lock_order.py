@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,10 @@ from contextlib import ExitStack
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
 from support.zoo import Zoo
 
 from django_zklock import Lock, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
@@ -87,7 +93,30 @@ def test_two_keys_of_one_template_are_told_unless_they_are_acquired_together(cap
     with stock(1), stock(1), stock(2):
         pass
     (text,) = caplog.messages
-    assert "A lock of 'stock/{sku}' is acquired inside another one of them" in text
+    assert "A lock of 'stock/{sku}' is acquired inside another one of 'stock/{sku}'" in text
+
+
+def test_fields_with_other_names_are_the_same_template(caplog: pytest.LogCaptureFixture) -> None:
+    with orders(1), stock(1):
+        pass
+    with zk_lock("stock/{pk}", fields={"pk": 1}), zk_lock("orders/{pk}", fields={"pk": 1}):
+        pass
+    (text,) = caplog.messages
+    assert "Always lock 'orders/{order}' before 'stock/{sku}'" in text
+
+
+def test_a_transfer_with_two_field_names_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with zk_lock("account/{source}", fields={"source": 1}), zk_lock("account/{target}", fields={"target": 2}):
+        pass
+    (text,) = caplog.messages
+    assert "A lock of 'account/{target}' is acquired inside another one of 'account/{source}'" in text
+
+
+def test_a_meant_order_may_have_other_names_of_fields(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    outer, inner = (zk_lock(f"account/{{{name}}}", fields={name: name}) for name in ("source", "target"))
+    with zoo.configured(LOCK_ORDER=[("account/{a}", "account/{b}")]), outer, inner:
+        pass
+    assert not caplog.messages
 
 
 def test_locks_that_are_only_acquired_together_have_no_order(caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +145,12 @@ def test_readers_below_readers_are_not_told_and_a_writer_is(caplog: pytest.LogCa
         pass
     with zk_read("b"), zk_read("a"):
         pass
+    with zk_locks(zk_read("a"), zk_read("b")):
+        pass
+    with zk_lock("b"), zk_read("a"):
+        pass
     assert not caplog.messages
+    order.seen = order.LockOrder()
     with zk_read("a"), zk_lock("b"):
         pass
     with zk_read("b"), zk_lock("a"):
@@ -225,6 +259,81 @@ def test_the_place_of_a_decorated_function_is_its_definition(caplog: pytest.LogC
         pass
     (text,) = caplog.messages
     assert f"test_lock_order.py:{first} does" in text
+
+
+def test_a_forked_child_is_not_inside_the_blocks_of_its_parent() -> None:
+    with zk_lock("a"):
+        child = os.fork()
+        if not child:
+            try:
+                with zk_lock("b"):
+                    pass
+                os._exit(len(order.seen.edges))
+            finally:
+                os._exit(99)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_place_is_below_other_decorators() -> None:
+    first = line() + 2
+
+    @zk_locked("b")
+    @transaction.atomic
+    def inner() -> None:
+        pass
+
+    with zk_lock("a"):
+        inner()
+    assert order.seen.edges["a", "b"].location.endswith(f"test_lock_order.py:{first}")
+
+
+def test_the_place_of_a_view_is_its_handler_or_its_class() -> None:
+    @method_decorator(zk_locked("all"), name="dispatch")
+    class Locked(View):
+        @method_decorator(zk_locked("one"))
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    with zk_lock("a"):
+        Locked.as_view()(RequestFactory().get("/"))
+    assert order.seen.edges["a", "all"].location == f"{__name__}.{Locked.__qualname__}"
+    handler = vars(Locked)["get"].__wrapped__.__code__
+    assert order.seen.edges["a", "one"].location.endswith(f"test_lock_order.py:{handler.co_firstlineno}")
+
+
+def test_the_place_in_an_exit_stack_is_that_of_its_caller() -> None:
+    with ExitStack() as stack:
+        stack.enter_context(zk_lock("a"))
+        last = line() + 1
+        stack.enter_context(zk_lock("b"))
+    assert order.seen.edges["a", "b"].location.endswith(f"test_lock_order.py:{last}")
+
+
+def test_code_without_a_module_has_a_place() -> None:
+    exec("with lock('a'), lock('b'): pass", {"__name__": None, "lock": zk_lock})
+    assert order.seen.edges["a", "b"].location == "<string>:1"
+
+
+class _Locks(logging.Handler):
+    """A handler that locks, and fails."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with zk_lock("log"):
+            raise RuntimeError("a handler failed")
+
+
+def test_no_handler_of_logging_disturbs_a_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = _Locks()
+    logging.getLogger("django_zklock.locks").addHandler(handler)
+    try:
+        for outer, inner in [("a", "b"), ("b", "a"), ("log", "a")]:
+            with zk_lock(outer), zk_lock(inner):
+                pass
+    finally:
+        logging.getLogger("django_zklock.locks").removeHandler(handler)
+    assert ("a", "log") not in order.seen.edges
+    assert "a handler failed" in capsys.readouterr().err
 
 
 def test_an_order_that_is_meant_is_not_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:

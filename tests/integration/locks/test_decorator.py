@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import rest_framework.response
@@ -303,6 +304,13 @@ def test_rows_that_were_read_under_the_lock_are_returned(zoo: Zoo) -> None:
         return rows
 
     assert zk_locked("work")(read)()._result_cache is not None
+
+
+@pytest.mark.parametrize(
+    "make", [ContentType.objects.none, lambda: ContentType.objects.all()[:0], lambda: MagicMock(name="x")]
+)
+def test_a_result_without_work_is_returned(zoo: Zoo, make: Callable[[], object]) -> None:
+    assert zk_locked("work")(make)() is not None
 
 
 async def test_a_task_that_is_not_done_is_refused(zoo: Zoo) -> None:

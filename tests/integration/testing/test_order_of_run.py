@@ -94,6 +94,55 @@ def test_workers_and_other_processes_belong_to_the_run(project: Project) -> None
     assert ("wait for each other" in done.stdout, done.returncode) == (True, 1), done.stdout
 
 
+INNER_RUN = """
+import subprocess, sys
+import pytest
+
+def test_runs_tests(tmp_path):
+    (tmp_path / "test_inner.py").write_text("def test(): pass")
+    arguments = ["-p", "no:cacheprovider", "-p", "no:django", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "pytest", *arguments], check=True)
+    assert pytest.main(arguments) == 0
+"""
+AWAY = """
+import os
+import pytest
+
+@pytest.fixture(autouse=True)
+def away(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+"""
+HARMS = """
+import os
+
+def test_harms():
+    os.unlink(os.environ["ZKLOCK_LOCK_ORDER"])
+    os.environ.clear()
+"""
+
+
+def test_a_run_inside_a_run_has_its_own_order(project: Project) -> None:
+    project.write("test_shop.py", FIRST)
+    project.write("test_shop_then_inner.py", INNER_RUN)
+    project.write("test_z.py", f"from test_shop import nested\n{SECOND}")
+    done = project.run("-m", "pytest", "-p", "no:randomly")
+    assert "3 passed" in done.stdout, done.stdout
+    assert (done.stdout.count(ADVICE), done.returncode) == (1, 1)
+
+
+def test_a_test_may_change_the_folder(project: Project, tmp_path: Path) -> None:
+    project.write("conftest.py", AWAY)
+    done = project.run("-m", "pytest", ZKLOCK_LOCK_ORDER="order.jsonl")
+    assert (done.stdout.count(ADVICE), done.returncode) == (1, 1), done.stdout
+    assert len((tmp_path / "order.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_test_may_delete_the_file_and_the_environment(project: Project) -> None:
+    project.write("test_z.py", HARMS)
+    done = project.run("-m", "pytest")
+    assert ("3 passed" in done.stdout, done.returncode) == (True, 0), done.stdout + done.stderr
+
+
 def test_the_file_is_that_of_the_last_run_and_a_command_draws_it(project: Project, tmp_path: Path) -> None:
     path = tmp_path / "order.jsonl"
     for _ in range(2):

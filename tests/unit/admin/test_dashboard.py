@@ -8,17 +8,20 @@ import re
 import shlex
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from django.contrib.admin import AdminSite
 from django.contrib.auth.models import Permission
 from django.core.exceptions import FieldError, ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connection
 from django.db.models import Q
 from django.test import override_settings
+from django.urls import path
 
 from django_zklock import conf
+from django_zklock.admin import LazyLockAdmin
 from django_zklock.core.queue import order
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.dashboard.changelist import LockQuerySet
@@ -299,3 +302,26 @@ def test_a_few_old_grants_do_not_shrink_all_others() -> None:
 
 def test_without_a_grant_there_is_no_picture() -> None:
     assert picture([]) is None
+
+
+class Marked:
+    """A class that another app lists before the class of each admin."""
+
+    def get_urls(self) -> list[Any]:
+        return [path("marked/", cast(Any, Marked), name="marked"), *super().get_urls()]  # type: ignore[misc]
+
+
+def test_a_subclass_of_the_registered_class_has_its_methods_and_the_pages() -> None:
+    subclass: Any = type("Subclass", (Marked, LazyLockAdmin), {})
+    model_admin = subclass(Lock, AdminSite("other"))
+    for _ in range(2):
+        names = [pattern.name for pattern in model_admin.get_urls()]
+        assert {"marked", "zklock_lock_health"} <= {*names}
+    assert model_admin.check() == []
+
+
+def test_the_pages_may_be_asked_for_twice_at_once() -> None:
+    model_admin = LazyLockAdmin(Lock, AdminSite("other"))
+    calls = model_admin.get_urls, model_admin.get_urls  # as two threads look them up
+    first, second = (call() for call in calls)
+    assert len(first) == len(second) > 10

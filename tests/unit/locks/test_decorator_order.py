@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import gc
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,6 +51,36 @@ def counting(function: Callable[..., Any]) -> Callable[..., Any]:
     wrapper.calls = 0  # type: ignore[attr-defined]
     wrapper.reset = lambda: setattr(wrapper, "calls", 0)  # type: ignore[attr-defined]
     return wrapper
+
+
+def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    wrapper.original = function  # type: ignore[attr-defined]
+    return wrapper
+
+
+def delegating(function: Callable[..., Any]) -> Callable[..., Any]:
+    runner = argparse.Namespace(run=function)
+
+    def call(*args: Any) -> Any:
+        return runner.run(*args)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return call(*args)
+
+    return wrapper
+
+
+times: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+
+def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    times[function] = 0.0
+    return function
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +156,9 @@ def test_a_lock_above_a_decorator_that_registers_is_told_by_the_check(register: 
         lambda work: zk_locked("k")(transaction.atomic(login_required(require_POST(work)))),
         lambda work: zk_locked("k")(zk_locked("l")(work)),
         lambda work: zk_locked("k")(counting(work)),
+        lambda work: zk_locked("k")(keeping(work)),
+        lambda work: zk_locked("k")(delegating(delegating(work))),
+        lambda work: zk_locked("k")(timed(work)),
         lambda work: zk_locked("k")(functools.lru_cache(work)),
     ],
 )
