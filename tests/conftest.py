@@ -29,6 +29,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from django_zklock import inspection
 from django_zklock.core import log
+from django_zklock.core.locks import order
 from django_zklock.exceptions import LockLostInterrupt
 from django_zklock.signals import lock_lost
 
@@ -95,6 +96,16 @@ def pytest_configure() -> None:
             report(swallowed)
 
     sys.unraisablehook = unless_abort
+
+
+def pytest_sessionstart() -> None:
+    """Each test has a namespace of its own, so the orders of locks in two tests say nothing together."""
+    os.environ.pop(order.FILE, None)
+
+
+@pytest.fixture(autouse=True)
+def own_order_of_locks() -> None:
+    order.seen = order.LockOrder()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
