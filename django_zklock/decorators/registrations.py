@@ -79,7 +79,7 @@ def _holder_of(function: Any, wrappers: list[Any]) -> str:
     attributes = _attributes_of([function, *wrappers])
     known = _locks_of(function) | {id(item) for item in (function, wrappers, *wrappers, *map(vars, wrappers))}
     held: tuple[Any, ...] = (function,)  # no list: Python would copy it to a tuple, which is a holder, too
-    for _ in range(_DEPTH):
+    while held:
         above: list[Any] = []
         for holder in gc.get_referrers(*held):
             if id(holder) in known or isinstance(holder, FrameType) or holder is held:
