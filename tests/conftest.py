@@ -30,6 +30,7 @@ from xdist.scheduler import LoadFileScheduling
 from django_zklock import inspection
 from django_zklock.core import log
 from django_zklock.core.locks import order
+from django_zklock.decorators import registrations
 from django_zklock.exceptions import LockLostInterrupt
 from django_zklock.signals import lock_lost
 
@@ -104,7 +105,9 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_order_of_locks() -> None:
+def own_functions_and_order_of_locks() -> None:
+    """The system checks look at the functions of the test alone, not at those that others have left."""
+    registrations._locked.clear()
     order.seen = order.LockOrder()
 
 
