@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,6 +69,7 @@ class ZkLockConfig(AppConfig):
         return signing.sign(hold, until)
 
 
+@functools.cache  # Django calls `ready` again when a test changes INSTALLED_APPS, and registers equal checks once
 def _check(name: str) -> Callable[..., list[checks.CheckMessage]]:
     """Return a system check, which imports its module when it is called: servers call none at their start."""
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from support.adminsite import LIST
 from support.browser.actors import Part, Stage, staged
 from support.faults import connected, proxied
-from support.proxy import GET_CHILDREN, GET_DATA, Proxy
+from support.proxy import GET_CHILDREN2, GET_DATA, Proxy
 from support.texts import assert_shows
 from support.zoo import Zoo, settle
 
@@ -74,7 +74,7 @@ def test_callers_that_do_not_say_their_work_are_counted_too(stage: Stage, operat
 def test_the_callers_of_a_card_cost_no_request(zoo: Zoo, stage: Stage, operator: Client) -> None:
     def reads(proxy: Proxy) -> list[int]:
         settle()
-        return [proxy.counts[opcode] for opcode in (GET_CHILDREN, GET_DATA)]
+        return [proxy.counts[opcode] for opcode in (GET_CHILDREN2, GET_DATA)]
 
     with proxied(zoo, 10) as proxy:
         connected()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery._state import _task_stack  # type: ignore[attr-defined]
+from django.apps import apps
 from django.core import checks
 from django.core import checks as django_checks
 from django.core.exceptions import ImproperlyConfigured
@@ -455,3 +456,10 @@ def test_the_system_check_names_views_with_a_wrong_policy() -> None:
     assert [problem.id for problem in problems] == ["zklock.E019"] * 2
     assert "coalesce" in problems[0].msg
     assert "Handler.get" in problems[1].msg
+
+
+def test_the_checks_are_registered_once_however_often_the_app_is_ready() -> None:
+    """A test that changes INSTALLED_APPS makes Django call `ready` again."""
+    before = len(checks.registry.registry.get_checks(include_deployment_checks=True))
+    apps.get_app_config("zklock").ready()
+    assert len(checks.registry.registry.get_checks(include_deployment_checks=True)) == before
