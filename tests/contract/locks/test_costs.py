@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from contextvars import Context
 from pathlib import Path
 from types import FrameType
 
@@ -161,4 +162,5 @@ def test_a_lock_that_lingers_is_passed_on_by_few_calls(zoo: Zoo) -> None:
     """`benchmarks/hot_key.py` judges the time, on an idle machine only. This notices what makes it longer."""
     lock = zk_lock(KEY, linger=0.5)
     acquire_once(lock)
-    assert min(calls_of(lock) for _ in range(3)) <= 116
+    context = Context()  # another test may have left a block in that of the thread
+    assert min(context.run(calls_of, lock) for _ in range(3)) <= 116

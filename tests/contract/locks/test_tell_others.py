@@ -46,7 +46,7 @@ def nothing() -> None: ...
 def app() -> Iterator[Celery]:
     connect()
     with Celery("told", broker="memory://", set_as_current=False) as app:
-        app.task(name="task")(nothing)
+        app.task(name="task", shared=False)(nothing)  # else it is a task of all later apps, too
         yield app
 
 

@@ -75,9 +75,14 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
 
 
 @pytest.fixture(autouse=True)
-def own_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_writer", Writer())
+def own_writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    own = Writer()
+    monkeypatch.setattr(recorder, "_writer", own)
     monkeypatch.setattr(writer, "PAUSE", 600.0)  # it writes when a test says so; not while a table is made, say
+    yield
+    for used in (own, recorder._writer):
+        if used._loop is not None:
+            used._loop.stop()  # a thread of each test would stay until the end of the run
 
 
 def rows() -> list[Attempt]:
