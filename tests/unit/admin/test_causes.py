@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from support.lookinfo import HOLDER, NOTHING, NOW
 
 from django_zklock import operations
 from django_zklock.core import clock
@@ -23,7 +24,6 @@ from django_zklock.report import past
 from django_zklock.report.facts import Facts
 from django_zklock.report.incident import Incident
 from django_zklock.report.verdict import CAUSES, Verdict, look
-from unit.admin.test_dashboard import HOLDER, NOTHING, NOW
 
 RUNS = tuple(
     ServerReport(address=f"zk{number}:2181", role=role, version="3.9.3", latency=0.001, zxid=5 << 32 | 7)

@@ -19,6 +19,7 @@ from django.db import connection
 from django.db.models import Q
 from django.test import override_settings
 from django.urls import path
+from support.lookinfo import HOLDER, NOTHING
 
 from django_zklock import conf
 from django_zklock.admin import LazyLockAdmin
@@ -27,43 +28,15 @@ from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import Detail, links
 from django_zklock.exceptions import UnreadableQueue
-from django_zklock.inspection import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
+from django_zklock.inspection import Figures, LockInfo, Wait
 from django_zklock.models import Lock
 from django_zklock.report import formatting
 from django_zklock.report.timeline import HEIGHT, NARROWEST, WIDTH, Bar, Lane, picture
 
-NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
-HOLDER = ScannedContender(
-    name="n1",
-    path="/zklock/k/n1",
-    guid="g1",
-    token=5,
-    session_id=7,
-    came=NOW,
-    age=90.0,
-    holds=True,
-    granted=NOW,
-    client="zklock",
-    host="web-1",
-    pid=7,
-    thread="",
-    what="shop.charge",
-    about={"task": "shop.charge", "id": "a/b?c"},
-    template="k",
-    operator=None,
-    waits_behind="",
-)
 HOLD = OperatorHold(
     key="k", path="", token=5, by="anna", reason="", since=datetime(2026, 11, 1, tzinfo=timezone.utc), seconds=60
 )
 INFO = LockInfo(key="k", path="/zklock/k", holders=(HOLDER,), waiting=3, longest_wait=1.0)
-
-NOTHING = Snapshot(
-    taken_at=NOW,
-    locks=(),
-    problem="",
-    connection=ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=()),
-)
 
 
 def keys(locks: Any) -> list[str]:

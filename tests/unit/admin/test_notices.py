@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
 
 import pytest
+from support import lookinfo
+from support.lookinfo import NOTHING
 
 from django_zklock.dashboard.stacks import parts_of
-from django_zklock.inspection import ConnectionInfo, EnsembleReport, LockInfo, ScannedContender, Snapshot
+from django_zklock.inspection import EnsembleReport, LockInfo
 from django_zklock.report import notices, past, verdict
 from django_zklock.report.facts import Facts
 from django_zklock.report.holders import Hung
 
-NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
-HOLDER = ScannedContender(
-    name="n1",
-    path="/zklock/k/n1",
-    guid="g1",
-    token=5,
-    session_id=7,
-    came=NOW,
-    age=4.0,
-    holds=True,
-    granted=NOW,
-    client="zklock",
-    host="web-1",
-    pid=7,
-    thread="",
-    what="",
-    about={},
-    template="",
-    operator=None,
-    waits_behind="",
-)
+HOLDER = replace(lookinfo.HOLDER, age=4.0, what="", about={}, template="")
 CONVOY = LockInfo(key="k", path="/zklock/k", holders=(HOLDER,), waiting=28, longest_wait=50.0)
 CODE = "charge at /srv/shop/bank.py:42: return session.post(url)"
 LIBRARIES = [
@@ -43,10 +24,12 @@ LIBRARIES = [
 ]
 
 
+def facts_of(lock: LockInfo) -> Facts:
+    return Facts(replace(NOTHING, locks=(lock,)), EnsembleReport((), ()))
+
+
 def told(lock: LockInfo) -> list[notices.Notice]:
-    connection = ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=())
-    snapshot = Snapshot(taken_at=NOW, locks=(lock,), problem="", connection=connection)
-    return notices.found(Facts(snapshot, EnsembleReport((), ())), [])
+    return notices.found(facts_of(lock), [])
 
 
 def test_a_queue_in_which_all_wait_long_for_short_holds_is_a_notice() -> None:
@@ -70,8 +53,7 @@ def test_other_queues_are_no_notice(lock: LockInfo) -> None:
 
 
 def test_a_lock_with_a_card_is_no_notice() -> None:
-    connection = ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=())
-    facts = Facts(Snapshot(taken_at=NOW, locks=(CONVOY,), problem="", connection=connection), EnsembleReport((), ()))
+    facts = facts_of(CONVOY)
     assert notices.found(facts, [Hung(keys=("k",))]) == []
 
 
@@ -99,6 +81,5 @@ def test_libraries_on_windows_are_folded() -> None:
 def test_a_queue_that_cannot_be_read_is_one_card_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past, "source", None)
     lock = LockInfo(key="k", path="/zklock/k", problem="An unknown znode is in it.", waiting=80)
-    connection = ConnectionInfo(state="connected", server="", session_id=0, timeout=10.0, hosts=())
-    facts = Facts(Snapshot(taken_at=NOW, locks=(lock,), problem="", connection=connection), EnsembleReport((), ()))
+    facts = facts_of(lock)
     assert [incident.cause for incident in verdict.found(facts)] == ["unreadable"]

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from django.core.management.base import CommandParser, OutputWrapper
 from django.test import override_settings
+from support.lookinfo import HOLDER, NOTHING
 
 import django_zklock
 from django_zklock.core.queue.command_line import command
@@ -30,7 +31,6 @@ from django_zklock.management.commands.zklock import SUBCOMMANDS, Command
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report import formatting
 from django_zklock.report.verdict import CAUSES
-from unit.admin.test_dashboard import HOLDER, NOTHING
 
 LOCKS = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"inventory": {"path": "inventory/{sku}"}}}
 
