@@ -24,7 +24,8 @@ DASHBOARD = "django_zklock.dashboard"
 
 
 def _plural_name() -> str:
-    return str(import_module(f"{DASHBOARD}.frame").plural_name)
+    name: str = import_module(f"{DASHBOARD}.frame").plural_name()
+    return name
 
 
 # Migrations see the name in the class, and the index of the admin this one, which may have a count.

@@ -49,7 +49,9 @@ class Events:
     def order_inverted(self, contender: AnyContender, circle: Any, advice: str) -> None:
         """This contender closes a circle of `core.locks.order`: locks are acquired in two orders."""
 
-    def release_refused(self, session: Session, key: str, reason: str, about: Mapping[str, str], grant: Grant) -> None:
+    def release_refused(
+        self, session: Session, key: str, reason: str, about: Mapping[str, str], grant: Grant | None
+    ) -> None:
         """ZooKeeper refuses to delete the znode of a holder or waiter that has ended; None: no grant was released."""
 
     def release_requested(self, grant: Grant, request: ReleaseRequest) -> None:

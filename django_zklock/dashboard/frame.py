@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django.utils.functional import lazy as deferred
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -52,15 +51,12 @@ def last_figures(long_held: float = LONG_HELD) -> Figures:
     return figures if clock.now() - figures.at < SHOWN_FOR else lazy.background.Figures()
 
 
-def _named() -> str:
+def plural_name() -> str:
+    """Return the name of the locks in the index of the admin. The models of a migration have another one."""
     count = last_figures().incidents
     if not count:
         return _("locks")
     return ngettext("locks (%(count)d needs attention)", "locks (%(count)d need attention)", count) % {"count": count}
-
-
-plural_name: Final = deferred(_named, str)()
-"""The name of the locks in the index of the admin. The models of a migration have another one."""
 
 
 class Named:

@@ -41,10 +41,7 @@ class OrderOfRun:
         try:
             with open(self._path, encoding="utf-8") as file:
                 return [order.advice(circle) for circle in order.read(file)[1]]
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # deleted by a test, or half a line by a process
+        except (OSError, ValueError) as error:  # a test has deleted it, or a process has written half a line
             logger.warning("the order of locks in this run is not known: %s", error)
             return []
 

@@ -161,11 +161,11 @@ def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, 
     for held in _held_by(owner):
         both_read = held.only_reads and spec.kind is Kind.READ
         if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
-            _see(contender, Edge(_name(held.grant), inner, _location(contender)))
+            _see(contender, _name(held.grant), inner)
     for first, second in itertools.pairwise(specs) if is_first else ():
         both_read = first.kind is second.kind is Kind.READ
         if not both_read and not seen.knows(_name(first), _name(second), sorted=True):
-            _see(contender, Edge(_name(first), _name(second), _location(contender), sorted=True))
+            _see(contender, _name(first), _name(second), sorted=True)
 
 
 def _name(lock: QueueSpec | Grant) -> str:
@@ -188,10 +188,13 @@ def _held_by(owner: Owner) -> Iterator[HeldLock]:
         yield from (held for held in held_locks.all() if held.observer is not None and held.owner == owner)
 
 
-def _see(contender: AnyContender, edge: Edge) -> None:
+def _see(contender: AnyContender, outer: str, inner: str, *, sorted: bool = False) -> None:
+    """See a new pair. One that is meant is never known, so this comes first: it is cheap, and the location is not."""
     meant = contender.session.options.lock_order
-    if meant is None or is_meant or any((shape(outer), shape(inner)) == edge.shapes for outer, inner in meant):
+    pair = shape(outer), shape(inner)
+    if meant is None or is_meant or any((shape(first), shape(second)) == pair for first, second in meant):
         return
+    edge = Edge(outer, inner, _location(contender), sorted)
     _write(edge)
     circle = seen.add(edge)
     if circle is not None:
