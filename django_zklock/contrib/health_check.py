@@ -29,7 +29,10 @@ class Incidents(HealthCheck):  # type: ignore[misc]
     """Whether the last look at all locks and servers has found something that needs attention."""
 
     def run(self) -> None:
-        """Raise `ServiceWarning` with the causes if it has."""
-        causes = [cause for cause, count in background.causes().items() if count]
+        """Raise `ServiceWarning` with the causes if it has, or if there was no look in the last two minutes."""
+        counts = background.last.recent(background.EVERY).counts
+        causes = [cause for cause, count in counts.items() if count]
+        if not counts:
+            raise ServiceWarning("the locks were not looked at yet")
         if causes:
             raise ServiceWarning(", ".join(causes))

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.conf.options import LONG_HELD
-from django_zklock.core import clock
 from django_zklock.report import lazy
 from django_zklock.report.formatting import CONNECTION_LABELS
 
@@ -18,12 +16,9 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     from django_zklock.inspection import Snapshot
-    from django_zklock.report.background import Figures
 
 LOOK_EVERY: float = 15.0
 """Seconds between the looks that pages without one of their own have taken, in a thread, for the next page."""
-SHOWN_FOR: Final = 120.0
-"""Seconds for which the counts of a look are shown."""
 _TAB_OF: Final = {
     "acknowledge": "attention",
     "groups": "groups",
@@ -45,15 +40,9 @@ class Tab(NamedTuple):
     alarm: bool = False
 
 
-def last_figures(long_held: float = LONG_HELD) -> Figures:
-    """Return those of the last look, at once; empty ones if it is too old."""
-    figures = lazy.background.last.get(LOOK_EVERY, long_held)
-    return figures if clock.now() - figures.at < SHOWN_FOR else lazy.background.Figures()
-
-
 def plural_name() -> str:
     """Return the name of the locks in the index of the admin. The models of a migration have another one."""
-    count = last_figures().incidents
+    count = lazy.background.last.recent(LOOK_EVERY).incidents
     if not count:
         return _("locks")
     return ngettext("locks (%(count)d needs attention)", "locks (%(count)d need attention)", count) % {"count": count}
@@ -75,7 +64,7 @@ def context(
     url: Callable[..., str], request: HttpRequest, long_held: float, snapshot: Snapshot | None = None
 ) -> dict[str, Any]:
     """Return what a page shows around its contents. `snapshot` is what it shows of the locks, if it does."""
-    look = last_figures(long_held)
+    look = lazy.background.last.recent(LOOK_EVERY, long_held)
     page = str(request.resolver_match and request.resolver_match.url_name).removeprefix("zklock_lock_")
     current = _TAB_OF.get(page, "locks")
     if page == "groups" and request.GET.get("by") == "host":

@@ -27,6 +27,8 @@ logger = Logger("django_zklock.dashboard")
 
 EVERY: float = 30.0
 """Seconds between two looks of a process whose metrics are read. Without a question, it does not look."""
+SHOWN_FOR: Final = 120.0
+"""Seconds for which a look is recent."""
 REPLY_TIMEOUT: Final = 3.0
 HANGS: float = 20.0
 """Seconds after which a look hangs, for example in the database."""
@@ -90,6 +92,11 @@ class LastLook:
         with suppress(TimeoutError):
             self._renewal.get(0.0)
         return self._figures
+
+    def recent(self, every: float, long_held: float = LONG_HELD) -> Figures:
+        """Return what `get` returns; empty figures if they are too old."""
+        figures = self.get(every, long_held)
+        return figures if clock.now() - figures.at < SHOWN_FOR else Figures()
 
     @property
     def hangs(self) -> bool:

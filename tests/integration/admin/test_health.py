@@ -9,19 +9,21 @@ from collections.abc import Iterator
 
 import pytest
 from django.test import Client
-from health_check.exceptions import ServiceUnavailable
+from health_check.exceptions import ServiceUnavailable, ServiceWarning
 from support.adminsite import user_with
 from support.ensemble import Ensemble, free_ports
 from support.faults import within
 from support.locking import ending
 from support.proxy import Proxy
+from support.refused import no_deletes
 from support.texts import assert_shows
-from support.zoo import Zoo
+from support.zoo import Zoo, eventually
 
-from django_zklock import inspection
-from django_zklock.contrib.health_check import ZooKeeper
+from django_zklock import inspection, zk_lock
+from django_zklock.contrib.health_check import Incidents, ZooKeeper
 from django_zklock.inspection.ensemble import EnsembleReport, ServerReport
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report import background, verdict
 from django_zklock.report.servers import summary
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +50,24 @@ def test_django_health_check_has_a_check(zoo: Zoo, caplog: pytest.LogCaptureFixt
     assert isinstance(error, ServiceUnavailable)
     assert str(error) == "Unavailable: ZooKeeper does not answer", "anybody may read it, so it has no address"
     assert "connection refused" in caplog.text
+
+
+def test_its_check_of_incidents_is_not_green_over_what_was_not_looked_at(zoo: Zoo) -> None:
+    def said() -> str:
+        error = asyncio.run(Incidents().get_result()).error
+        assert error is None or isinstance(error, ServiceWarning)
+        return str(error or "")
+
+    assert "not looked at yet" in said(), "no look was made"
+    with no_deletes(zoo, "k"):
+        with zk_lock("k"):
+            pass
+        eventually(lambda: zoo.payloads("k")[0].refused)
+        background.last.store(*verdict.now(10))
+        assert "refused" in said()
+    eventually(lambda: not zoo.contenders("k"))
+    background.last.store(*verdict.now(10))
+    assert said() == ""
 
 
 def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
