@@ -317,10 +317,11 @@ def measure(command: Sequence[str], part: str, *more: str) -> list[pairs.Figure]
     """Measure one part in a new process, and return its figures."""
     done = subprocess.run([*command, "--part", part, *more], check=True, stdout=subprocess.PIPE, timeout=300)
     budgets = {name: (budget, least) for of, name, budget, least in BUDGETS if of == part}
-    return [
-        pairs.Figure(f"{part}: {name}", *budgets.get(name, ()), exact=True, values=[value])
-        for name, value in json.loads(done.stdout).items()
-    ]
+    figures = []
+    for name, value in json.loads(done.stdout).items():
+        budget, least = budgets.get(name, (None, False))
+        figures.append(pairs.Figure(f"{part}: {name}", budget, least, exact=True, values=[value]))
+    return figures
 
 
 def main() -> int:

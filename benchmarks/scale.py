@@ -45,7 +45,7 @@ from support.ensemble import Ensemble, Server
 from support.jute import Request, children, container
 
 from django_zklock.core.zk.heartbeat import NODES_PER_BEAT
-from django_zklock.core.zk.session import BEAT_SHARE
+from django_zklock.core.zk.lease import BEAT_SHARE
 
 ROOT = "/scale/zklock"  # of the locks: the chroot of the normal client, and the default of the setting ROOT
 TIMEOUT = 20.0  # seconds, of the sessions: the default of the setting SESSION_TIMEOUT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import statistics
 import time
 import tracemalloc
 import uuid
@@ -139,3 +140,39 @@ def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo: Zoo, monkeypatch: pyt
         host = users[0].get(f"{LIST}host/?host=web-0")
         assert host.status_code == 200
         assert len(host.context["holds"]) == 50
+
+
+COUNTS_LOCKS = """
+import sys, time
+for line in sys.stdin:
+    ends = time.monotonic() + float(line)
+    count = 0
+    while time.monotonic() < ends:
+        with zk_lock("worker"):
+            count += 1
+    print(count, flush=True)
+"""
+
+
+@pytest.mark.django_db
+@override_settings(**adminsite.SETTINGS)
+def test_six_tabs_at_ten_thousand_locks_slow_no_other_process_down(zoo: Zoo) -> None:
+    """A tab is read again every five seconds. Locks are counted in turns, with tabs and without."""
+    users = [adminsite.user_with("view_lock", action) for action in ("break_lock", "hold_lock")]
+    with filled(zoo, 10_000, 1, 0), zoo.running(COUNTS_LOCKS) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        counts: dict[bool, list[int]] = {False: [], True: []}
+        for turn in range(16):
+            looks = turn % 2 == 1
+            worker.stdin.write("5\n")
+            worker.stdin.flush()
+            if looks:
+                began = time.monotonic()
+                pages = [user.get(tab, headers={"X-ZkLock-Refresh": "5"}) for user in users for tab in TABS]
+                print(f"{time.monotonic() - began:.2f} s for six tabs")
+                assert {page.status_code for page in pages} == {200}
+            counts[looks].append(int(worker.stdout.readline()))
+        ratio = statistics.median(after / before for before, after in zip(counts[False], counts[True], strict=True))
+        print(f"{ratio:.3f}: {counts}")
+        assert ratio >= 0.95
