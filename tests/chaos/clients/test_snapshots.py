@@ -160,7 +160,7 @@ def test_six_tabs_at_ten_thousand_locks_slow_no_other_process_down(zoo: Zoo) -> 
     """
     A tab is read again every five seconds. Locks are counted in turns, with tabs and without.
 
-    On an idle machine the ratio is 0.95 at least. Here another test runs beside it.
+    On an idle machine the ratio is 0.95 at least. Here another test runs at the same time.
     """
     users = [adminsite.user_with("view_lock", action) for action in ("break_lock", "hold_lock")]
     with filled(zoo, 10_000, 1, 0), zoo.running(COUNTS_LOCKS) as worker:
