@@ -145,8 +145,6 @@ def emptied(zoo: Zoo) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def pair() -> Iterator[Pair]:
     """The ports of a real server and of a dev server whose answers are compared, and which nobody else uses."""
-    # Without the property the real server refuses nodes with a time to live.
-    java_options = ["-Dzookeeper.extendedTypesEnabled=true"]
     limits = {"min_session_timeout": 2 * TICK, "max_session_timeout": 20.0, "container_check": REAPED, "tick": TICK}
-    with Ensemble(java_options=java_options, **limits) as real, DevServer(**limits) as dev:  # type: ignore[arg-type]
+    with Ensemble(**limits) as real, DevServer(**limits) as dev:  # type: ignore[arg-type]
         yield {"real": real.servers[0].port, "dev": dev.port}

@@ -23,19 +23,11 @@ OPS: Final = {
     "check": 13,
     "multi": 14,
     "create2": 15,
-    "checkWatches": 17,
-    "removeWatches": 18,
     "createContainer": 19,
-    "deleteContainer": 20,
-    "createTTL": 21,
     "multiRead": 22,
     "auth": 100,
     "setWatches": 101,
     "getEphemerals": 103,
-    "getAllChildrenNumber": 104,
-    "setWatches2": 105,
-    "addWatch": 106,
-    "whoAmI": 107,
     "createSession": -10,
     "closeSession": -11,
 }
@@ -43,11 +35,7 @@ NAMES: Final = {code: name for name, code in OPS.items()}
 XID_EVENT, XID_PING, XID_AUTH, XID_SET_WATCHES = -1, -2, -4, -8
 
 # CreateMode's flags
-PERSISTENT, EPHEMERAL, SEQUENTIAL, EPHEMERAL_SEQUENTIAL, CONTAINER, TTL, TTL_SEQUENTIAL = range(7)
-
-# Kinds of events, kinds of watchers to remove, modes of addWatch
-CHILDREN, DATA, ANY = 1, 2, 3
-ADD_PERSISTENT, ADD_RECURSIVE = 0, 1
+PERSISTENT, EPHEMERAL, SEQUENTIAL, EPHEMERAL_SEQUENTIAL, CONTAINER = range(5)
 
 JANITOR: Final = "janitor:secret"  # may do anything to what a script protects, or it stays for ever
 JANITOR_ACL: Final = (31, "digest", "janitor:PVirkz9oZ11HdNi7M4VeDYjA5N4=")
@@ -113,10 +101,6 @@ def container(path: str | None, data: bytes | None = b"", mode: int = CONTAINER)
     return create(path, data, mode, op="createContainer")
 
 
-def ttl(path: str | None, milliseconds: int, data: bytes | None = b"", mode: int = TTL) -> Request:
-    return "createTTL", create(path, data, mode)[1] + long(milliseconds)
-
-
 def delete(path: str | None, version: int = -1, *, op: str = "delete") -> Request:
     return op, buffer(path) + integer(version)
 
@@ -159,16 +143,8 @@ def part(code: int, *, done: bool = False) -> bytes:
 
 
 def set_watches(zxid: int, *kinds: Iterable[str]) -> Request:
-    """`kinds`: the paths of data, exist and child watches, and of persistent and recursive ones if there are five."""
-    op = "setWatches" if len(kinds) == 3 else "setWatches2"
-    return op, long(zxid) + b"".join(vector(buffer(path) for path in paths) for paths in kinds)
-
-
-def remove_watches(path: str | None, kind: int, *, op: str = "removeWatches") -> Request:
-    return op, buffer(path) + integer(kind)
-
-
-add_watch = functools.partial(remove_watches, op="addWatch")
+    """`kinds`: the paths of data, exist and child watches."""
+    return "setWatches", long(zxid) + b"".join(vector(buffer(path) for path in paths) for paths in kinds)
 
 
 def auth(credentials: str | None, scheme: str | None = "digest") -> Request:
@@ -215,7 +191,6 @@ BODIES: Final[dict[str, tuple[str, ...]]] = {
     "create": ("path",),
     "create2": ("path", "stat"),
     "createContainer": ("path", "stat"),
-    "createTTL": ("path", "stat"),
     "exists": ("stat",),
     "getData": ("data", "stat"),
     "setData": ("stat",),
@@ -228,6 +203,4 @@ BODIES: Final[dict[str, tuple[str, ...]]] = {
     "multi": ("results",),
     "multiRead": ("results",),
     "getEphemerals": ("children",),
-    "getAllChildrenNumber": ("number",),
-    "whoAmI": ("identities",),
 }

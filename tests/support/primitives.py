@@ -165,7 +165,7 @@ def end_session(zoo: Zoo, session_id: int) -> None:
 def watched(zoo: Zoo) -> set[str]:
     server: Ensemble | DevServer = zoo.ensemble
     if isinstance(server, DevServer):
-        paths = set(server._call(lambda: list(server._service.db.watches.data.by_path)))
+        paths = set(server._call(lambda: list(server._service.db.watches.data)))
     else:
         host, _, port = zoo.address.rpartition(":")
         paths = {line for line in four_letter(host, int(port), "wchp").splitlines() if line.startswith("/")}

@@ -42,8 +42,8 @@ def changed_in_3_9(script: Script) -> Script:
     """
     Mark a script that 3.9 answers in another way: `compare` skips it there.
 
-    3.9 keeps the kinds of watches on one node apart, asks for a permission to see whether a node exists, lets clients
-    delete containers, and refuses unreadable requests before they are transactions. The dev server behaves like 3.8.
+    3.9 asks for a permission to see whether a node exists, and refuses unreadable requests before they are
+    transactions. The dev server behaves like 3.8.
     """
     _changed.add(script)
     return script

@@ -82,9 +82,7 @@ class Wire:
         """Send a request without waiting for its reply."""
         if xid is None:
             self._xid += 1
-            xid = {"auth": jute.XID_AUTH, "setWatches": jute.XID_SET_WATCHES, "setWatches2": jute.XID_SET_WATCHES}.get(
-                str(op), self._xid
-            )
+            xid = {"auth": jute.XID_AUTH, "setWatches": jute.XID_SET_WATCHES}.get(str(op), self._xid)
         code = jute.OPS[op] if isinstance(op, str) else op
         self._asked[xid] = code
         self.write(integer(xid) + integer(code) + body)
@@ -187,9 +185,7 @@ class Names:
             "children": frame.texts,
             "stat": lambda: self.stat(frame),
             "acl": lambda: frame.vector(lambda: (frame.int32(), frame.text(), frame.text())),
-            "number": frame.int32,
             "results": lambda: self.results(frame),
-            "identities": lambda: sorted(frame.vector(lambda: (frame.text(), frame.text())) or []),
         }
         return [(field, readers[field]()) for field in jute.BODIES.get(name, ())]
 

@@ -21,11 +21,6 @@ class Credential(NamedTuple):
     scheme: str
     id: str
 
-    @property
-    def user(self) -> str:
-        """The name without the secret."""
-        return self.id.split(":", 1)[0] if self.scheme == "digest" else self.id
-
 
 def digest(user_and_password: str) -> str:
     """Return the id of `user:password` in scheme digest: the name, and SHA-1 of both in base 64."""

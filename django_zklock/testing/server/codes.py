@@ -29,21 +29,12 @@ class Op(IntEnum):
     CHECK = 13
     MULTI = 14
     CREATE2 = 15
-    RECONFIG = 16
-    CHECK_WATCHES = 17
-    REMOVE_WATCHES = 18
     CREATE_CONTAINER = 19
-    DELETE_CONTAINER = 20
-    CREATE_TTL = 21
     MULTI_READ = 22
     AUTH = 100
     SET_WATCHES = 101
     SASL = 102
     GET_EPHEMERALS = 103
-    GET_ALL_CHILDREN_NUMBER = 104
-    SET_WATCHES2 = 105
-    ADD_WATCH = 106
-    WHO_AM_I = 107
     CONNECT = -10
     CLOSE = -11
 
@@ -51,7 +42,6 @@ class Op(IntEnum):
 class Error(IntEnum):
     """The error codes of replies."""
 
-    OK = 0
     RUNTIME_INCONSISTENCY = -2
     MARSHALLING = -5
     UNIMPLEMENTED = -6
@@ -64,8 +54,6 @@ class Error(IntEnum):
     NOT_EMPTY = -111
     INVALID_ACL = -114
     AUTH_FAILED = -115
-    NO_WATCHER = -121
-    RECONFIG_DISABLED = -123
 
 
 class Refused(Exception):
@@ -84,23 +72,16 @@ class Mode(IntEnum):
     PERSISTENT_SEQUENTIAL = 2
     EPHEMERAL_SEQUENTIAL = 3
     CONTAINER = 4
-    TTL = 5
-    TTL_SEQUENTIAL = 6
 
     @property
     def sequential(self) -> bool:
         """True if the server appends a number to the name."""
-        return self in (Mode.PERSISTENT_SEQUENTIAL, Mode.EPHEMERAL_SEQUENTIAL, Mode.TTL_SEQUENTIAL)
+        return self in (Mode.PERSISTENT_SEQUENTIAL, Mode.EPHEMERAL_SEQUENTIAL)
 
     @property
     def ephemeral(self) -> bool:
         """True if the node is deleted with its session."""
         return self in (Mode.EPHEMERAL, Mode.EPHEMERAL_SEQUENTIAL)
-
-    @property
-    def ttl(self) -> bool:
-        """True if the node is deleted when it is empty and unchanged for a time."""
-        return self in (Mode.TTL, Mode.TTL_SEQUENTIAL)
 
 
 class Event(IntEnum):
@@ -110,14 +91,6 @@ class Event(IntEnum):
     DELETED = 2
     CHANGED = 3
     CHILD = 4
-
-
-class Watch(IntEnum):
-    """How long a watch lasts, and what it covers. PERSISTENT and RECURSIVE are the modes of addWatch plus one."""
-
-    ONCE = 0
-    PERSISTENT = 1
-    RECURSIVE = 2
 
 
 class Perm(IntFlag):

@@ -38,9 +38,6 @@ class Connection:
         self.session: Session | None = None
         self.credentials = [Credential("ip", address)]
         self.since = clock.now()
-        self.last = ""  # the last operation, for `cons`
-        self.last_xid = 0
-        self.received = self.sent = 0  # frames
         self.handshaken = False  # the handshake was read: four-letter commands are no longer accepted
         self.closing = False  # it closes when all is sent; nothing more is read
         self.closed = False
@@ -58,14 +55,13 @@ class Connection:
 
     @property
     def client(self) -> str:
-        """The client's address, as four-letter commands show it."""
+        """The client's address, for the log."""
         return f"/{self.address}:{self.port}"
 
     def send(self, data: bytes, *, not_before: float = 0.0) -> None:
         """Send a frame after all that was sent before, and not before a time of the monotonic clock."""
         if self.closed or self.closing:
             return
-        self.sent += 1
         if not_before or self._held:
             self._held.append((not_before, data))
         else:
@@ -105,7 +101,6 @@ class Connection:
             return None
         frame = bytes(inbox[4:end])
         del inbox[:end]
-        self.received += 1
         return frame
 
     def discard_input(self) -> None:

@@ -108,9 +108,9 @@ class Database:
         self.fire()
         return True
 
-    def delete_expired(self) -> None:
-        """Delete empty containers, and nodes whose time to live is over."""
-        for path in self.tree.expired(now()):
+    def delete_empty_containers(self) -> None:
+        """Delete the containers whose last child was deleted."""
+        for path in self.tree.empty_containers():
             self.zxid += 1
             self.tree.remove(path, zxid=self.zxid)
         self.fire()

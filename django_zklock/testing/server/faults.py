@@ -20,13 +20,12 @@ T = TypeVar("T")
 #: The operations by the protocol's names, and by kazoo's where these differ.
 OPERATIONS_BY_NAME: Final[dict[str, tuple[Op, ...]]] = {
     **{op.name.lower(): (op,) for op in Op},
-    "create": (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL),
+    "create": (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER),
     "get": (Op.GET_DATA,),
     "set": (Op.SET_DATA,),
     "get_acls": (Op.GET_ACL,),
     "set_acls": (Op.SET_ACL,),
     "get_children": (Op.GET_CHILDREN, Op.GET_CHILDREN2),
-    "set_watches": (Op.SET_WATCHES, Op.SET_WATCHES2),
 }
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final
 
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.acl import allows, masked, require
-from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused, Watch
+from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused
 from django_zklock.testing.server.database import Client, Database, Operation
 from django_zklock.testing.server.records import Acl, Malformed, Reader
 from django_zklock.testing.server.tree import Node, Tree
@@ -28,7 +27,6 @@ def create(
     data: bytes | None,
     acl: Sequence[Acl] | None,
     flags: int,
-    ttl: int = -1,
 ) -> bytes:
     """Create a node of any kind. Return its path and, unless this is a plain create, its Stat."""
     try:
@@ -36,13 +34,11 @@ def create(
     except ValueError:
         raise Refused(Error.BAD_ARGUMENTS) from None
     sequential = mode.sequential
-    if op == Op.CREATE_CONTAINER and not mode.ttl:  # the flags decide only whether the name gets a number
+    if op == Op.CREATE_CONTAINER:  # the flags decide only whether the name gets a number
         mode = Mode.CONTAINER
-    elif op != Op.CREATE_TTL and mode is Mode.CONTAINER:  # as on the real server, this request creates no container
+    elif mode is Mode.CONTAINER:  # as on the real server, this request creates no container
         mode = Mode.PERSISTENT
-    elif op == Op.CREATE_TTL and not mode.ttl:  # such a request ends the real server
-        raise Refused(Error.BAD_ARGUMENTS)
-    created = db.tree.create(path, data, acl, mode, db.origin(client), sequential=sequential, ttl=ttl)
+    created = db.tree.create(path, data, acl, mode, db.origin(client), sequential=sequential)
     return r.text_bytes(created) + (b"" if op is Op.CREATE else db.tree.nodes[created].stat())
 
 
@@ -51,18 +47,13 @@ def _on_tree(method: Callable[..., bytes | None], db: Database, client: Client, 
     return method(db.tree, *fields, db.origin(client)) or b""
 
 
-def _check_alone(db: Database, client: Client, path: str | None, version: int) -> bytes:
-    db.tree.check(path, version, db.origin(client))
-    raise Refused(Error.MARSHALLING)  # outside a multi, the real server has no reply for it
-
-
 def _exists(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
     if path is None:
         raise Refused(Error.MARSHALLING)
     if "\0" in path:
         raise Refused(Error.BAD_ARGUMENTS)
     if watch:
-        db.watches.data.add(path, client, Watch.ONCE)
+        db.watches.data[path][client] = None
     return db.tree.node(path).stat()
 
 
@@ -71,7 +62,7 @@ def get_data(db: Database, client: Client, path: str | None, watch: bool) -> byt
     node = db.tree.node(path)
     require(node.acl, Perm.READ, client.credentials)
     if watch:
-        db.watches.data.add(path or "", client, Watch.ONCE)
+        db.watches.data[path or ""][client] = None
     return r.blob_bytes(node.data) + node.stat()
 
 
@@ -80,7 +71,7 @@ def get_children(db: Database, client: Client, path: str | None, watch: bool) ->
     node = db.tree.node(path)
     require(node.acl, Perm.READ, client.credentials)
     if watch:
-        db.watches.child.add(path or "", client, Watch.ONCE)
+        db.watches.child[path or ""][client] = None
     return r.list_bytes([r.text_bytes(name) for name in node.children])
 
 
@@ -104,107 +95,36 @@ def _get_ephemerals(db: Database, client: Client, prefix: str | None) -> bytes:
     return r.list_bytes([r.text_bytes(path) for path in own if path.startswith(prefix or "")])
 
 
-def _get_all_children_number(db: Database, client: Client, path: str | None) -> bytes:
-    require(db.tree.node(path).acl, Perm.READ, client.credentials)
-    count = len(db.tree.nodes) - 2 if path == "/" else sum(node.startswith(f"{path}/") for node in db.tree.nodes)
-    return count.to_bytes(4, "big")
-
-
-def _who_am_i(db: Database, client: Client) -> bytes:
-    known = client.credentials
-    return r.list_bytes([r.text_bytes(credential.scheme) + r.text_bytes(credential.user) for credential in known])
-
-
-def _refuse(code: Error, db: Database, client: Client) -> bytes:
-    raise Refused(code)
-
-
-# --- watches ---
-
 _Paths = Sequence[str] | None
 
 
-def add_watch(db: Database, client: Client, path: str | None, mode: int) -> bytes:
-    """Add a watch on a node, or on a node and all below it, that lasts until it is removed."""
-    if path is None or mode not in (0, 1):
-        raise Refused(Error.MARSHALLING)
-    db.watches.add(path, client, Watch(mode + 1))
-    return Error.OK.to_bytes(4, "big")
-
-
-def check_watches(db: Database, client: Client, path: str | None, kind: int) -> bytes:
-    """Succeed if there is such a watch."""
-    if path is None or (path and "/" not in path):
-        raise Refused(Error.MARSHALLING)
-    if not any(table.watched(path) for table in db.watches.tables(kind)):  # of any client, as in 3.8
-        raise Refused(Error.NO_WATCHER)
-    return b""
-
-
-def remove_watches(db: Database, client: Client, path: str | None, kind: int) -> bytes:
-    """Remove watches."""
-    removed = [table.remove(path or "", client) for table in db.watches.tables(kind)]
-    if not any(removed):  # not any() of a generator: it would stop at the first table
-        raise Refused(Error.NO_WATCHER)
-    return b""
-
-
 def set_watches(db: Database, client: Client, zxid: int, data: _Paths, exist: _Paths, child: _Paths) -> bytes:
-    """Set the watches of a client that has reconnected."""
+    """Set the watches of a client that has reconnected. It last saw `zxid`, and gets the events that it missed."""
     if data is None or exist is None or child is None:
         raise Refused(Error.MARSHALLING)
-    return set_watches2(db, client, zxid, data, exist, child, (), ())
 
-
-def set_watches2(
-    db: Database,
-    client: Client,
-    zxid: int,
-    data: _Paths,
-    exist: _Paths,
-    child: _Paths,
-    persistent: _Paths,
-    recursive: _Paths,
-) -> bytes:
-    """
-    Set the watches of a client that has reconnected, including those of addWatch.
-
-    The client last saw `zxid`. It gets an event for each change that it missed.
-    """
-    parts: tuple[tuple[_Paths, Table, Callable[[Node | None], Event | None]], ...] = (
-        (data, db.watches.data, partial(_change_since, zxid, Event.CHANGED, attrgetter("mzxid"))),
-        (exist, db.watches.data, _existence),
-        (child, db.watches.child, partial(_change_since, zxid, Event.CHILD, attrgetter("pzxid"))),
-    )
-    for paths, table, event_of in parts:
-        for path in paths or ():
-            missed = event_of(db.tree.nodes.get(path))
+    def again(paths: Sequence[str], table: Table, missed_by: Callable[[Node | None], Event | None]) -> None:
+        for path in paths:
+            missed = missed_by(db.tree.nodes.get(path))
             if missed is None:
-                table.add(path, client, Watch.ONCE)
+                table[path][client] = None
             else:
                 client.send(r.event(missed, path))
-    for paths, kind in ((persistent, Watch.PERSISTENT), (recursive, Watch.RECURSIVE)):
-        for path in paths or ():
-            db.watches.add(path, client, kind)
+
+    def changed(change: Event, since: int) -> Event | None:
+        return change if since > zxid else None
+
+    watches, gone = db.watches, Event.DELETED
+    again(data, watches.data, lambda node: changed(Event.CHANGED, node.mzxid) if node else gone)
+    again(exist, watches.data, lambda node: Event.CREATED if node else None)
+    again(child, watches.child, lambda node: changed(Event.CHILD, node.pzxid) if node else gone)
     return b""
-
-
-def _existence(node: Node | None) -> Event | None:
-    """Return the event of a node that exists by now."""
-    return None if node is None else Event.CREATED
-
-
-def _change_since(zxid: int, change: Event, changed_in: Callable[[Node], int], node: Node | None) -> Event | None:
-    """Return the event of a node that was deleted, or changed in a later transaction than `zxid`."""
-    if node is None:
-        return Event.DELETED
-    return change if changed_in(node) > zxid else None
 
 
 # --- several operations in one request ---
 
 
-_CREATES: Final = (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL)
+_CREATES: Final = (Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER)
 _CHANGES: Final[dict[Op, Callable[..., bytes]]] = {
     Op.DELETE: partial(_on_tree, Tree.delete),
     Op.SET_DATA: partial(_on_tree, Tree.set_data),
@@ -244,10 +164,10 @@ def multi(db: Database, client: Client, parts: _Parts) -> bytes:
 def _change(db: Database, client: Client, op: Op, fields: list[Any]) -> bytes:
     if op not in _CREATES:
         return r.MULTI.pack(op, False, 0) + _CHANGES[op](db, client, *fields)
-    if op != Op.CREATE_TTL:  # in a multi, the flags choose a container, and create2 is the same as create
-        flags = fields[-1]
-        op = Op.CREATE_CONTAINER if flags == Mode.CONTAINER else Op.CREATE
-    return r.MULTI.pack(Op.CREATE if op is Op.CREATE else Op.CREATE2, False, 0) + create(op, db, client, *fields)
+    # In a multi, the flags choose a container, and create2 is the same as create.
+    container = fields[-1] == Mode.CONTAINER
+    op, shown = (Op.CREATE_CONTAINER, Op.CREATE2) if container else (Op.CREATE, Op.CREATE)
+    return r.MULTI.pack(shown, False, 0) + create(op, db, client, *fields)
 
 
 def multi_read(db: Database, client: Client, parts: _Parts) -> bytes:
@@ -268,20 +188,14 @@ def _error(code: int) -> bytes:
 _PATH: Final = (Reader.text,)
 _VERSION: Final = (Reader.text, Reader.int32)
 _WATCH: Final = (Reader.text, Reader.flag)
-_MODE: Final = (Reader.text, Reader.int32)
 _CREATE: Final = (Reader.text, Reader.blob, Reader.acls, Reader.int32)
-_SEEN: Final = (Reader.int64, Reader.texts, Reader.texts, Reader.texts)
 
 OPERATIONS: Final[dict[int, Operation]] = {
     **{op: Operation(_CREATE, partial(create, op), writes=True) for op in _CREATES},
-    # Its requests have one more field.
-    Op.CREATE_TTL: Operation((*_CREATE, Reader.int64), partial(create, Op.CREATE_TTL), writes=True),
     Op.DELETE: Operation(_VERSION, _CHANGES[Op.DELETE], writes=True),
     Op.SET_DATA: Operation((Reader.text, Reader.blob, Reader.int32), _CHANGES[Op.SET_DATA], writes=True),
     Op.SET_ACL: Operation((Reader.text, Reader.acls, Reader.int32), partial(_on_tree, Tree.set_acl), writes=True),
-    Op.CHECK: Operation(_VERSION, _check_alone, writes=True),
-    Op.RECONFIG: Operation((), partial(_refuse, Error.RECONFIG_DISABLED), writes=True),
-    Op.DELETE_CONTAINER: Operation((), partial(_refuse, Error.BAD_ARGUMENTS), writes=True),
+    Op.CHECK: Operation(_VERSION, _CHANGES[Op.CHECK], writes=True),
     Op.EXISTS: Operation(_WATCH, _exists),
     Op.GET_DATA: Operation(_WATCH, get_data),
     Op.GET_ACL: Operation(_PATH, _get_acl),
@@ -290,13 +204,7 @@ OPERATIONS: Final[dict[int, Operation]] = {
     Op.SYNC: Operation(_PATH, _sync),
     Op.PING: Operation((), lambda db, client: b""),
     Op.GET_EPHEMERALS: Operation(_PATH, _get_ephemerals),
-    Op.GET_ALL_CHILDREN_NUMBER: Operation(_PATH, _get_all_children_number),
-    Op.WHO_AM_I: Operation((), _who_am_i),
-    Op.ADD_WATCH: Operation(_MODE, add_watch),
-    Op.CHECK_WATCHES: Operation(_MODE, check_watches),
-    Op.REMOVE_WATCHES: Operation(_MODE, remove_watches),
-    Op.SET_WATCHES: Operation(_SEEN, set_watches),
-    Op.SET_WATCHES2: Operation((*_SEEN, Reader.texts, Reader.texts), set_watches2),
+    Op.SET_WATCHES: Operation((Reader.int64, Reader.texts, Reader.texts, Reader.texts), set_watches),
     Op.MULTI: Operation((partial(_parts, (*_CREATES, *_CHANGES)),), multi, writes=True),
     Op.MULTI_READ: Operation((partial(_parts, (Op.GET_DATA, Op.GET_CHILDREN)),), multi_read),
 }

@@ -46,7 +46,7 @@ class DevServer(FaultControls):
 
     With `port` 0 the system chooses a free port, and the server keeps it over restarts. `tick` is ZooKeeper's tickTime
     in seconds. Session timeouts are between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout`
-    (seconds) are given. `container_check` is how often, in seconds, empty containers and expired nodes are deleted.
+    (seconds) are given. `container_check` is how often, in seconds, empty containers are deleted.
     `data` is a file that keeps the nodes from a stop to the next start. Without it they are lost.
 
     Transaction ids begin at the time of the start, in units of about a microsecond. So fencing tokens rise over

@@ -38,11 +38,10 @@ class Service:
         self.by_session: dict[int, Connection] = {}
         self.wiped: set[int] = set()  # sessions that ended because the data was deleted
         self.received = self.sent = 0  # frames, since the start
-        self.started = clock.now()
         self._on_closed = on_closed  # is called with each connection that is closed
         self._container_check = container_check
         self._next_tick = 0.0
-        self._next_expiry_check = clock.now() + container_check
+        self._next_container_check = clock.now() + container_check
 
     # connections
 
@@ -107,13 +106,13 @@ class Service:
             for connection in self._without_session():
                 if connection.since + SILENCE <= now:
                     self.drop(connection)
-        if now >= self._next_expiry_check:
-            self._next_expiry_check = now + self._container_check
-            self.db.delete_expired()
+        if now >= self._next_container_check:
+            self._next_container_check = now + self._container_check
+            self.db.delete_empty_containers()
 
     def next_tick(self) -> float:
         """Return when `tick` or `flush` next has something to do."""
-        times = [self._next_tick, self._next_expiry_check]
+        times = [self._next_tick, self._next_container_check]
         if not self.faults.stall:
             times += [due for connection in self.dirty if (due := connection.due()) is not None]
         return min(times)
@@ -122,7 +121,7 @@ class Service:
         """Restart all timers after a pause, so that no session expires because of the pause."""
         for session in self.db.sessions.values():
             self.db.sessions.touch(session, now)
-        self._next_expiry_check = now + self._container_check
+        self._next_container_check = now + self._container_check
         for connection in self._without_session():
             connection.since = now
 
@@ -156,7 +155,6 @@ class Service:
         if command is None:
             return False
         connection.handshaken = True
-        connection.received += 1
         connection.send(command(self).encode("utf-8", "replace"))
         connection.close_when_sent()
         return True
@@ -194,11 +192,9 @@ class Service:
     def _request(self, connection: Connection, session: Session, reader: Reader) -> None:
         xid, op = reader.int32(), reader.int32()
         self.received += 1
-        connection.last_xid = xid
         self.db.sessions.touch(session, clock.now())
         operation = OPERATIONS.get(op)
         if operation is not None:
-            connection.last = Op(op).name
             if op == Op.PING:
                 xid = XID_PING
             self._send(connection, op, self.db.reply_to(connection, xid, reader, operation))

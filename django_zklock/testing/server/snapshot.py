@@ -69,4 +69,4 @@ def _put(tree: Tree, path: str, node: Node) -> None:
     parent, _, name = path.rpartition("/")
     tree.nodes[parent].children.add(name)
     if node.owner:
-        tree.expiring.add(path)
+        tree.containers.add(path)

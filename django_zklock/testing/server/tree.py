@@ -17,10 +17,8 @@ from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, requir
 from django_zklock.testing.server.codes import Error, Event, Mode, Perm, Refused
 from django_zklock.testing.server.records import STAT, Acl
 
-#: Containers, and nodes with a time to live, have these numbers instead of a session id.
+#: Containers have this number instead of a session id.
 CONTAINER: Final = -(1 << 63)
-TTL_MARK: Final = -(1 << 56)
-MAX_TTL: Final = (1 << 40) - 1
 
 _LAST_SEQUENCE: Final = (1 << 31) - 1
 
@@ -73,7 +71,7 @@ class Node:
             self.version,
             _int32(2 * self.creations - len(self.children)),
             self.aversion,
-            self.owner if self.ephemeral else 0,  # clients do not see the other numbers
+            self.owner if self.ephemeral else 0,  # clients do not see the other number
             len(self.data) if self.data else 0,
             len(self.children),
             self.pzxid,
@@ -82,12 +80,7 @@ class Node:
     @property
     def ephemeral(self) -> bool:
         """True if the node belongs to a session."""
-        return self.owner != 0 and self.owner != CONTAINER and self.ttl is None
-
-    @property
-    def ttl(self) -> int | None:
-        """The time to live in milliseconds; None for other nodes."""
-        return self.owner - TTL_MARK if TTL_MARK <= self.owner < 0 else None
+        return self.owner > 0
 
 
 class Tree:
@@ -100,7 +93,7 @@ class Tree:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.ephemerals: dict[int, dict[str, None]] = {}  # by session, in order of creation
-        self.expiring: set[str] = set()  # containers and nodes with a time to live
+        self.containers: set[str] = set()
         self.changes: list[Change] = []
         for path in FIXED:
             node = self.nodes[path] = Node(b"", OPEN, 0, 0, 0)
@@ -133,14 +126,9 @@ class Tree:
         origin: Origin,
         *,
         sequential: bool,
-        ttl: int,
     ) -> str:
-        """
-        Create a node and return its path.
-
-        With `sequential`, the server appends the number of the parent to the path. A `ttl` below 0 is none.
-        """
-        owner = _owner(mode, ttl, origin.session)
+        """Create a node and return its path. With `sequential`, the server appends the number of the parent to it."""
+        owner = CONTAINER if mode is Mode.CONTAINER else origin.session if mode.ephemeral else 0
         where, name = split(path)
         acls = resolve(acl, origin.credentials)
         parent = self.node(where)
@@ -218,9 +206,9 @@ class Tree:
         for path in list(self.ephemerals.get(session, ())):
             self.remove(path, zxid=zxid)
 
-    def expired(self, now: int) -> list[str]:
-        """Return the containers whose last child was deleted, and the nodes whose time to live is over."""
-        return [path for path in self.expiring if _is_expired(self.nodes[path], now)]
+    def empty_containers(self) -> list[str]:
+        """Return the containers whose last child was deleted."""
+        return [path for path in self.containers if self.nodes[path].creations and not self.nodes[path].children]
 
     def roll_back(self) -> None:
         """Undo the changes that are not reported yet."""
@@ -232,7 +220,7 @@ class Tree:
         if node.ephemeral:
             self.ephemerals.setdefault(node.owner, {})[path] = None
         elif node.owner:
-            self.expiring.add(path)
+            self.containers.add(path)
 
     def _unregister(self, path: str, node: Node) -> None:
         if node.ephemeral:
@@ -241,7 +229,7 @@ class Tree:
             if not own:
                 del self.ephemerals[node.owner]
         else:
-            self.expiring.discard(path)
+            self.containers.discard(path)
 
     def _undo_create(self, path: str, parent: Node, before: tuple[int, int]) -> None:
         self._unregister(path, self.nodes.pop(path))
@@ -259,26 +247,9 @@ def _undo_set(node: Node, before: tuple[bytes | None, int, int, int]) -> None:
     node.data, node.version, node.mzxid, node.mtime = before
 
 
-def _owner(mode: Mode, ttl: int, session: int) -> int:
-    if mode.ttl:
-        if not 0 < ttl <= MAX_TTL:
-            raise Refused(Error.BAD_ARGUMENTS)
-        return TTL_MARK + ttl
-    if ttl >= 0:
-        raise Refused(Error.BAD_ARGUMENTS)
-    return CONTAINER if mode is Mode.CONTAINER else session if mode.ephemeral else 0
-
-
 def _match(version: int, wanted: int) -> None:
     if wanted not in (-1, version):
         raise Refused(Error.BAD_VERSION)
-
-
-def _is_expired(node: Node, now: int) -> bool:
-    if node.children:
-        return False
-    ttl = node.ttl
-    return node.creations > 0 if ttl is None else now - node.mtime > ttl
 
 
 def _int32(value: int) -> int:

@@ -109,13 +109,12 @@ def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> N
 
 def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path: Path) -> None:
     tree = Tree()
-    for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/t", Mode.TTL), ("/e", Mode.EPHEMERAL)):
-        origin, ttl = Origin((), session=1, zxid=7, now=99), 5 if mode.ttl else -1
-        tree.create(path, None, OPEN, mode, origin, sequential=False, ttl=ttl)
+    for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/e", Mode.EPHEMERAL)):
+        tree.create(path, None, OPEN, mode, Origin((), session=1, zxid=7, now=99), sequential=False)
     save(tmp_path / "file", tree, 7)
     again, zxid = load(tmp_path / "file")
     assert zxid == 7
-    assert again.expiring == {"/c", "/t"}
+    assert again.containers == {"/c"}
     assert again.paths() == [path for path in tree.paths() if path != "/e"]
     assert again.nodes["/c/x"].stat() == tree.nodes["/c/x"].stat()
     assert again.nodes[""] is again.nodes["/"]
