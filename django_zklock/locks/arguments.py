@@ -11,8 +11,8 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from opcode import opname
-from types import FrameType
+from dis import Instruction, get_instructions, opname
+from types import CodeType, FrameType
 from typing import Any, Final, NoReturn, ParamSpec, SupportsFloat, TypeVar
 
 from asgiref.sync import AsyncToSync
@@ -136,18 +136,34 @@ _OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH"}
 
 
 def check_bound(frame: FrameType | None) -> None:
-    """Raise `TypeError` if the `with` that runs in this frame has no `as`: its body would not know of the busy lock."""
+    """Raise `TypeError` if nothing looks at the hold of the `with` that runs in this frame: the lock may be busy."""
     if frame is None:
         return
     code, at = frame.f_code.co_code, frame.f_lasti
     if not opname[code[at]].endswith("_WITH") and opname[code[at - 2]] != "LOAD_SPECIAL":  # from Python 3.14 on
         return  # a call by other code, such as an `ExitStack`
-    following = (opname[code[index]] for index in range(at + 2, len(code), 2))
-    if next((name for name in following if name not in _OF_AWAIT), "") == "POP_TOP":
+    bound = next((index for index in range(at + 2, len(code), 2) if opname[code[index]] not in _OF_AWAIT), at)
+    if opname[code[bound]] == "POP_TOP" or _is_never_read(frame.f_code, bound):
         raise TypeError(
-            'on_conflict="skip" needs "as": its block runs without the lock if that is busy. Write "with zk_lock(...) '
-            'as hold:", and begin the block with "if not hold:".'
+            'on_conflict="skip" needs "as", and a block that looks at it: the block runs without the lock if that is '
+            'busy. Write "with zk_lock(...) as hold:", and begin the block with "if not hold:".'
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _is_never_read(code: CodeType, at: int) -> bool:
+    """Return whether no instruction loads the local variable that this one stores. Others may be read elsewhere."""
+    steps = {step.offset: step for step in get_instructions(code)}
+    bound = steps.pop(at)
+    if not bound.opname.startswith("STORE_FAST"):
+        return False
+    name, *loaded = _variables(bound)  # one instruction may store a variable and load another one
+    loads = (step for step in steps.values() if "LOAD_FAST" in step.opname)
+    return name not in loaded and not any(name in _variables(step) for step in loads)
+
+
+def _variables(step: Instruction) -> tuple[object, ...]:
+    return step.argval if isinstance(step.argval, tuple) else (step.argval,)
 
 
 def check_text(name: str, value: object, what: str) -> None:
