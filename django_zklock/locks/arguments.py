@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from dis import Instruction, get_instructions, opname
+from dis import Instruction, get_instructions
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn, ParamSpec, SupportsFloat, TypeVar
 
@@ -131,19 +131,13 @@ def skips(on_conflict: str) -> bool:
     return on_conflict == "skip"
 
 
-_OF_AWAIT = {"CACHE", "GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
+_OF_AWAIT = {"GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
 _OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH"}
 
 
 def check_bound(frame: FrameType | None) -> None:
     """Raise `TypeError` if nothing looks at the hold of the `with` that runs in this frame: the lock may be busy."""
-    if frame is None:
-        return
-    code, at = frame.f_code.co_code, frame.f_lasti
-    if not opname[code[at]].endswith("_WITH") and opname[code[at - 2]] != "LOAD_SPECIAL":  # from Python 3.14 on
-        return  # a call by other code, such as an `ExitStack`
-    bound = next((index for index in range(at + 2, len(code), 2) if opname[code[index]] not in _OF_AWAIT), at)
-    if opname[code[bound]] == "POP_TOP" or _is_never_read(frame.f_code, bound):
+    if frame is not None and _ignores_hold(frame.f_code, frame.f_lasti):
         raise TypeError(
             'on_conflict="skip" needs "as", and a block that looks at it: the block runs without the lock if that is '
             'busy. Write "with zk_lock(...) as hold:", and begin the block with "if not hold:".'
@@ -151,15 +145,20 @@ def check_bound(frame: FrameType | None) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _is_never_read(code: CodeType, at: int) -> bool:
-    """Return whether no instruction loads the local variable that this one stores. Others may be read elsewhere."""
-    steps = {step.offset: step for step in get_instructions(code)}
-    bound = steps.pop(at)
+def _ignores_hold(code: CodeType, at: int) -> bool:
+    """Return whether the `with` at this instruction has no `as`, or stores a local variable that nothing loads."""
+    steps = list(get_instructions(code))
+    index = {step.offset: index for index, step in enumerate(steps)}.get(at, 0)  # else it is a cache, of a call
+    if not steps[index].opname.endswith("_WITH") and steps[index - 1].opname != "LOAD_SPECIAL":  # from Python 3.14 on
+        return False  # a call by other code, such as an `ExitStack`
+    bound = next(step for step in steps[index + 1 :] if step.opname not in _OF_AWAIT)
     if not bound.opname.startswith("STORE_FAST"):
-        return False
+        return bound.opname == "POP_TOP"
     name, *loaded = _variables(bound)  # one instruction may store a variable and load another one
-    loads = (step for step in steps.values() if "LOAD_FAST" in step.opname)
-    return name not in loaded and not any(name in _variables(step) for step in loads)
+    for step in steps:
+        if "LOAD_FAST" in step.opname and step is not bound:
+            loaded += _variables(step)
+    return name not in loaded
 
 
 def _variables(step: Instruction) -> tuple[object, ...]:
