@@ -25,6 +25,7 @@ from django_zklock.models import Lock
 from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 from django_zklock.report.incident import MANY
+from django_zklock.report.verdict import CAUSES
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,6 +85,7 @@ def test_the_page_of_incidents_is_that_of_the_report() -> None:
     """Write it with `python scripts/causes.py`."""
     page = text_of("reference/incidents.md")
     assert page == runpy.run_path(str(ROOT / "scripts" / "causes.py"))["written"](page)
+    assert [name for name in CAUSES if f"\n## {name}\n" not in page] == [], "an alert leads to the heading of its cause"
 
 
 REFERENCE = text_of("reference/admin.md")
