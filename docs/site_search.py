@@ -16,6 +16,7 @@ from sphinx.util import logging
 
 #: What readers type, and the page or section that answers it. It is the first result of such a search.
 PHRASES = {
+    "explanation/clocks": ["ntp", "clock skew", "time synchronisation"],
     "explanation/how-the-queue-works": ["fifo", "fairness", "starvation"],
     "explanation/safety": ["guarantees", "jepsen", "split brain"],
     "explanation/scale": ["performance", "benchmark", "latency", "throughput"],
@@ -31,8 +32,9 @@ PHRASES = {
     "how-to/fence-your-rows": ["double charge", "charge card twice", "lost update", "race", "race condition"],
     "how-to/intervene#break-a-lock": ["force release", "force unlock", "unlock", "delete lock", "release manually"],
     "how-to/intervene#purge-all-locks": ["purge", "purge all", "purge locks", "flush locks"],
-    "how-to/lock-a-view": ["double submit", "double click", "drf"],
+    "how-to/lock-a-view": ["double submit", "double click"],
     "how-to/lock-a-view#the-answer": ["409", "error 409", "http 409", "409 conflict", "conflict", "retry-after"],
+    "how-to/lock-an-api": ["drf", "django rest framework", "django-ninja", "graphql", "channels"],
     "how-to/lock-any-code": ["context manager", "cron", "async", "ready()", "ready"],
     "how-to/move-from-cache-lock": ["redis-py", "django-redis", "cache.add", "redis lock", "is false", "== false"],
     "how-to/move-from-django-pglock": ["pglock", "pglocks", "django-pglocks", "advisory lock", "advisory_lock"],
@@ -44,13 +46,15 @@ PHRASES = {
     "how-to/survive-redelivery": ["celery task twice", "task executed twice", "idempotent", "visibility timeout"],
     "how-to/test-your-code": ["how to test", "unit test", "mock"],
     "how-to/transactions": ["atomic_requests", "transaction.atomic", "on_commit"],
-    "how-to/troubleshooting": ["lock stuck after crash", "stuck lock", "lock not released", "lock never released"],
+    "how-to/troubleshooting#my-lock-does-not-come-free": [
+        *("lock stuck after crash", "stuck lock", "lock not released", "lock never released"),
+    ],
     "how-to/unique-tasks": ["unique task", "unique tasks", "duplicate task", "deduplicate", "singleton task"],
     "how-to/when-zookeeper-is-down": ["503", "error 503", "http 503", "503 service unavailable", "outage"],
     "installation": ["install", "pip install", "setup", "getting started", "quickstart", "django-environ"],
     "installation#requirements": ["python 3.14", "windows", "macos", "supported versions", "compatibility"],
     "reference/locks#options": ["cancel", "cancel wait", "stop waiting"],
-    "reference/locks#types": ["mypy", "pyright", "type checking", "typing"],
+    "reference/types": ["mypy", "pyright", "type checking", "typing"],
     "reference/settings": ["configuration", "environment variable"],
     "reference/settings#options-waiting": ["lock timeout"],
 }

@@ -1,4 +1,4 @@
-"""Write the list of causes in the documentation: `python scripts/causes.py`. The report has the texts."""
+"""Write the page of incidents in the documentation: `python scripts/causes.py`. The report has the texts."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report.verdict import CAUSES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "how-to" / "admin.md"
+PAGE = ROOT / "docs" / "reference" / "incidents.md"
 BEGIN, END = "<!-- causes: written by scripts/causes.py -->\n", "<!-- end of causes -->"
 
 
-def table() -> str:
-    """Return a line for each cause, the worst first: its card, when that is shown, how it ends, the exit code."""
-    lines = []
+def sections() -> str:
+    """Return a section for each cause, the worst first: its card, when that is shown, how it ends, the exit code."""
+    parts = []
     for name, cause in CAUSES.items():
         title = re.sub(r"%\(\w+\)[ds]", "…", str(cause.title)).removesuffix(": …")
         code = ExitCode.UNAVAILABLE if name == "quorum" else ExitCode[name.upper()]
-        text = f"**{title}** (`{name}`, {code:d}). {cause.__doc__} Ends: {cause.ends}"
-        lines.append(textwrap.fill(text, 105, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False))
-    return "\n".join(lines) + "\n"
+        text = " ".join(str(cause.__doc__).replace("](", "](../how-to/").split())
+        text = textwrap.fill(text, 105, break_on_hyphens=False)
+        parts.append(f"## {name}\n**{title}** (exit code {code:d})\n\n{text}\n\n*Ends:* {cause.ends}\n\n")
+    return "".join(parts)
 
 
 def written(page: str) -> str:
     """Return the page with the present list."""
     before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}{table()}{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{sections()}{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _story(row: Any) -> str:
 
 
 class Ended(OfHistory):
-    """In the last 30 minutes, its processes never released three locks or more: they were killed, paused or cut off."""
+    """In the last 30 minutes, processes of a host were killed, paused or cut off, with three locks or more."""
 
     cause = "ended"
     title = _("Processes on %(process)s ended or were cut off, with %(count)d locks")

@@ -89,7 +89,7 @@ class Host(Incident):
     title = _("%(process)s hangs, with %(count)d locks")
     sentence = _("It has held a lock for %(time)s. It is dead or silent, or its work hangs.")
     remedy = _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them.")
-    ends = "It releases its oldest lock."
+    ends = "The process releases its oldest lock."
     act = "host"
     command = "list"
     of_host = True
@@ -111,7 +111,7 @@ class Foreign(Incident):
     who = "%(holders)s."
     sentence = _("It cannot be asked to release the lock.")
     remedy = _("End its program, or break the lock.")
-    ends = "It releases the lock."
+    ends = "The holder releases the lock."
     act = "break"
 
     @classmethod
@@ -131,7 +131,7 @@ class Silent(Incident):
     remedy = _(
         "Look at its log: it may wait for its broker or database. If it hangs, break the lock: the next one leads."
     )
-    ends = "It looks at its schedule, or another one leads."
+    ends = "The beat looks at its schedule, or another one leads."
     act = "break"
 
     @classmethod
@@ -143,14 +143,14 @@ class Silent(Incident):
 
 
 class Hung(Incident):
-    """Others wait. It has held the lock for a minute, or for 10 s and three times its usual hold."""
+    """Others wait. The holder has had the lock for a minute, or for 10 s and three times its usual hold."""
 
     cause = "hung"
     title = _("%(holder)s has held %(keys)s for %(time)s")
     who = "%(runs)s"
     sentence = "%(times)s"
     remedy = _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped).")
-    ends = "It releases the lock."
+    ends = "The holder releases the lock."
     act = "ask"
 
     @classmethod

@@ -189,7 +189,7 @@ class Slow(OfServers):
     cause = "slow"
     title = _("A server of ZooKeeper is slow")
     remedy = _("Look at its disk and its garbage collection.")
-    ends = "Its replies are fast again."
+    ends = "The replies of the server are fast again."
 
 
 class Version(OfServers):
@@ -208,7 +208,7 @@ class Certificate(OfServers):
     word = _("Check")
     title = _("A TLS certificate ends soon, or is not valid")
     remedy = _("Renew it. This package reads renewed files at its next connect; some servers must be restarted.")
-    ends = "It is renewed."
+    ends = "The certificate is renewed."
 
 
 CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version, Certificate)

@@ -25,6 +25,7 @@ from django_zklock.models import Lock
 from django_zklock.report import facts as report_facts
 from django_zklock.report import holders
 from django_zklock.report.incident import MANY
+from django_zklock.report.verdict import CAUSES
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,13 +77,15 @@ NUMBERS = {
 
 @pytest.mark.parametrize("text", NUMBERS)
 def test_the_thresholds_of_the_page_are_those_of_the_code(text: str) -> None:
-    assert " ".join(text_of("how-to/admin.md").split()).count(text) == NUMBERS[text]
+    pages = text_of("how-to/admin.md") + text_of("reference/incidents.md")
+    assert " ".join(pages.split()).count(text) == NUMBERS[text]
 
 
-def test_the_table_of_causes_is_that_of_the_report() -> None:
+def test_the_page_of_incidents_is_that_of_the_report() -> None:
     """Write it with `python scripts/causes.py`."""
-    page = text_of("how-to/admin.md")
+    page = text_of("reference/incidents.md")
     assert page == runpy.run_path(str(ROOT / "scripts" / "causes.py"))["written"](page)
+    assert [name for name in CAUSES if f"\n## {name}\n" not in page] == [], "an alert leads to the heading of its cause"
 
 
 REFERENCE = text_of("reference/admin.md")

@@ -18,7 +18,7 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from django.utils.module_loading import import_string
 from support import viewkinds
-from support.docs import BLOCK, DOCS, files_of, run, run_all, text_of, written
+from support.docs import BLOCK, DOCS, files_of, run, run_all, settings_of, text_of, written
 from support.faults import BackgroundCall
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
@@ -101,7 +101,10 @@ def test_the_message_of_a_former_holder_is_not_written(zklock, db):
 
 
 def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
-    project = written("how-to/fence-another-service.md", tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
+    page = "how-to/fence-another-service.md"
+    project = written(page, tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
+    settings = f'{settings_of(page, unnamed=1)}ROOT_URLCONF = "service"\nSTATIC_URL = "static/"\n'
+    project.write("service_settings.py", settings)
     done = project.succeed("-m", "pytest", "-q", "--ds", "service_settings", "test_service.py", "test_consumer.py")
     assert "3 passed" in done.stdout, done.stdout
 

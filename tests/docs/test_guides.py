@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.docs import assert_passes, written
+from support.docs import assert_passes, settings_of, written
 
 ASKING = """
 import threading
@@ -374,7 +374,7 @@ GUIDES = {
     "how-to/streaming-responses": STREAMING,
     "reference/operations": STEPPING_IN,
 }
-OBSERVED = {"metrics_settings": COUNTED, "traced_settings": TRACED, "project_settings": NOTED}
+OBSERVED = {"metrics": COUNTED, "traces": TRACED, "logs": NOTED}
 
 
 @pytest.mark.parametrize("page", GUIDES)
@@ -382,16 +382,29 @@ def test_the_examples_of_a_guide_do_as_it_says(page: str, tmp_path: Path) -> Non
     assert_passes(written(f"{page}.md", tmp_path), GUIDES[page])
 
 
-@pytest.mark.parametrize("settings", OBSERVED)
-def test_metrics_traces_and_logs_are_as_the_guide_says(settings: str, tmp_path: Path) -> None:
-    assert_passes(written("how-to/observe.md", tmp_path), OBSERVED[settings], "--ds", settings)
+@pytest.mark.parametrize("kind", OBSERVED)
+def test_metrics_traces_and_logs_are_as_the_guide_says(kind: str, tmp_path: Path) -> None:
+    page = "how-to/observe.md"
+    project = written(page, tmp_path, {"observed_settings.py": settings_of(page)})
+    assert_passes(project, OBSERVED[kind], "--ds=observed_settings")
+
+
+def test_the_example_without_the_app_has_the_gauge_of_incidents_in_one_process(tmp_path: Path) -> None:
+    project = written("how-to/observe.md", tmp_path, {"shop/__init__.py": ""})
+    (tmp_path / "shop.py").unlink()
+    settings = "from project_settings import *\nINSTALLED_APPS += ['shop.apps.ShopConfig']\n"
+    project.write("shop_settings.py", settings)
+    code = "import django; django.setup(); import prometheus_client as lib; print(lib.generate_latest().decode())"
+    shown = [
+        project.succeed("-c", code, DJANGO_SETTINGS_MODULE="shop_settings", ZKLOCK_INCIDENTS=incidents).stdout
+        for incidents in ("1", "0")
+    ]
+    assert ["zklock_incidents" in text for text in shown] == [True, False]
+    assert all("zklock_suspensions_total" in text for text in shown)
 
 
 BOOKS = """
-from project_settings import *
-from books import settings
-INSTALLED_APPS = getattr(settings, "INSTALLED_APPS", [*INSTALLED_APPS, "books"])
-ZKLOCK = {**ZKLOCK, **getattr(settings, "ZKLOCK", {})}
+INSTALLED_APPS += ["books"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.sqlite3"}}
 """
 
@@ -399,7 +412,8 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.
 @pytest.mark.parametrize(("page", "test"), [("fence-your-rows", FENCED), ("survive-redelivery", REDELIVERED)])
 def test_the_examples_with_rows_do_as_the_guide_says(page: str, test: str, tmp_path: Path) -> None:
     packages = {"books/__init__.py": "", "books/migrations/__init__.py": ""}
-    project = written(f"how-to/{page}.md", tmp_path, {**packages, "books_settings.py": BOOKS})
+    settings = f"{settings_of(f'how-to/{page}.md')}{BOOKS}"
+    project = written(f"how-to/{page}.md", tmp_path, {**packages, "books_settings.py": settings})
     project.succeed("manage.py", "makemigrations", "books", DJANGO_SETTINGS_MODULE="books_settings")
     (migration,) = project.directory.glob("books/migrations/0001_*.py")
     assert "('fencing_token', models.BigIntegerField(default=0, editable=False))" in migration.read_text()

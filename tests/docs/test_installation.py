@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser
 from pathlib import Path
 
-from support.docs import DOCS, files_of, text_of, written
+from support.docs import DOCS, files_of, settings_of, text_of, written
 from support.project import SETTINGS, Project
 from support.zoo import Zoo
 
@@ -132,7 +132,6 @@ def test_nothing_is_left_in_the_database(tmp_path: Path) -> None:
 
 EVENTS = text_of("how-to/events.md")
 IN_A_FILE = """
-from events_settings import *
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "past.sqlite3"}}
 """
 SELL = "import django; django.setup(); from shop import sell; sell('lamp')"
@@ -144,7 +143,8 @@ print(*Attempt.objects.values_list("key", "outcome"))
 
 
 def test_the_app_records_from_the_first_lock_to_the_exit(zoo: Zoo, tmp_path: Path) -> None:
-    project = written("how-to/events.md", tmp_path, {"file_settings.py": IN_A_FILE})
+    settings = f"{settings_of('how-to/events.md')}{IN_A_FILE}"
+    project = written("how-to/events.md", tmp_path, {"file_settings.py": settings})
     env = {"DJANGO_SETTINGS_MODULE": "file_settings", "ZKLOCK_URL": zoo.url()}
     for arguments in (("manage.py", "migrate"), ("-c", SELL)):
         project.succeed(*arguments, **env)

@@ -129,6 +129,12 @@ def test_the_settings_explain_every_option_that_they_can_have() -> None:
     assert set(OPTION_NAMES) <= set(explained)
 
 
+def test_the_settings_say_which_options_may_be_none() -> None:
+    (said,) = re.findall(r"it is a value of\s+(.*?)\. For all others", SETTINGS, re.DOTALL)
+    valid = {name for name in OPTION_NAMES if not conf.problems({"URL": "zk://zk1/shop", "DEFAULTS": {name: None}})}
+    assert valid == set(re.findall(r"`(\w+)`", said))
+
+
 def test_the_list_of_checks_is_that_of_the_code() -> None:
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
     assert rows == check_ids()

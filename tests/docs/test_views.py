@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from support.docs import assert_passes, text_of, written
+from support.docs import assert_passes, files_of, text_of, written
 
 PAGE = "how-to/lock-a-view.md"
+API_PAGE = "how-to/lock-an-api.md"
 
 SETTINGS = """
 from pathlib import Path
@@ -144,7 +145,8 @@ def test_a_consumer_sends_a_message(zklock):
 
 
 def test_the_examples_for_views_do_as_the_page_says(tmp_path: Path) -> None:
-    project = written(PAGE, tmp_path, {"view_settings.py": SETTINGS, "all_urls.py": URLS, "shop/__init__.py": ""})
+    files = {"view_settings.py": SETTINGS, "all_urls.py": URLS, "shop/__init__.py": ""}
+    project = written(PAGE, tmp_path, {**files, **files_of(API_PAGE)})
     page = r"^```html\n<!-- templates/409.html -->\n(.*?)^```$"
     (template,) = re.findall(page, text_of(PAGE), re.MULTILINE | re.DOTALL)
     project.write("templates/409.html", template)

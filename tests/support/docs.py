@@ -31,6 +31,11 @@ def files_of(page: str, *, unnamed: int = 0) -> dict[str, str]:
     return files
 
 
+def settings_of(page: str, *, unnamed: int = 0) -> str:
+    """Return the settings of a project after a reader has added those that a page shows."""
+    return f"from project_settings import *\n{files_of(page, unnamed=unnamed)['settings.py']}"
+
+
 def programs_of(page: str) -> dict[str, str]:
     return dict(OTHER_BLOCK.findall(text_of(page)))
 

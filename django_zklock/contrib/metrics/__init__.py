@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["connect", "disconnect"]
 
 
-def connect(registry: CollectorRegistry | None = None) -> None:
+def connect(registry: CollectorRegistry | None = None, *, incidents: bool = True) -> None:
     """
     Count the locks of this process in a registry; default is that of `prometheus_client`. Further calls change nothing.
 
+    With `incidents`, a scrape also begins a look at all locks and servers, at most every 30 s. One process is enough.
     Raises `ImproperlyConfigured` if `prometheus_client` is not installed.
     """
     try:
@@ -30,7 +31,7 @@ def connect(registry: CollectorRegistry | None = None) -> None:
             "django_zklock.contrib.metrics needs prometheus_client, which is not installed: "
             'pip install "django-zklock[metrics]".'
         ) from error
-    prometheus.connect(registry)
+    prometheus.connect(registry, incidents)
 
 
 def disconnect(registry: CollectorRegistry | None = None) -> None:

@@ -174,7 +174,7 @@ class UnfinishedCollector(Collector):
 class Metrics:
     """The metrics in one registry, which are counted from now on."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, incidents: bool = True) -> None:
         self._registry = registry
         self._made: list[MetricWrapperBase | Collector] = []
         self._names: set[str] = set()  # the values of the label `lock` so far
@@ -182,7 +182,10 @@ class Metrics:
         self._has_begun = False  # the counters of the locks in the settings exist
         self._counted: dict[int, CountedHold] = {}  # by token
         self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
-        for collector in (UnfinishedCollector(self), IncidentsCollector()):
+        collectors: list[Collector] = [UnfinishedCollector(self)]
+        if incidents:
+            collectors.append(IncidentsCollector())
+        for collector in collectors:
             registry.register(collector)  # first, so that each scrape has the counters that it begins
             self._made.append(collector)
         self._make_metrics()
@@ -396,11 +399,11 @@ class Metrics:
 _connected: dict[CollectorRegistry, Metrics] = {}
 
 
-def connect(registry: CollectorRegistry | None) -> None:
+def connect(registry: CollectorRegistry | None, incidents: bool) -> None:
     """Count in a registry, unless this is done already."""
     registry = registry or REGISTRY
     if registry not in _connected:
-        _connected[registry] = Metrics(registry)
+        _connected[registry] = Metrics(registry, incidents)
 
 
 def disconnect(registry: CollectorRegistry | None) -> None:

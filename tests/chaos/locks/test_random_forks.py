@@ -14,12 +14,12 @@ QUEUE = 1000
 PROGRAM = """
 import json, os, random, select, signal, sys, threading, time
 from contextlib import suppress
-from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, ZooKeeperUnavailable
 stop = []
 def lock_on(name, **options):
     while not stop:
-        with suppress(ZooKeeperUnavailable):  # a try does not wait for a busy server
-            with zk_lock(name, timeout=0, on_conflict="skip", **options) as hold:
+        with suppress(LockBusy, ZooKeeperUnavailable):  # a try does not wait for a busy server
+            with zk_lock(name, timeout=0, **options):
                 pass
 
 threads = [

@@ -288,6 +288,20 @@ def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(
     end_looks()
 
 
+def test_a_process_without_the_metric_of_incidents_never_looks_at_all_locks(zoo: Zoo) -> None:
+    acquire_once("k")
+    registry = CollectorRegistry()
+    connect(registry, incidents=False)
+    begun_at = background.last._renewal.begun_at
+    try:
+        shown = generate_latest(registry).decode()
+    finally:
+        disconnect(registry)
+    assert "zklock_suspensions_total" in shown
+    assert "zklock_incidents" not in shown
+    assert background.last._renewal.begun_at == begun_at
+
+
 def test_a_look_that_hangs_is_no_calm(zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database may not answer. A scrape shows no older result for long."""
     acquire_once("k")

@@ -384,6 +384,51 @@ def test_a_block_that_skips_needs_as(lock: Any) -> None:
     assert not lock._blocks
 
 
+MANY_VARIABLES = "\n    ".join(f"name{number} = {number}" for number in range(300))
+"""More than one byte can number."""
+NEVER_READ = {
+    "another variable is read": "with lock as hold: return lock.locks",
+    "it is overwritten": "with lock as hold: hold = 1",
+    "in a loop": "for _ in 1, 2:\n        with lock as hold: print(lock)",
+    "a constant of the same text": "with lock as hold: print('hold')",
+    "among many": f"{MANY_VARIABLES}\n    with lock as hold: return name299",
+    "in a coroutine": "async with lock as hold: await asyncio.sleep(0)",
+}
+READ = {
+    "a guard": "with lock as hold:\n        if not hold: return",
+    "an argument": "with lock as hold: print(lock, hold, end='')",
+    "in a function inside": "with lock as hold: return lambda: hold",
+    "in a comprehension": "with lock as hold: return [item for item in (1, 2) if hold]",
+    "after the block": "with lock as hold: pass\n    return hold",
+    "of several": "with lock as hold, lock as other: return hold or other",
+    "among many": f"{MANY_VARIABLES}\n    with lock as hold: return name299 if hold else name1",
+    "in a coroutine": "async with lock as hold: print(await asyncio.sleep(0, hold), end='')",
+}
+
+
+def run_function(body: str, lock: Any) -> None:
+    names = {"lock": lock, "asyncio": asyncio}
+    kind = "async def" if "async " in body else "def"
+    exec(f"{kind} function(lock):\n    {body}\n", names)
+    result: Any = names["function"](lock)
+    if kind == "async def":
+        asyncio.run(result)
+
+
+@pytest.mark.parametrize("case", NEVER_READ)
+def test_a_block_that_skips_needs_a_look_at_its_hold(case: str) -> None:
+    lock = zk_locks("k", "l", on_conflict="skip")
+    with pytest.raises(TypeError, match=r"a block that looks at it.*if not hold"):
+        run_function(NEVER_READ[case], lock)
+    assert not lock._looked_up_exits
+    assert not lock._blocks
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_block_may_look_at_its_hold_in_any_way(case: str) -> None:
+    run_function(READ[case], Bound())
+
+
 class Bound:
     """A context manager that skips, and is never busy."""
 
