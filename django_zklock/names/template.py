@@ -39,19 +39,20 @@ MAX_DIGESTED = 10_000
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
-# A placeholder of another language, between separators. The last one may be anywhere: no text of a value has its brace.
+# A placeholder of another language. Some have a sign that texts have, too: these stand between separators.
 _FOREIGN = re.compile(
     r"""
-    (?: ^ | (?<=[/:._-]) )
-    (?: < (\w+:)? \w+ >             # <int:pk>
-      | % (\(\w+\))? [sdirf]        # %s, %(pk)s
-      | % \w+ %                     # %PK%
-      | (?<! [^/]) : [A-Za-z_] \w*  # :pk
-      | \$ [A-Za-z_] \w*            # $pk
-      | \$ \( \w+ \)                # $(pk)
-    )
-    (?= $ | [/:._-] )
-    | [$\#] \{ (?! \{ )             # ${pk}, #{pk}
+    (?<! \w ) < (\w+:)? \w+ >                           # <int:pk>
+    | <%                                                # <%= pk %>
+    | \{\{ \s+ \w+ \s+ \}\}                             # {{ pk }}
+    | [$\#%] \{ (?! \{ )                                # ${pk}, #{pk}, %{pk}
+    | \$ [(\[] \w+ [)\]]                                # $(pk), $[pk]
+    | % \(\w+\)                                         # %(pk)s
+    | (?<! [\d%] ) % (0\d+ | \.\d+)? [sdirf] (?! \w ) # %s, %05d, not the escape %2f
+    | \( \? P? <                                        # (?P<pk>[0-9]+)
+    | \\ [dws] [+*]                                     # \d+
+    | (?: ^ | (?<=[/:._-]) ) (?: % \w+ % | \$ [A-Za-z_] \w* ) (?= $ | [/:._-] )  # %PK%, $pk
+    | (?<! [^/] ) (?: : [A-Za-z_] \w* | \[ \.* [A-Za-z_] \w* \] | [*?]+ ) (?= $ | [/._-] )  # :pk, [pk], *, ?
     """,
     re.VERBOSE,
 )

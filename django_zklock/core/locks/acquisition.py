@@ -74,6 +74,7 @@ class Acquisition:
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
+        self._is_inside_others = False  # whether the caller works inside blocks of other owners, in a new order
         self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
         # By waiter. The protocol's thread writes an outcome before it wakes the caller.
         self.outcomes: dict[Any, Outcome] = {}
@@ -225,8 +226,10 @@ class Acquisition:
             if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
                 wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
             # Those of other owners count for the order, too, that wait for this one, as a coroutine does for a thread.
-            if wait.held is not None or enclosing_holds.get() is not None:
-                order.note(contender, self.owner, self.specs, is_first=not self.contenders)
+            is_inside = wait.held is not None or enclosing_holds.get() is not None
+            if is_inside and session.options.lock_order is not None:
+                is_new = order.note(contender, self.owner, self.specs, is_first=not self.contenders)
+                self._is_inside_others = is_new or self._is_inside_others
         self.contenders.append(contender)
         return waiter, contender
 
@@ -234,6 +237,8 @@ class Acquisition:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
+        if self._is_inside_others:
+            order.note_of_others(contender, self.owner)
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
         held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})
@@ -425,7 +430,10 @@ class Block:
         for guard in self._guards:
             held_locks.open_block(self._owner, guard)
             guard.arm()
-        around = inside = enclosing_holds.get()
+        around = enclosing_holds.get()
+        while around is not None and around[0]() is None:
+            around = around[1]  # that of a generator, which has ended inside another block
+        inside = around
         for hold in self._holds:
             inside = weakref.ref(hold), inside
         self._enclosing = around, inside

@@ -17,12 +17,13 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core import hooks
+from django_zklock.core.execution.inner_tasks import waits_for
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.spec import LockSpec
@@ -146,55 +147,80 @@ is_meant = False
 """Whether the order of locks is meant at the moment, as in a test that is marked so. Then nothing is seen."""
 
 
-def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool) -> None:
+def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool) -> bool:
     """
     See that an owner wants a lock, and would wait for it. Tell the circles that this closes.
 
     `specs` are all locks of the same call, in their order. `is_first`: it has wanted no other one yet. Other locks of
     the owner are those of its open blocks, and of the transactions that keep one. What another thread may release does
-    not count.
+    not count. Return whether there is something new about the locks of other owners, for `note_of_others`.
     """
     spec = contender.spec
     if spec.adopts is not None:
-        return  # another owner has waited for it
+        return False  # another owner has waited for it
     inner = _name(spec)
-    for held in _held_by(owner):
-        both_read = held.only_reads and spec.kind is Kind.READ
-        if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
-            _see(contender, _name(held.grant), inner)
+    has_others = False
+    for held in _held_around(contender, owner):
+        outer = _name(held.grant)
+        if not _is_new(contender, outer, inner):
+            continue
+        if held.owner == owner:
+            _see(contender, Edge(outer, inner, _location(contender)))
+        else:
+            has_others = True
     for first, second in itertools.pairwise(specs) if is_first else ():
         both_read = first.kind is second.kind is Kind.READ
-        if not both_read and not seen.knows(_name(first), _name(second), sorted=True):
-            _see(contender, _name(first), _name(second), sorted=True)
+        outer, inner = _name(first), _name(second)
+        if not both_read and _is_new(contender, outer, inner, sorted=True):
+            _see(contender, Edge(outer, inner, _location(contender), sorted=True))
+    return has_others
+
+
+def note_of_others(contender: AnyContender, owner: Owner) -> None:
+    """
+    See the locks of other owners that wait for this one, as a coroutine waits for a thread or for `asyncio.gather`.
+
+    Call it when the wait is over. At its begin, a thread may run before the coroutine that has sent it there waits.
+    """
+    inner = _name(contender.spec)
+    for held in _held_around(contender, owner):
+        outer = _name(held.grant)
+        if held.owner != owner and _is_new(contender, outer, inner) and waits_for(held.owner, owner):
+            _see(contender, Edge(outer, inner, _location(contender)))
 
 
 def _name(lock: QueueSpec | Grant) -> str:
     return lock.template or lock.key
 
 
-def _held_by(owner: Owner) -> Iterator[HeldLock]:
-    """Yield the holds of the open blocks, and of transactions, around the caller."""
+def _held_around(contender: AnyContender, owner: Owner) -> list[HeldLock]:
+    """Return the holds around the caller that have an order with this lock: of open blocks, and of its transactions."""
+    spec = contender.spec
+    holds = []
     enclosing = enclosing_holds.get()
     while enclosing is not None:
         reference, enclosing = enclosing
         held = reference()
-        # A thread that works for a coroutine, or a coroutine that runs in a thread: the block waits for it. A task that
-        # was begun inside a block may outlive it. A forked child does not hold the locks of its parent.
-        if held is None or held.is_dropped or held.grant.inherited:
-            continue
-        if held.owner == owner or held.owner.kind != owner.kind:
-            yield held
+        # A forked child does not hold the locks of its parent.
+        if held is not None and not held.is_dropped and not held.grant.inherited:
+            holds.append(held)
     if hooks.scope.is_open():
-        yield from (held for held in held_locks.all() if held.observer is not None and held.owner == owner)
+        holds += [held for held in held_locks.all() if held.observer is not None and held.owner == owner]
+    reads = spec.kind is Kind.READ
+    return [held for held in holds if held.key != spec.key and not (reads and held.only_reads)]
 
 
-def _see(contender: AnyContender, outer: str, inner: str, *, sorted: bool = False) -> None:
-    """See a new pair. One that is meant is never known, so this comes first: it is cheap, and the location is not."""
-    meant = contender.session.options.lock_order
+def _is_new(contender: AnyContender, outer: str, inner: str, *, sorted: bool = False) -> bool:
+    """Return whether this pair is to be seen. It is cheap. A pair that is meant is never known."""
+    if seen.knows(outer, inner, sorted=sorted):
+        return False
+    meant = contender.session.options.lock_order or ()
     pair = shape(outer), shape(inner)
-    if meant is None or is_meant or any((shape(first), shape(second)) == pair for first, second in meant):
-        return
-    edge = Edge(outer, inner, _location(contender), sorted)
+    return not is_meant and all((shape(first), shape(second)) != pair for first, second in meant)
+
+
+def _see(contender: AnyContender, edge: Edge) -> None:
+    """See a new pair, and tell the circle that it closes."""
     _write(edge)
     circle = seen.add(edge)
     if circle is not None:

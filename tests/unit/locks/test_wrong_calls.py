@@ -277,7 +277,23 @@ def test_a_template_of_its_own_does_not_warn() -> None:
             _ = zk_lock(name, fields={"sku": SimpleNamespace(pk=1) if "pk" in name else "a"}).key
 
 
-PLACEHOLDERS = ("<int:pk>", "<pk>", "%s", "%d", "%(pk)s", "$pk", "${pk}", "$(pk)", "#{pk}", ":pk", "%PK%")
+PLACEHOLDERS = (
+    *("<int:pk>", "<pk>", "%s", "%d", "%(pk)s", "$pk", "${pk}", "$(pk)", "#{pk}", ":pk", "%PK%"),
+    *(
+        "<%= pk %>",
+        "{{ pk }}",
+        "%{pk}",
+        "$[pk]",
+        "%05d",
+        "%.2f",
+        "(?P<pk>[0-9]+)",
+        r"(\d+)",
+        "[pk]",
+        "[...pk]",
+        "*",
+        "?",
+    ),
+)
 
 
 @pytest.mark.parametrize("placeholder", PLACEHOLDERS)
@@ -292,8 +308,11 @@ def test_a_placeholder_of_another_language_is_refused(placeholder: str) -> None:
 
 def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder() -> None:
     with with_locks():
-        for name in ("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0"):
-            _ = zk_lock(name, fields={"pk": 7} if "{" in name else None).key
+        for name in (
+            *("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0", "a%2f", "a%0d/b", "5%s"),
+            *("mail/{pk}@{pk}", "home/~{pk}", "mr!{pk}", "a[0]", "what?", "a*b", "{{pk}}", r"c:\data", "a > b", "f(x)"),
+        ):
+            _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace("{{pk}}", "") else None).key
 
 
 def test_trio_is_refused_with_the_way_out() -> None:
