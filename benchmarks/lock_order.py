@@ -85,7 +85,7 @@ def main() -> int:
     """Compare both."""
     arguments = pairs.parser(__doc__, 20).parse_args()
     with Ensemble(**pairs.ENSEMBLE) as server:
-        set_up(server.address)
+        set_up(server.hosts)
         warn, off = Candidate(frozenset()), Candidate(None)
         for _ in range(WARM_UP):
             warn.run()

@@ -57,6 +57,9 @@ _FOREIGN = re.compile(
     re.VERBOSE,
 )
 
+# The text of an object without one of its own. Most have its address, so no two calls would share a lock.
+_OBJECT = re.compile(r"<[\w.-]+\s[^<>]*>|\bobject \(None\)")
+
 
 def _encoded(safe: Collection[str]) -> str:
     """Return the pattern of a text in which all but these characters are percent-encoded."""
@@ -294,6 +297,11 @@ def _parse(text: str) -> Template:
         raise InvalidLockName(
             f"{what} has {quoted(foreign[0])}, a placeholder of another language, so all calls would share one lock. "
             f"Write a field such as {{pk}}, or {AS_FIELD}."
+        )
+    shown = _OBJECT.search(text)
+    if shown:
+        raise InvalidLockName(
+            f"{what} has {quoted(shown[0])}, the text of an object. Use an attribute, such as its pk."
         )
     split: list[list[str | _Field]] = [[]]  # by slashes
     for piece in _PIECE.finditer(text):

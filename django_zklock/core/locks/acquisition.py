@@ -74,6 +74,7 @@ class Acquisition:
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
+        self._in_transaction = False  # whether transactions are open around the call
         self._is_inside_others = False  # whether the caller works inside blocks of other owners, in a new order
         self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
         # By waiter. The protocol's thread writes an outcome before it wakes the caller.
@@ -148,7 +149,8 @@ class Acquisition:
     def _start(self, specs: tuple[LockSpec, ...]) -> float | None:
         """Start a contender for the first of these locks, unless that is done. Return the seconds to wait for it."""
         # Coroutines, and messages that wait for their work to begin, have no transactions.
-        if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
+        self._in_transaction = self._new_waiter is ThreadWaiter and bool(hooks.scope.is_open())
+        if self._in_transaction:
             hooks.scope.check(specs[0])
         seconds = self._timeout
         if seconds:
@@ -228,8 +230,10 @@ class Acquisition:
             # Those of other owners count for the order, too, that wait for this one, as a coroutine does for a thread.
             is_inside = wait.held is not None or enclosing_holds.get() is not None
             if is_inside and session.options.lock_order is not None:
-                is_new = order.note(contender, self.owner, self.specs, is_first=not self.contenders)
-                self._is_inside_others = is_new or self._is_inside_others
+                is_first = not self.contenders
+                self._is_inside_others |= order.note(
+                    contender, self.owner, self.specs, is_first=is_first, in_transaction=self._in_transaction
+                )
         self.contenders.append(contender)
         return waiter, contender
 

@@ -81,14 +81,17 @@ class LockOrder:
     def __init__(self) -> None:
         self.edges: dict[tuple[str, str], Edge] = {}  # by the shapes of the outer and the inner one; the oldest first
         self._inside: dict[str, dict[str, Edge]] = {}  # the same, by one shape and the other
+        self.known: set[tuple[str, str, bool]] = set()
+        """Pairs that `knows` has found, by their templates, and whether sorted. To look into it costs no call."""
         self._reported: dict[frozenset[tuple[str, str]], object] = {}
 
     def knows(self, outer: str, inner: str, *, sorted: bool = False) -> bool:
-        """Return whether there is nothing new about this pair. It is cheap."""
+        """Return whether there is nothing new about this pair."""
         edge = self.edges.get((shape(outer), shape(inner)))
-        if edge is None:
-            return len(self.edges) >= MOST_EDGES
-        return sorted or not edge.sorted
+        is_known = len(self.edges) >= MOST_EDGES if edge is None else sorted or not edge.sorted
+        if is_known and len(self.known) < MOST_EDGES:
+            self.known.add((outer, inner, sorted))
+        return is_known
 
     def add(self, edge: Edge) -> Circle | None:
         """Add an edge. Return the shortest circle that it closes, unless that was returned before."""
@@ -147,7 +150,9 @@ is_meant = False
 """Whether the order of locks is meant at the moment, as in a test that is marked so. Then nothing is seen."""
 
 
-def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool) -> bool:
+def note(
+    contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool, in_transaction: bool
+) -> bool:
     """
     See that an owner wants a lock, and would wait for it. Tell the circles that this closes.
 
@@ -155,24 +160,24 @@ def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, 
     the owner are those of its open blocks, and of the transactions that keep one. What another thread may release does
     not count. Return whether there is something new about the locks of other owners, for `note_of_others`.
     """
-    spec = contender.spec
-    if spec.adopts is not None:
+    if contender.spec.adopts is not None:
         return False  # another owner has waited for it
-    inner = _name(spec)
+    holds = _in_blocks(contender.spec)
+    if in_transaction:
+        holds += [held for held in held_locks.all() if held.observer is not None and held.owner == owner]
     has_others = False
-    for held in _held_around(contender, owner):
-        outer = _name(held.grant)
-        if not _is_new(contender, outer, inner):
+    for held in holds:
+        if not _is_new(contender, held):
             continue
         if held.owner == owner:
-            _see(contender, Edge(outer, inner, _location(contender)))
+            _see(contender, held.grant, contender.spec)
         else:
             has_others = True
     for first, second in itertools.pairwise(specs) if is_first else ():
+        is_known = (first.template or first.key, second.template or second.key, True) in seen.known
         both_read = first.kind is second.kind is Kind.READ
-        outer, inner = _name(first), _name(second)
-        if not both_read and _is_new(contender, outer, inner, sorted=True):
-            _see(contender, Edge(outer, inner, _location(contender), sorted=True))
+        if not is_known and not both_read and _is_unseen(contender, first, second, sorted=True):
+            _see(contender, first, second, sorted=True)
     return has_others
 
 
@@ -182,45 +187,50 @@ def note_of_others(contender: AnyContender, owner: Owner) -> None:
 
     Call it when the wait is over. At its begin, a thread may run before the coroutine that has sent it there waits.
     """
-    inner = _name(contender.spec)
-    for held in _held_around(contender, owner):
-        outer = _name(held.grant)
-        if held.owner != owner and _is_new(contender, outer, inner) and waits_for(held.owner, owner):
-            _see(contender, Edge(outer, inner, _location(contender)))
+    for held in _in_blocks(contender.spec):
+        if held.owner != owner and _is_new(contender, held) and waits_for(held.owner, owner):
+            _see(contender, held.grant, contender.spec)
 
 
-def _name(lock: QueueSpec | Grant) -> str:
-    return lock.template or lock.key
-
-
-def _held_around(contender: AnyContender, owner: Owner) -> list[HeldLock]:
-    """Return the holds around the caller that have an order with this lock: of open blocks, and of its transactions."""
-    spec = contender.spec
+def _in_blocks(spec: QueueSpec) -> list[HeldLock]:
+    """Return the holds of the open blocks around the caller, without those that make a known pair with this lock."""
     holds = []
+    inner, known = spec.template or spec.key, seen.known
     enclosing = enclosing_holds.get()
     while enclosing is not None:
         reference, enclosing = enclosing
         held = reference()
-        # A forked child does not hold the locks of its parent.
-        if held is not None and not held.is_dropped and not held.grant.inherited:
+        if held is not None and (held.grant.template or held.key, inner, False) not in known:
             holds.append(held)
-    if hooks.scope.is_open():
-        holds += [held for held in held_locks.all() if held.observer is not None and held.owner == owner]
-    reads = spec.kind is Kind.READ
-    return [held for held in holds if held.key != spec.key and not (reads and held.only_reads)]
+    return holds
 
 
-def _is_new(contender: AnyContender, outer: str, inner: str, *, sorted: bool = False) -> bool:
-    """Return whether this pair is to be seen. It is cheap. A pair that is meant is never known."""
-    if seen.knows(outer, inner, sorted=sorted):
+def _is_new(contender: AnyContender, held: HeldLock) -> bool:
+    """Return whether the lock has an order inside this hold, which is to be seen."""
+    spec = contender.spec
+    both_read = held.only_reads and spec.kind is Kind.READ
+    # A forked child does not hold the locks of its parent.
+    if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read:
         return False
+    return _is_unseen(contender, held.grant, spec)
+
+
+def _is_unseen(contender: AnyContender, outer: QueueSpec | Grant, inner: QueueSpec, *, sorted: bool = False) -> bool:
+    """Return whether this order was not seen, and is not meant. One that is meant is never known."""
+    if is_meant or seen.knows(_template(outer), _template(inner), sorted=sorted):
+        return False
+    pair = shape(_template(outer)), shape(_template(inner))
     meant = contender.session.options.lock_order or ()
-    pair = shape(outer), shape(inner)
-    return not is_meant and all((shape(first), shape(second)) != pair for first, second in meant)
+    return all((shape(first), shape(second)) != pair for first, second in meant)
 
 
-def _see(contender: AnyContender, edge: Edge) -> None:
+def _template(lock: QueueSpec | Grant) -> str:
+    return lock.template or lock.key
+
+
+def _see(contender: AnyContender, outer: QueueSpec | Grant, inner: QueueSpec, *, sorted: bool = False) -> None:
     """See a new pair, and tell the circle that it closes."""
+    edge = Edge(_template(outer), _template(inner), _location(contender), sorted)
     _write(edge)
     circle = seen.add(edge)
     if circle is not None:
