@@ -40,6 +40,7 @@ logger = Logger("django_zklock.locks", always=True)
 
 FILE: Final = "ZKLOCK_LOCK_ORDER"
 """The environment variable with the path of a file, to which each process adds what it sees. Tests set it."""
+MOST_CALLERS: Final = 3
 MOST_EDGES: Final = 1000
 """Most pairs of templates that a process remembers. Names that are no templates, one for each row, are many."""
 
@@ -64,11 +65,18 @@ class Edge:
     """Where the inner one was acquired: a file and a line."""
     sorted: bool = False
     """Whether one `zk_locks` acquired both. It sorts them by key, so two of these never wait for each other."""
+    callers: tuple[str, ...] = ()
+    """The lines of the project that led there, the innermost first. A function of the project may acquire all locks."""
 
     @property
     def shapes(self) -> tuple[str, str]:
         """The shapes of the two templates."""
         return shape(self.outer), shape(self.inner)
+
+    def place(self, callers: int) -> str:
+        """Return the location, with so many of its callers."""
+        lines = ", ".join(self.callers[:callers])
+        return f"{self.location} (called at {lines})" if lines else self.location
 
 
 Circle = tuple[Edge, ...]
@@ -130,16 +138,19 @@ def advice(circle: Circle) -> str:
     last = circle[-1]
     if not circle[1:]:
         return (
-            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {last.location}. Two "
+            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {last.place(1)}. Two "
             "callers with the same keys in another order would wait for each other. Acquire them together, by "
             "zk_locks(...)."
         )
     names = " before ".join(map(repr, (circle[0].outer, *(edge.inner for edge in circle[:-1]))))
-    older = list(dict.fromkeys(edge.location for edge in circle[:-1]))
+    callers = 0
+    while callers < MOST_CALLERS and last.place(callers) in [edge.place(callers) for edge in circle[:-1]]:
+        callers += 1
+    older = list(dict.fromkeys(edge.place(callers) for edge in circle[:-1]))
     do = "do" if older[1:] else "does"
     return (
-        f"Two callers can wait for each other. Always lock {names}: {' and '.join(older)} {do}, {last.location} does "
-        "not. Or acquire them together, by zk_locks(...)."
+        f"Two callers can wait for each other. Always lock {names}: {' and '.join(older)} {do}, {last.place(callers)} "
+        "does not. Or acquire them together, by zk_locks(...)."
     )
 
 
@@ -230,7 +241,8 @@ def _template(lock: QueueSpec | Grant) -> str:
 
 def _see(contender: AnyContender, outer: QueueSpec | Grant, inner: QueueSpec, *, sorted: bool = False) -> None:
     """See a new pair, and tell the circle that it closes."""
-    edge = Edge(_template(outer), _template(inner), _location(contender), sorted)
+    location, *callers = _lines(contender)
+    edge = Edge(_template(outer), _template(inner), location, sorted, tuple(callers))
     _write(edge)
     circle = seen.add(edge)
     if circle is not None:
@@ -245,17 +257,26 @@ def location_of(outer: str, inner: str) -> str:
     return "" if edge is None else edge.location
 
 
-def _location(contender: AnyContender) -> str:
-    """Return where the lock is acquired: the line of the caller, or of the function that has the decorator."""
+def _lines(contender: AnyContender) -> list[str]:
+    """Return where the lock is acquired, and callers: a line, or that of the function that has the decorator."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _module_of(frame).startswith(_PASSING_ON):
-        location: str = getattr(frame.f_locals.get("locked"), "location", "")
-        if location:
-            return location
+    location = ""
+    while frame.f_back is not None and not location and _module_of(frame).startswith(_PASSING_ON):
+        location = getattr(frame.f_locals.get("locked"), "location", "")
         frame = frame.f_back
     if _module_of(frame) == "threading":  # a thread of this package, which acquires for a message
-        return str(contender.caller.what)
-    return line_of(frame.f_code, frame.f_lineno)
+        return [str(contender.caller.what)]
+    callers: list[str] = []
+    caller: FrameType | None = frame
+    while caller is not None and len(callers) <= MOST_CALLERS:
+        line = line_of(caller.f_code, caller.f_lineno)
+        is_of_project = not os.path.isabs(line) and "site-packages" not in line
+        if caller is frame and not location:
+            location = line
+        elif is_of_project and not _module_of(caller).startswith(_PASSING_ON):
+            callers.append(line)
+        caller = caller.f_back
+    return [location, *callers]
 
 
 _PASSING_ON: Final = ("django_zklock.", "contextlib")  # such as an `ExitStack`
@@ -301,6 +322,6 @@ def read(lines: Iterable[str]) -> tuple[LockOrder, list[Circle]]:
 
 def _edge(fields: Any) -> Edge:
     try:
-        return Edge(**fields)
-    except TypeError as error:
+        return Edge(**{**fields, "callers": tuple(fields.get("callers", ()))})
+    except (AttributeError, TypeError) as error:
         raise ValueError(f"{fields!r} is no pair of locks.") from error

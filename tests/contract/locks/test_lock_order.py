@@ -430,3 +430,22 @@ def test_a_generator_holds_its_lock_while_it_is_suspended(caplog: pytest.LogCapt
     with zk_lock("b"), zk_lock("a"):
         pass
     assert len(caplog.messages) == 1
+
+
+def test_a_function_that_acquires_all_locks_is_told_with_its_callers(caplog: pytest.LogCaptureFixture) -> None:
+    def lock(stack: ExitStack, name: str) -> None:
+        stack.enter_context(zk_lock(name))
+
+    inside = lock.__code__.co_firstlineno + 1
+    with ExitStack() as stack:
+        lock(stack, "a")
+        first = line() + 1
+        lock(stack, "b")
+    with ExitStack() as stack:
+        lock(stack, "b")
+        last = line() + 1
+        lock(stack, "a")
+    (text,) = caplog.messages
+    file = "tests/contract/locks/test_lock_order.py"
+    does, does_not = (f"{file}:{inside} (called at {file}:{number})" for number in (first, last))
+    assert f"Always lock 'a' before 'b': {does} does, {does_not} does not." in text
