@@ -12,7 +12,7 @@ from django_zklock.conf import Config
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import Template
 
-MOST_CHECKED: Final = 1000  # names; formatted ones are not checked after that
+MOST_CHECKED: Final = 1000  # names; formatted ones with numbers are not checked after that
 SIMILAR: Final = 0.8  # ratio of `difflib`, at most 1.0, from which a word counts as misspelt
 _OWN: Final = "celery-beat/"  # the lock of our scheduler for Celery needs no entry
 _DIGITS: Final = re.compile(r"\d+")
@@ -31,20 +31,30 @@ def check_spelling(config: Config, name: str) -> None:
         return
     if "None" in name:
         _warn_of_none(config, name)
-    # Perhaps by an f-string: there may be millions of them. So only some are checked, without their numbers.
-    is_formatted = "/" in name and "{" not in name
-    checked = _DIGITS.sub("", name) if is_formatted else name
-    is_known = is_formatted and (checked in config.checked_names or len(config.checked_names) >= MOST_CHECKED)
-    if not config.strict and (is_known or not config.locks):
+    is_formatted = "/" in name and "{" not in name  # perhaps by an f-string: there may be millions of them
+    if config.strict:
+        if _is_separate(config, name):
+            raise InvalidLockName(f'{_fault(name)}, and ZKLOCK["STRICT"] is True. {_meant(config, name)}'.rstrip())
+        if not is_formatted:
+            config.checked_names.add(name)
+    elif config.locks:
+        _warn_if_similar(config, name, _DIGITS.sub("", name) if is_formatted else name)
+
+
+def _warn_if_similar(config: Config, name: str, checked: str) -> None:
+    """Warn once of a name that looks like an entry. Formatted names are `checked` without numbers, and only some."""
+    if checked in config.checked_names or (checked != name and len(config.checked_names) >= MOST_CHECKED):
         return
-    is_separate = not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example))
-    if is_separate and config.strict:
-        raise InvalidLockName(f'{_fault(name)}, and ZKLOCK["STRICT"] is True. {_meant(config, name)}'.rstrip())
-    if not (is_formatted and config.strict):
-        config.checked_names.add(checked)  # before the warning, which may be an error
-    if is_separate and (meant := _meant(config, name)):
+    config.checked_names.add(checked)  # before the warning, which may be an error
+    meant = _meant(config, name) if _is_separate(config, name) else ""
+    if meant:
         text = f"{_fault(name)}, so it is a separate lock. {meant} If not, add it to LOCKS."
         warnings.warn(text, stacklevel=frames_of_package())
+
+
+def _is_separate(config: Config, name: str) -> bool:
+    """Return whether this is neither our own name nor the path of an entry."""
+    return not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example))
 
 
 def _fault(name: str) -> str:

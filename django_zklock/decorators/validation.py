@@ -109,7 +109,7 @@ def check_function(function: object, options: LockOptions) -> None:
         )
     if options.get("atomic") and iscoroutinefunction(function):
         raise TypeError(
-            f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and transaction "
+            f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and atomic=True "
             "into a sync function and await sync_to_async(function)(...)."
         )
 

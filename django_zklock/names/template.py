@@ -286,12 +286,8 @@ class _Segment:
         return finish_segment("".join(texts), self.what)
 
 
-@lru_cache(maxsize=1024)
-def _parse(text: str) -> Template:
-    what = f"lock name {quoted(text)}"
-    if len(text) > MAX_KEY:
-        raise _too_long(what)
-    check_characters(text, "lock name")
+def _check_parts(text: str, what: str) -> None:
+    """Raise `InvalidLockName` for a placeholder of another language, or the text of an object, in a name."""
     foreign = _FOREIGN.search(text)
     if foreign:
         raise InvalidLockName(
@@ -303,6 +299,15 @@ def _parse(text: str) -> Template:
         raise InvalidLockName(
             f"{what} has {quoted(shown[0])}, the text of an object. Use an attribute, such as its pk."
         )
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Template:
+    what = f"lock name {quoted(text)}"
+    if len(text) > MAX_KEY:
+        raise _too_long(what)
+    check_characters(text, "lock name")
+    _check_parts(text, what)
     split: list[list[str | _Field]] = [[]]  # by slashes
     for piece in _PIECE.finditer(text):
         if piece["field"] is not None:

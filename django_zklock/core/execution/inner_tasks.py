@@ -113,20 +113,24 @@ def _ended_with(future: asyncio.Future[Any] | Future[Any]) -> Iterator[Any]:
     callbacks = getattr(future, "_callbacks", None) or getattr(future, "_done_callbacks", None) or ()
     for callback in callbacks:
         function = callback[0] if isinstance(callback, tuple) else callback  # asyncio's have a context
-        parts: list[Any] = []
-        if isinstance(function, (BuiltinMethodType, MethodType)):
-            if "wakeup" in function.__name__:  # of a task
-                yield function.__self__
-            parts = [function.__self__]
-        elif isinstance(function, FunctionType):
-            parts = gc.get_referents(*(function.__closure__ or ()))
-        elif isinstance(function, functools.partial):
-            parts = [*function.args]
-        groups = [part for part in parts if type(part).__name__ == "TaskGroup"]  # of asyncio or anyio
-        for part in (*parts, *(getattr(group, "_on_completed_fut", None) for group in groups)):
+        is_method = isinstance(function, (BuiltinMethodType, MethodType))
+        if is_method and "wakeup" in function.__name__:  # of a task
+            yield function.__self__
+        for part in _parts(function):
             # Not by `isinstance`, which evaluates a lazy object of Django. A task here may be there to be cancelled.
             if issubclass(type(part), (asyncio.Future, Future)) and not issubclass(type(part), asyncio.Task):
                 yield part
+
+
+def _parts(function: object) -> list[Any]:
+    """Return the objects that belong to a function: its `self`, variables of its closure, or given arguments."""
+    if isinstance(function, FunctionType):
+        return gc.get_referents(*(function.__closure__ or ()))
+    if isinstance(function, functools.partial):
+        return [*function.args]
+    owner = getattr(function, "__self__", None) if isinstance(function, (BuiltinMethodType, MethodType)) else None
+    is_group = type(owner).__name__ == "TaskGroup"  # of asyncio
+    return [getattr(owner, "_on_completed_fut", None) if is_group else owner]
 
 
 def _futures_of_thread(ident: int) -> list[_Waited]:

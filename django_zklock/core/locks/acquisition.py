@@ -228,14 +228,18 @@ class Acquisition:
             if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
                 wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
             # Those of other owners count for the order, too, that wait for this one, as a coroutine does for a thread.
-            is_inside = wait.held is not None or enclosing_holds.get() is not None
-            if is_inside and session.options.lock_order is not None:
-                is_first = not self.contenders
-                self._is_inside_others |= order.note(
-                    contender, self.owner, self.specs, is_first=is_first, in_transaction=self._in_transaction
-                )
+            if wait.held is not None or enclosing_holds.get() is not None:
+                self._note_order(contender)
         self.contenders.append(contender)
         return waiter, contender
+
+    def _note_order(self, contender: AnyContender) -> None:
+        """See the order of this lock and those that the owner holds or wants, unless the settings turn it off."""
+        if contender.session.options.lock_order is None:
+            return
+        if len(self.specs) > 1 and not self.contenders:
+            order.note_sorted(contender, self.specs)
+        self._is_inside_others |= order.note(contender, self.owner, in_transaction=self._in_transaction)
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""

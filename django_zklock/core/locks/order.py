@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -161,22 +161,18 @@ is_meant = False
 """Whether the order of locks is meant at the moment, as in a test that is marked so. Then nothing is seen."""
 
 
-def note(
-    contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool, in_transaction: bool
-) -> bool:
+def note(contender: AnyContender, owner: Owner, *, in_transaction: bool) -> bool:
     """
     See that an owner wants a lock, and would wait for it. Tell the circles that this closes.
 
-    `specs` are all locks of the same call, in their order. `is_first`: it has wanted no other one yet. Other locks of
-    the owner are those of its open blocks, and of the transactions that keep one. What another thread may release does
-    not count. Return whether there is something new about the locks of other owners, for `note_of_others`.
+    Other locks of the owner are those of its open blocks, and of the transactions that keep one. What another thread
+    may release does not count. Return whether there is something new about the locks of other owners, for
+    `note_of_others`.
     """
-    if contender.spec.adopts is not None:
-        return False  # another owner has waited for it
+    has_others = False
     holds = _in_blocks(contender.spec)
     if in_transaction:
         holds += [held for held in held_locks.all() if held.observer is not None and held.owner == owner]
-    has_others = False
     for held in holds:
         if not _is_new(contender, held):
             continue
@@ -184,12 +180,16 @@ def note(
             _see(contender, held.grant, contender.spec)
         else:
             has_others = True
-    for first, second in itertools.pairwise(specs) if is_first else ():
+    return has_others
+
+
+def note_sorted(contender: AnyContender, specs: tuple[LockSpec, ...]) -> None:
+    """See the order of the locks of one call, which has sorted them."""
+    for first, second in itertools.pairwise(specs):
         is_known = (first.template or first.key, second.template or second.key, True) in seen.known
         both_read = first.kind is second.kind is Kind.READ
         if not is_known and not both_read and _is_unseen(contender, first, second, sorted=True):
             _see(contender, first, second, sorted=True)
-    return has_others
 
 
 def note_of_others(contender: AnyContender, owner: Owner) -> None:
@@ -220,8 +220,8 @@ def _is_new(contender: AnyContender, held: HeldLock) -> bool:
     """Return whether the lock has an order inside this hold, which is to be seen."""
     spec = contender.spec
     both_read = held.only_reads and spec.kind is Kind.READ
-    # A forked child does not hold the locks of its parent.
-    if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read:
+    # A forked child does not hold the locks of its parent. For an adopted lock, another owner has waited.
+    if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read or spec.adopts is not None:
         return False
     return _is_unseen(contender, held.grant, spec)
 
@@ -266,17 +266,17 @@ def _lines(contender: AnyContender) -> list[str]:
         frame = frame.f_back
     if _module_of(frame) == "threading":  # a thread of this package, which acquires for a message
         return [str(contender.caller.what)]
-    callers: list[str] = []
-    caller: FrameType | None = frame
-    while caller is not None and len(callers) <= MOST_CALLERS:
-        line = line_of(caller.f_code, caller.f_lineno)
-        is_of_project = not os.path.isabs(line) and "site-packages" not in line
-        if caller is frame and not location:
-            location = line
-        elif is_of_project and not _module_of(caller).startswith(_PASSING_ON):
-            callers.append(line)
-        caller = caller.f_back
-    return [location, *callers]
+    callers = itertools.islice(_lines_of_project(frame if location else frame.f_back), MOST_CALLERS)
+    return [location or line_of(frame.f_code, frame.f_lineno), *callers]
+
+
+def _lines_of_project(frame: FrameType | None) -> Iterator[str]:
+    """Yield the lines of a stack that are in the current folder, the innermost first."""
+    while frame is not None:
+        line = line_of(frame.f_code, frame.f_lineno)
+        if not os.path.isabs(line) and "site-packages" not in line and not _module_of(frame).startswith(_PASSING_ON):
+            yield line
+        frame = frame.f_back
 
 
 _PASSING_ON: Final = ("django_zklock.", "contextlib")  # such as an `ExitStack`
