@@ -241,7 +241,7 @@ def _template(lock: QueueSpec | Grant) -> str:
 
 def _see(contender: AnyContender, outer: QueueSpec | Grant, inner: QueueSpec, *, sorted: bool = False) -> None:
     """See a new pair, and tell the circle that it closes."""
-    location, *callers = _lines(contender)
+    location, *callers = _locations(contender)
     edge = Edge(_template(outer), _template(inner), location, sorted, tuple(callers))
     _write(edge)
     circle = seen.add(edge)
@@ -257,7 +257,7 @@ def location_of(outer: str, inner: str) -> str:
     return "" if edge is None else edge.location
 
 
-def _lines(contender: AnyContender) -> list[str]:
+def _locations(contender: AnyContender) -> list[str]:
     """Return where the lock is acquired, and callers: a line, or that of the function that has the decorator."""
     frame = sys._getframe(1)
     location = ""
@@ -266,11 +266,11 @@ def _lines(contender: AnyContender) -> list[str]:
         frame = frame.f_back
     if _module_of(frame) == "threading":  # a thread of this package, which acquires for a message
         return [str(contender.caller.what)]
-    callers = itertools.islice(_lines_of_project(frame if location else frame.f_back), MOST_CALLERS)
+    callers = itertools.islice(_locations_in_project(frame if location else frame.f_back), MOST_CALLERS)
     return [location or line_of(frame.f_code, frame.f_lineno), *callers]
 
 
-def _lines_of_project(frame: FrameType | None) -> Iterator[str]:
+def _locations_in_project(frame: FrameType | None) -> Iterator[str]:
     """Yield the lines of a stack that are in the current folder, the innermost first."""
     while frame is not None:
         line = line_of(frame.f_code, frame.f_lineno)
