@@ -129,8 +129,9 @@ def _parts(function: object) -> list[Any]:
     if isinstance(function, functools.partial):
         return [*function.args]
     owner = getattr(function, "__self__", None) if isinstance(function, (BuiltinMethodType, MethodType)) else None
-    is_group = type(owner).__name__ == "TaskGroup"  # of asyncio
-    return [getattr(owner, "_on_completed_fut", None) if is_group else owner]
+    return (
+        [*vars(owner).values()] if type(owner).__name__ == "TaskGroup" else [owner]
+    )  # it waits for a future of its own
 
 
 def _futures_of_thread(ident: int) -> list[_Waited]:
