@@ -58,7 +58,7 @@ _FOREIGN = re.compile(
 )
 
 # The text of an object without one of its own. Most have its address, so no two calls would share a lock.
-_OBJECT = re.compile(r"<[\w.-]+\s[^<>]*>|\bobject \(None\)")
+_OBJECT = re.compile(r"<[\w.:-]+\s[^<>]*>|\bobject \(None\)")
 
 
 def _encoded(safe: Collection[str]) -> str:

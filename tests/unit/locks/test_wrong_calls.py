@@ -300,8 +300,8 @@ def test_formatted_names_of_their_own_do_not_warn_and_are_not_remembered_for_eve
 
 @pytest.mark.parametrize(
     "value",
-    [object(), len, [object()], Exception, "Order object (None)"],
-    ids=["object", "function", "list", "class", "unsaved row"],
+    [object(), len, [object()], Exception, "Order object (None)", "<QuerySet [<Order: Order object (1)>]>"],
+    ids=["object", "function", "list", "class", "unsaved row", "rows"],
 )
 def test_the_text_of_an_object_in_a_name_is_refused(value: object) -> None:
     """Most have their address in it, so no two calls would share a lock."""
