@@ -12,6 +12,7 @@ from django_zklock.conf import Config
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import Template
 
+MOST_CHECKED: Final = 1000  # names; formatted ones with numbers are not checked after that
 SIMILAR: Final = 0.8  # ratio of `difflib`, at most 1.0, from which a word counts as misspelt
 _OWN: Final = "celery-beat/"  # the lock of our scheduler for Celery needs no entry
 _DIGITS: Final = re.compile(r"\d+")
@@ -31,24 +32,33 @@ def check_spelling(config: Config, name: str) -> None:
     if "None" in name:
         _warn_of_none(config, name)
     is_formatted = "/" in name and "{" not in name  # perhaps by an f-string: there may be millions of them
-    if not config.strict and (is_formatted or not config.locks):
-        return
-    if not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example)):
-        _report(config, name)
-    if not is_formatted:
-        config.checked_names.add(name)
-
-
-def _report(config: Config, name: str) -> None:
-    """Refuse a name that is no entry with `STRICT`, else warn if it looks like one."""
-    meant = _meant(config, name)
-    fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
     if config.strict:
-        raise InvalidLockName(f'{fault}, and ZKLOCK["STRICT"] is True. {meant}'.rstrip())
-    config.checked_names.add(name)  # before the warning, which may be an error
+        if _is_separate(config, name):
+            raise InvalidLockName(f'{_fault(name)}, and ZKLOCK["STRICT"] is True. {_meant(config, name)}'.rstrip())
+        if not is_formatted:
+            config.checked_names.add(name)
+    elif config.locks:
+        _warn_if_similar(config, name, _DIGITS.sub("", name) if is_formatted else name)
+
+
+def _warn_if_similar(config: Config, name: str, checked: str) -> None:
+    """Warn once of a name that looks like an entry. Formatted names are `checked` without numbers, and only some."""
+    if checked in config.checked_names or (checked != name and len(config.checked_names) >= MOST_CHECKED):
+        return
+    config.checked_names.add(checked)  # before the warning, which may be an error
+    meant = _meant(config, name) if _is_separate(config, name) else ""
     if meant:
-        text = f"{fault}, so it is a separate lock. {meant} If not, add it to LOCKS."
+        text = f"{_fault(name)}, so it is a separate lock. {meant} If not, add it to LOCKS."
         warnings.warn(text, stacklevel=frames_of_package())
+
+
+def _is_separate(config: Config, name: str) -> bool:
+    """Return whether this is neither our own name nor the path of an entry."""
+    return not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example))
+
+
+def _fault(name: str) -> str:
+    return f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
 
 
 def _warn_of_none(config: Config, name: str) -> None:
@@ -62,19 +72,28 @@ def _warn_of_none(config: Config, name: str) -> None:
 def _meant(config: Config, name: str) -> str:
     """Return a question about the entry, or the path of one, that this name looks like; empty without any."""
     close = difflib.get_close_matches(name, config.locks, n=1, cutoff=SIMILAR)
-    if "{" in name:
+    if "{" in name or "/" in name:
         close = [entry["path"] for entry in config.locks.values() if _differ_in_a_letter(name, entry["path"])]
     is_similar = close and _DIGITS.sub("", name) != _DIGITS.sub("", close[0])  # report1 and report2 differ on purpose
     return f"Did you mean {close[0]!r}?" if is_similar else ""
 
 
 def _differ_in_a_letter(name: str, path: str) -> bool:
-    """Return whether two templates have the same words but for one, which looks misspelt, or other separators."""
+    """
+    Return whether two templates have the same words but for one, which looks misspelt, or other separators.
+
+    A formatted name has values where the template has fields.
+    """
     texts = [_FIELD.sub("{}", text) for text in (name, path)]
     words, others = (_SEPARATOR.split(text.lower()) for text in texts)
     if texts[0] == texts[1] or len(words) != len(others):
         return False
-    different = [pair for pair in zip(words, others, strict=True) if pair[0] != pair[1]]
+    is_formatted = "{" not in name
+    different = [
+        (word, other)
+        for word, other in zip(words, others, strict=True)
+        if word != other and not (is_formatted and "{}" in other)
+    ]
     return len(different) <= 1 and all(
         difflib.SequenceMatcher(None, word, other).ratio() >= SIMILAR for word, other in different
     )

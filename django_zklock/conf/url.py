@@ -20,8 +20,8 @@ EXAMPLE: Final = "For example zk://zk1:2181,zk2:2181,zk3:2181/myproject."
 
 _URL: Final = re.compile(r"(?P<scheme>[^:]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)\??(?P<query>.*)", re.DOTALL)
 _HOST: Final = re.compile(r"(?:\[(?P<ip>[^\]]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?")
-_PATH: Final = re.compile(r"(?:[\w.~!&+=:/-]|%[0-9A-Fa-f]{2})*")  # without the signs of all templates and shells
-_NO_VALUE: Final = re.compile(r"(?<![A-Za-z0-9])(?:None|null|undefined)(?![A-Za-z0-9])")
+_PATH: Final = re.compile(r"(?:[\w.~&+=:/-]|%[0-9A-Fa-f]{2})*")  # without the signs of all templates and shells
+_NO_VALUE: Final = re.compile(r"(?<![A-Za-z0-9])(?:None|null|NULL|nil|undefined|__[A-Z_]+__)(?![A-Za-z0-9])")
 _VARIABLE: Final = re.compile(r"\$\{.*\}|\$\(.*\)|\$[A-Z_][A-Z0-9_]*|\{\{.*\}\}|<.*>|%\w+%")
 # The characters that ZooKeeper refuses in a path (PathUtils.validatePath). It checks UTF-16 units, so it refuses all
 # characters above U+FFFF.

@@ -9,7 +9,8 @@ import inspect
 import itertools
 import sys
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from io import IOBase
 from typing import Any, Final, TypeGuard
 
@@ -27,7 +28,7 @@ _TASK_METHODS = ("apply_async", "enqueue", "send_with_options", "defer", "call_l
 _FUTURES: Final = (concurrent.futures.Future, asyncio.Future)
 _LAZY: Final = (Iterator, AsyncIterator, contextlib._GeneratorContextManagerBase, types.CoroutineType)
 _MOST_SEEN: Final = 20
-"""Items of a list or a dict that are looked at. A list of futures begins with one."""
+"""Items of a list or a dict, and of all together, that are looked at. A list of futures begins with one."""
 
 
 def check_name(name: object) -> None:
@@ -108,7 +109,7 @@ def check_function(function: object, options: LockOptions) -> None:
         )
     if options.get("atomic") and iscoroutinefunction(function):
         raise TypeError(
-            f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and transaction "
+            f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and atomic=True "
             "into a sync function and await sync_to_async(function)(...)."
         )
 
@@ -136,12 +137,19 @@ def check_result(result: object, function: Callable[..., Any], name: str) -> Non
         )
 
 
-def _parts(result: object) -> Iterable[object]:
-    """Return the items of a list or a dict, the data of a response that is rendered later, or the result itself."""
-    data = getattr(result, "data", None) if isinstance(result, SimpleTemplateResponse) else result
-    if isinstance(data, Mapping):
-        return data.values()
-    return data if isinstance(data, (list, tuple, set, frozenset)) else (data,)
+def _parts(result: object) -> Iterator[object]:
+    """Yield the result, or the data of a response that is rendered later; of lists and dicts, their first items."""
+    parts = deque([getattr(result, "data", None) if isinstance(result, SimpleTemplateResponse) else result])
+    for _ in range(_MOST_SEEN**2):
+        if not parts:
+            return
+        part = parts.popleft()
+        if isinstance(part, Mapping):
+            parts.extend(itertools.islice(part.values(), _MOST_SEEN))
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            parts.extend(itertools.islice(part, _MOST_SEEN))
+        else:
+            yield part
 
 
 def _is_lazy(value: object, kinds: tuple[type, ...]) -> bool:

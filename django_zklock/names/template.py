@@ -39,22 +39,26 @@ MAX_DIGESTED = 10_000
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
-# A placeholder of another language, between separators. The last one may be anywhere: no text of a value has its brace.
+# A placeholder of another language. Some have a sign that texts have, too: these stand between separators.
 _FOREIGN = re.compile(
     r"""
-    (?: ^ | (?<=[/:._-]) )
-    (?: < (\w+:)? \w+ >             # <int:pk>
-      | % (\(\w+\))? [sdirf]        # %s, %(pk)s
-      | % \w+ %                     # %PK%
-      | (?<! [^/]) : [A-Za-z_] \w*  # :pk
-      | \$ [A-Za-z_] \w*            # $pk
-      | \$ \( \w+ \)                # $(pk)
-    )
-    (?= $ | [/:._-] )
-    | [$\#] \{ (?! \{ )             # ${pk}, #{pk}
+    (?<! \w ) < (\w+:)? \w+ >                           # <int:pk>
+    | <%                                                # <%= pk %>
+    | \{\{ \s+ \w+ \s+ \}\}                             # {{ pk }}
+    | [$\#%] \{ (?! \{ )                                # ${pk}, #{pk}, %{pk}
+    | \$ [(\[] \w+ [)\]]                                # $(pk), $[pk]
+    | % \(\w+\)                                         # %(pk)s
+    | (?<! [\d%] ) % (0\d+ | \.\d+)? [sdirf] (?! \w ) # %s, %05d, not the escape %2f
+    | \( \? P? <                                        # (?P<pk>[0-9]+)
+    | \\ [dws] [+*]                                     # \d+
+    | (?: ^ | (?<=[/:._-]) ) (?: % \w+ % | \$ [A-Za-z_] \w* ) (?= $ | [/:._-] )  # %PK%, $pk
+    | (?<! [^/] ) (?: : [A-Za-z_] \w* | \[ \.* [A-Za-z_] \w* \] | [*?]+ ) (?= $ | [/._-] )  # :pk, [pk], *, ?
     """,
     re.VERBOSE,
 )
+
+# The text of an object without one of its own. Most have its address, so no two calls would share a lock.
+_OBJECT = re.compile(r"<[\w.:-]+\s[^<>]*>|\bobject \(None\)")
 
 
 def _encoded(safe: Collection[str]) -> str:
@@ -282,18 +286,28 @@ class _Segment:
         return finish_segment("".join(texts), self.what)
 
 
-@lru_cache(maxsize=1024)
-def _parse(text: str) -> Template:
-    what = f"lock name {quoted(text)}"
-    if len(text) > MAX_KEY:
-        raise _too_long(what)
-    check_characters(text, "lock name")
+def _check_parts(text: str, what: str) -> None:
+    """Raise `InvalidLockName` for a placeholder of another language, or the text of an object, in a name."""
     foreign = _FOREIGN.search(text)
     if foreign:
         raise InvalidLockName(
             f"{what} has {quoted(foreign[0])}, a placeholder of another language, so all calls would share one lock. "
             f"Write a field such as {{pk}}, or {AS_FIELD}."
         )
+    shown = _OBJECT.search(text)
+    if shown:
+        raise InvalidLockName(
+            f"{what} has {quoted(shown[0])}, the text of an object. Use an attribute, such as its pk."
+        )
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> Template:
+    what = f"lock name {quoted(text)}"
+    if len(text) > MAX_KEY:
+        raise _too_long(what)
+    check_characters(text, "lock name")
+    _check_parts(text, what)
     split: list[list[str | _Field]] = [[]]  # by slashes
     for piece in _PIECE.finditer(text):
         if piece["field"] is not None:

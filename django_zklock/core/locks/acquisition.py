@@ -74,6 +74,8 @@ class Acquisition:
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
+        self._in_transaction = False  # whether transactions are open around the call
+        self._is_inside_others = False  # whether the caller works inside blocks of other owners, in a new order
         self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
         # By waiter. The protocol's thread writes an outcome before it wakes the caller.
         self.outcomes: dict[Any, Outcome] = {}
@@ -147,7 +149,8 @@ class Acquisition:
     def _start(self, specs: tuple[LockSpec, ...]) -> float | None:
         """Start a contender for the first of these locks, unless that is done. Return the seconds to wait for it."""
         # Coroutines, and messages that wait for their work to begin, have no transactions.
-        if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
+        self._in_transaction = self._new_waiter is ThreadWaiter and bool(hooks.scope.is_open())
+        if self._in_transaction:
             hooks.scope.check(specs[0])
         seconds = self._timeout
         if seconds:
@@ -226,14 +229,24 @@ class Acquisition:
                 wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
             # Those of other owners count for the order, too, that wait for this one, as a coroutine does for a thread.
             if wait.held is not None or enclosing_holds.get() is not None:
-                order.note(contender, self.owner, self.specs, is_first=not self.contenders)
+                self._note_order(contender)
         self.contenders.append(contender)
         return waiter, contender
+
+    def _note_order(self, contender: AnyContender) -> None:
+        """See the order of this lock and those that the owner holds or wants, unless the settings turn it off."""
+        if contender.session.options.lock_order is None:
+            return
+        if len(self.specs) > 1 and not self.contenders:
+            order.note_sorted(contender, self.specs)
+        self._is_inside_others |= order.note(contender, self.owner, in_transaction=self._in_transaction)
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
+        if self._is_inside_others:
+            order.note_of_others(contender, self.owner)
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
         held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})
@@ -425,7 +438,10 @@ class Block:
         for guard in self._guards:
             held_locks.open_block(self._owner, guard)
             guard.arm()
-        around = inside = enclosing_holds.get()
+        around = enclosing_holds.get()
+        while around is not None and around[0]() is None:
+            around = around[1]  # that of a generator, which has ended inside another block
+        inside = around
         for hold in self._holds:
             inside = weakref.ref(hold), inside
         self._enclosing = around, inside

@@ -23,6 +23,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core import hooks
+from django_zklock.core.execution.inner_tasks import waits_for
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.spec import LockSpec
@@ -39,6 +40,7 @@ logger = Logger("django_zklock.locks", always=True)
 
 FILE: Final = "ZKLOCK_LOCK_ORDER"
 """The environment variable with the path of a file, to which each process adds what it sees. Tests set it."""
+MOST_CALLERS: Final = 3
 MOST_EDGES: Final = 1000
 """Most pairs of templates that a process remembers. Names that are no templates, one for each row, are many."""
 
@@ -63,11 +65,18 @@ class Edge:
     """Where the inner one was acquired: a file and a line."""
     sorted: bool = False
     """Whether one `zk_locks` acquired both. It sorts them by key, so two of these never wait for each other."""
+    callers: tuple[str, ...] = ()
+    """The lines of the project that led there, the innermost first. A function of the project may acquire all locks."""
 
     @property
     def shapes(self) -> tuple[str, str]:
         """The shapes of the two templates."""
         return shape(self.outer), shape(self.inner)
+
+    def place(self, callers: int) -> str:
+        """Return the location, with so many of its callers."""
+        lines = ", ".join(self.callers[:callers])
+        return f"{self.location} (called at {lines})" if lines else self.location
 
 
 Circle = tuple[Edge, ...]
@@ -80,14 +89,17 @@ class LockOrder:
     def __init__(self) -> None:
         self.edges: dict[tuple[str, str], Edge] = {}  # by the shapes of the outer and the inner one; the oldest first
         self._inside: dict[str, dict[str, Edge]] = {}  # the same, by one shape and the other
+        self.known: set[tuple[str, str, bool]] = set()
+        """Pairs that `knows` has found, by their templates, and whether sorted. To look into it costs no call."""
         self._reported: dict[frozenset[tuple[str, str]], object] = {}
 
     def knows(self, outer: str, inner: str, *, sorted: bool = False) -> bool:
-        """Return whether there is nothing new about this pair. It is cheap."""
+        """Return whether there is nothing new about this pair."""
         edge = self.edges.get((shape(outer), shape(inner)))
-        if edge is None:
-            return len(self.edges) >= MOST_EDGES
-        return sorted or not edge.sorted
+        is_known = len(self.edges) >= MOST_EDGES if edge is None else sorted or not edge.sorted
+        if is_known and len(self.known) < MOST_EDGES:
+            self.known.add((outer, inner, sorted))
+        return is_known
 
     def add(self, edge: Edge) -> Circle | None:
         """Add an edge. Return the shortest circle that it closes, unless that was returned before."""
@@ -126,16 +138,19 @@ def advice(circle: Circle) -> str:
     last = circle[-1]
     if not circle[1:]:
         return (
-            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {last.location}. Two "
+            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {last.place(1)}. Two "
             "callers with the same keys in another order would wait for each other. Acquire them together, by "
             "zk_locks(...)."
         )
     names = " before ".join(map(repr, (circle[0].outer, *(edge.inner for edge in circle[:-1]))))
-    older = list(dict.fromkeys(edge.location for edge in circle[:-1]))
+    callers = 0
+    while callers < MOST_CALLERS and last.place(callers) in [edge.place(callers) for edge in circle[:-1]]:
+        callers += 1
+    older = list(dict.fromkeys(edge.place(callers) for edge in circle[:-1]))
     do = "do" if older[1:] else "does"
     return (
-        f"Two callers can wait for each other. Always lock {names}: {' and '.join(older)} {do}, {last.location} does "
-        "not. Or acquire them together, by zk_locks(...)."
+        f"Two callers can wait for each other. Always lock {names}: {' and '.join(older)} {do}, {last.place(callers)} "
+        "does not. Or acquire them together, by zk_locks(...)."
     )
 
 
@@ -146,55 +161,88 @@ is_meant = False
 """Whether the order of locks is meant at the moment, as in a test that is marked so. Then nothing is seen."""
 
 
-def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, is_first: bool) -> None:
+def note(contender: AnyContender, owner: Owner, *, in_transaction: bool) -> bool:
     """
     See that an owner wants a lock, and would wait for it. Tell the circles that this closes.
 
-    `specs` are all locks of the same call, in their order. `is_first`: it has wanted no other one yet. Other locks of
-    the owner are those of its open blocks, and of the transactions that keep one. What another thread may release does
-    not count.
+    Other locks of the owner are those of its open blocks, and of the transactions that keep one. What another thread
+    may release does not count. Return whether there is something new about the locks of other owners, for
+    `note_of_others`.
     """
-    spec = contender.spec
-    if spec.adopts is not None:
-        return  # another owner has waited for it
-    inner = _name(spec)
-    for held in _held_by(owner):
-        both_read = held.only_reads and spec.kind is Kind.READ
-        if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
-            _see(contender, _name(held.grant), inner)
-    for first, second in itertools.pairwise(specs) if is_first else ():
+    has_others = False
+    holds = _in_blocks(contender.spec)
+    if in_transaction:
+        holds += [held for held in held_locks.all() if held.observer is not None and held.owner == owner]
+    for held in holds:
+        if not _is_new(contender, held):
+            continue
+        if held.owner == owner:
+            _see(contender, held.grant, contender.spec)
+        else:
+            has_others = True
+    return has_others
+
+
+def note_sorted(contender: AnyContender, specs: tuple[LockSpec, ...]) -> None:
+    """See the order of the locks of one call, which has sorted them."""
+    for first, second in itertools.pairwise(specs):
+        is_known = (first.template or first.key, second.template or second.key, True) in seen.known
         both_read = first.kind is second.kind is Kind.READ
-        if not both_read and not seen.knows(_name(first), _name(second), sorted=True):
-            _see(contender, _name(first), _name(second), sorted=True)
+        if not is_known and not both_read and _is_unseen(contender, first, second, sorted=True):
+            _see(contender, first, second, sorted=True)
 
 
-def _name(lock: QueueSpec | Grant) -> str:
-    return lock.template or lock.key
+def note_of_others(contender: AnyContender, owner: Owner) -> None:
+    """
+    See the locks of other owners that wait for this one, as a coroutine waits for a thread or for `asyncio.gather`.
+
+    Call it when the wait is over. At its begin, a thread may run before the coroutine that has sent it there waits.
+    """
+    for held in _in_blocks(contender.spec):
+        if held.owner != owner and _is_new(contender, held) and waits_for(held.owner, owner):
+            _see(contender, held.grant, contender.spec)
 
 
-def _held_by(owner: Owner) -> Iterator[HeldLock]:
-    """Yield the holds of the open blocks, and of transactions, around the caller."""
+def _in_blocks(spec: QueueSpec) -> list[HeldLock]:
+    """Return the holds of the open blocks around the caller, without those that make a known pair with this lock."""
+    holds = []
+    inner, known = spec.template or spec.key, seen.known
     enclosing = enclosing_holds.get()
     while enclosing is not None:
         reference, enclosing = enclosing
         held = reference()
-        # A thread that works for a coroutine, or a coroutine that runs in a thread: the block waits for it. A task that
-        # was begun inside a block may outlive it. A forked child does not hold the locks of its parent.
-        if held is None or held.is_dropped or held.grant.inherited:
-            continue
-        if held.owner == owner or held.owner.kind != owner.kind:
-            yield held
-    if hooks.scope.is_open():
-        yield from (held for held in held_locks.all() if held.observer is not None and held.owner == owner)
+        if held is not None and (held.grant.template or held.key, inner, False) not in known:
+            holds.append(held)
+    return holds
 
 
-def _see(contender: AnyContender, outer: str, inner: str, *, sorted: bool = False) -> None:
-    """See a new pair. One that is meant is never known, so this comes first: it is cheap, and the location is not."""
-    meant = contender.session.options.lock_order
-    pair = shape(outer), shape(inner)
-    if meant is None or is_meant or any((shape(first), shape(second)) == pair for first, second in meant):
-        return
-    edge = Edge(outer, inner, _location(contender), sorted)
+def _is_new(contender: AnyContender, held: HeldLock) -> bool:
+    """Return whether the lock has an order inside this hold, which is to be seen."""
+    spec = contender.spec
+    both_read = held.only_reads and spec.kind is Kind.READ
+    # A forked child does not hold the locks of its parent. For an adopted lock, another owner has waited.
+    if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read or spec.adopts is not None:
+        return False
+    return _is_unseen(contender, held.grant, spec)
+
+
+def _is_unseen(contender: AnyContender, outer: QueueSpec | Grant, inner: QueueSpec, *, sorted: bool = False) -> bool:
+    """Return whether this order was not seen, and is not meant. One that is meant is never known."""
+    if is_meant or seen.knows(_template(outer), _template(inner), sorted=sorted):
+        return False
+    pair = shape(_template(outer)), shape(_template(inner))
+    meant = contender.session.options.lock_order or ()
+    return all((shape(first), shape(second)) != pair for first, second in meant)
+
+
+def _template(lock: QueueSpec | Grant) -> str:
+    return lock.template or lock.key
+
+
+def _see(contender: AnyContender, outer: QueueSpec | Grant, inner: QueueSpec, *, sorted: bool = False) -> None:
+    """See a new pair, and tell the circle that it closes."""
+    location, *callers = _locations(contender)
+    edge = Edge(_template(outer), _template(inner), location, sorted, tuple(callers))
     _write(edge)
     circle = seen.add(edge)
     if circle is not None:
@@ -209,17 +257,26 @@ def location_of(outer: str, inner: str) -> str:
     return "" if edge is None else edge.location
 
 
-def _location(contender: AnyContender) -> str:
-    """Return where the lock is acquired: the line of the caller, or of the function that has the decorator."""
+def _locations(contender: AnyContender) -> list[str]:
+    """Return where the lock is acquired, and callers: a line, or that of the function that has the decorator."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _module_of(frame).startswith(_PASSING_ON):
-        location: str = getattr(frame.f_locals.get("locked"), "location", "")
-        if location:
-            return location
+    location = ""
+    while frame.f_back is not None and not location and _module_of(frame).startswith(_PASSING_ON):
+        location = getattr(frame.f_locals.get("locked"), "location", "")
         frame = frame.f_back
     if _module_of(frame) == "threading":  # a thread of this package, which acquires for a message
-        return str(contender.caller.what)
-    return line_of(frame.f_code, frame.f_lineno)
+        return [str(contender.caller.what)]
+    callers = itertools.islice(_locations_in_project(frame if location else frame.f_back), MOST_CALLERS)
+    return [location or line_of(frame.f_code, frame.f_lineno), *callers]
+
+
+def _locations_in_project(frame: FrameType | None) -> Iterator[str]:
+    """Yield the lines of a stack that are in the current folder, the innermost first."""
+    while frame is not None:
+        line = line_of(frame.f_code, frame.f_lineno)
+        if not os.path.isabs(line) and "site-packages" not in line and not _module_of(frame).startswith(_PASSING_ON):
+            yield line
+        frame = frame.f_back
 
 
 _PASSING_ON: Final = ("django_zklock.", "contextlib")  # such as an `ExitStack`
@@ -265,6 +322,6 @@ def read(lines: Iterable[str]) -> tuple[LockOrder, list[Circle]]:
 
 def _edge(fields: Any) -> Edge:
     try:
-        return Edge(**fields)
-    except TypeError as error:
+        return Edge(**{**fields, "callers": tuple(fields.get("callers", ()))})
+    except (AttributeError, TypeError) as error:
         raise ValueError(f"{fields!r} is no pair of locks.") from error

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 from asgiref.sync import sync_to_async
+from celery import Celery
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
@@ -19,7 +20,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from support.zoo import Zoo
 
-from django_zklock import Lock, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
+from django_zklock import Lock, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.core.locks import order
 
 
@@ -371,3 +372,80 @@ def test_a_lock_that_lingers_has_an_order(caplog: pytest.LogCaptureFixture) -> N
     with zk_lock("b", linger=5), zk_lock("a", linger=5):
         pass
     assert len(caplog.messages) == 1
+
+
+def test_a_lock_that_is_acquired_again_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    with orders(1), stock(1), orders(1), zk_lock("till"), stock(1):
+        pass
+    assert not caplog.messages
+    assert order.location_of("orders/{pk}", "till")
+    assert not order.location_of("stock/{sku}", "orders/{pk}")
+
+
+def test_a_writer_that_has_become_a_reader_has_the_order_of_a_reader(caplog: pytest.LogCaptureFixture) -> None:
+    with zk_write("a") as hold:
+        hold.downgrade()
+        with zk_read("b"):
+            pass
+    with zk_read("b"), zk_read("a"):
+        pass
+    assert not order.seen.edges
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_callback_of_on_commit_is_not_inside_the_locks_of_its_transaction() -> None:
+    def callback() -> None:
+        with zk_lock("b"):
+            pass
+
+    with transaction.atomic():
+        with zk_lock("a", release_on="commit"):
+            pass
+        transaction.on_commit(callback)
+    assert not order.seen.edges
+
+
+def test_a_task_that_runs_at_once_is_inside_the_block_that_calls_it() -> None:
+    app = Celery("shop", broker="memory://localhost", set_as_current=False)
+    app.conf.update(task_always_eager=True, task_eager_propagates=True)
+
+    @app.task
+    @zk_locked("b", on_conflict="raise", timeout=5)
+    def task() -> None:
+        pass
+
+    with zk_lock("a"):
+        task.delay()
+    assert set(order.seen.edges) == {("a", "b")}
+
+
+def test_a_generator_holds_its_lock_while_it_is_suspended(caplog: pytest.LogCaptureFixture) -> None:
+    def rows() -> Iterator[int]:
+        with zk_lock("a"):
+            yield 1
+
+    for _ in rows():
+        with zk_lock("b"):
+            pass
+    with zk_lock("b"), zk_lock("a"):
+        pass
+    assert len(caplog.messages) == 1
+
+
+def test_a_function_that_acquires_all_locks_is_told_with_its_callers(caplog: pytest.LogCaptureFixture) -> None:
+    def lock(stack: ExitStack, name: str) -> None:
+        stack.enter_context(zk_lock(name))
+
+    inside = lock.__code__.co_firstlineno + 1
+    with ExitStack() as stack:
+        lock(stack, "a")
+        first = line() + 1
+        lock(stack, "b")
+    with ExitStack() as stack:
+        lock(stack, "b")
+        last = line() + 1
+        lock(stack, "a")
+    (text,) = caplog.messages
+    file = "tests/contract/locks/test_lock_order.py"
+    does, does_not = (f"{file}:{inside} (called at {file}:{number})" for number in (first, last))
+    assert f"Always lock 'a' before 'b': {does} does, {does_not} does not." in text

@@ -286,7 +286,9 @@ def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None
         (lambda: [concurrent.futures.Future()], "Future in a list"),
         (lambda: (1, ContentType.objects.all()), "QuerySet in a tuple"),
         (lambda: {"rows": map(str, (1, 2))}, "map in a dict"),
+        (lambda: {"page": {"rows": [1, ContentType.objects.all()]}}, "QuerySet in a dict"),
         (lambda: rest_framework.response.Response(ContentType.objects.all()), "QuerySet in a Response"),
+        (lambda: rest_framework.response.Response({"rows": map(str, (1, 2))}), "map in a Response"),
     ],
 )
 def test_a_result_with_a_part_whose_work_has_not_run_is_refused(
@@ -294,6 +296,14 @@ def test_a_result_with_a_part_whose_work_has_not_run_is_refused(
 ) -> None:
     with pytest.raises(TypeError, match=f"returned a {kind}, whose work would run after"):
         zk_locked("work")(make)()
+
+
+def test_a_result_may_contain_itself_and_be_large(zoo: Zoo) -> None:
+    rows: list[Any] = [list(range(1000)) for _ in range(1000)]
+    rows.append(rows)
+    assert zk_locked("work")(lambda: rows)() is rows
+    rows.reverse()
+    assert zk_locked("work")(lambda: rows)() is rows
 
 
 @pytest.mark.django_db

@@ -61,9 +61,12 @@ class Task(FunctionContext):
     on_conflict = "retry"
 
 
-def decorated(names: Any, **options: Any) -> dict[str, Any]:
+async def coroutine(pk: int = 7) -> None: ...
+
+
+def decorated(names: Any, make: Any = lambda pk=7: None, **options: Any) -> dict[str, Any]:
     """Return the options of one call of a decorated function."""
-    locked: Any = zk_locked(names, **options)(lambda pk=7: None)
+    locked: Any = zk_locked(names, **options)(make)
     call = locked.zk_locked.context_of((), {}, Task("", {}))
     of_decorator = {name: value for name, value in locked.zk_locked.options.items() if name.startswith(("un", "on_du"))}
     return seen(call.lock) | {"options": dict(call.options)} | of_decorator
@@ -131,6 +134,14 @@ WAYS: dict[str, Callable[..., object]] = {
     "an entry of several": lambda **options: used(entry(**options), lambda: seen(zk_locks("l", "entry"))),
     "an entry of a decorator with names": lambda **options: used(entry(**options), lambda: decorated(["l", "entry"])),
     "an entry of a leader": lambda **options: used(entry(**options), lambda: entered(zk_leader("entry"))),
+    "an entry of the read side": lambda **options: used(entry(**options), lambda: seen(read("entry"))),
+    "an entry of both sides": lambda **options: used(
+        entry(**options), lambda: [seen(getattr(ReadWriteLock("entry"), side)()) for side in ("read", "write")]
+    ),
+    "an entry of a semaphore": lambda **options: used(entry(**options), lambda: seen(semaphore("entry", limit=2))),
+    "a decorator of a coroutine": lambda **options: decorated("k", make=coroutine, **options),
+    "all of an adopted lock": lambda **options: used(defaults(**options), lambda: seen(adopted())),
+    "all of the read side": lambda **options: used(defaults(**options), lambda: seen(read("k"))),
     "all locks": lambda **options: used(defaults(**options), lambda: seen(zk_lock("k")), lambda: decorated("k")),
     "all of several": lambda **options: used(defaults(**options), lambda: decorated(["k", "l"])),
 }
@@ -138,6 +149,10 @@ OF_FUNCTIONS = {"on_conflict", "skip_value", "max_conflicts", "on_lost"}
 EXCEPT = {
     "an entry of several": OF_FUNCTIONS,
     "an entry of a leader": OF_FUNCTIONS | {"reentrant"},  # the value differs from the default, but a leader has it
+    "an entry of the read side": {*OF_FUNCTIONS, "kind"},  # that of the call wins, as each option does
+    "an entry of both sides": {*OF_FUNCTIONS, "kind"},
+    "an entry of a semaphore": {*OF_FUNCTIONS, "limit"},
+    "all of the read side": {*OF_FUNCTIONS, "kind", "limit"},
     "one key twice": {"kind", "limit"},  # the stronger one wins
 }
 """The reference says that the settings do not change what a block does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import operator
+import string
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,6 +53,7 @@ OF_OTHER_PACKAGES = {
     "thread_local": "any thread may release",
     "using": "is not in a database",
 }
+LETTERS = str.maketrans(string.digits, string.ascii_lowercase[:10])
 OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
 
 
@@ -277,7 +279,41 @@ def test_a_template_of_its_own_does_not_warn() -> None:
             _ = zk_lock(name, fields={"sku": SimpleNamespace(pk=1) if "pk" in name else "a"}).key
 
 
-PLACEHOLDERS = ("<int:pk>", "<pk>", "%s", "%d", "%(pk)s", "$pk", "${pk}", "$(pk)", "#{pk}", ":pk", "%PK%")
+@pytest.mark.parametrize("name", ["inventry/7", "Inventory/7", "inventory:a/b", "cron/nightley", "cron/Nightly"])
+def test_a_formatted_name_that_looks_like_the_path_of_an_entry_warns_once(name: str) -> None:
+    locks = {"sku": {"path": "inventory/{sku}"}, "two": {"path": "inventory/{a}/{b}"}, "job": {"path": "cron/nightly"}}
+    with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks}):
+        with pytest.warns(UserWarning, match=r"so it is a separate lock\. Did you mean '") as warned:
+            _ = zk_lock(name).key
+        assert [warning.filename for warning in warned] == [__file__]
+        _ = zk_lock(name.replace("7", "8")).key
+
+
+def test_formatted_names_of_their_own_do_not_warn_and_are_not_remembered_for_ever() -> None:
+    with with_locks("inventory"):
+        for number in range(3000):
+            _ = zk_lock(f"order/{str(number).translate(LETTERS)}/{number}").key
+        for name in ("inventory/7", "inventory/7/count", "orders/7"):
+            _ = zk_lock(name).key
+        assert len(conf.current().checked_names) <= 1000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), len, [object()], Exception, "Order object (None)", "<QuerySet [<Order: Order object (1)>]>"],
+    ids=["object", "function", "list", "class", "unsaved row", "rows"],
+)
+def test_the_text_of_an_object_in_a_name_is_refused(value: object) -> None:
+    """Most have their address in it, so no two calls would share a lock."""
+    with with_locks(), pytest.raises(InvalidLockName, match="the text of an object"):
+        _ = zk_lock(f"order/{value}").key
+
+
+PLACEHOLDERS = (
+    *("<int:pk>", "<pk>", "%s", "%d", "%(pk)s", "$pk", "${pk}", "$(pk)", "#{pk}", ":pk", "%PK%"),
+    *("<%= pk %>", "{{ pk }}", "%{pk}", "$[pk]", "%05d", "%.2f", "[pk]", "[...pk]", "*", "?"),
+    *("(?P<pk>[0-9]+)", r"(\d+)"),
+)
 
 
 @pytest.mark.parametrize("placeholder", PLACEHOLDERS)
@@ -292,8 +328,11 @@ def test_a_placeholder_of_another_language_is_refused(placeholder: str) -> None:
 
 def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder() -> None:
     with with_locks():
-        for name in ("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0"):
-            _ = zk_lock(name, fields={"pk": 7} if "{" in name else None).key
+        for name in (
+            *("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0", "a%2f", "a%0d/b", "5%s"),
+            *("mail/{pk}@{pk}", "home/~{pk}", "mr!{pk}", "a[0]", "what?", "a*b", "{{pk}}", r"c:\data", "a > b", "f(x)"),
+        ):
+            _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace("{{pk}}", "") else None).key
 
 
 def test_trio_is_refused_with_the_way_out() -> None:

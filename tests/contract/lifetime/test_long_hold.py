@@ -1,0 +1,94 @@
+"""A holder is told, once, that others have given up waiting for its lock, and nothing of those that go on waiting."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.zoo import Zoo, eventually
+
+from django_zklock import zk_leader, zk_lock, zk_read
+from django_zklock.core.protocol import contender, long_hold
+from django_zklock.testing import flush_logs
+
+
+class Looks:
+    """The times at which holders look at their queues: each tenth of a second."""
+
+    def __init__(self) -> None:
+        self.count = 0  # of all holders
+        self.stopped = False
+
+    def __iter__(self) -> Iterator[float]:
+        for number in itertools.count(1):
+            if self.stopped:
+                return
+            self.count += 1
+            yield number / 10
+
+    def wait(self) -> None:
+        """Wait until a look has begun and ended since this call."""
+        seen = self.count
+        eventually(lambda: self.count >= seen + 3)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+    looks = Looks()
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 0.0)
+    monkeypatch.setattr(contender, "DESCRIBE_GRANT_AFTER", 0.0)
+    monkeypatch.setattr(long_hold, "LOOKS", looks)
+    yield looks
+    looks.stopped = True
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    flush_logs()
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_holder_is_told_that_others_have_given_up(zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+    with zk_lock("stock/{sku}", fields={"sku": 7}):
+        with zoo.hold_elsewhere("stock/7"), zoo.hold_elsewhere("stock/7"):
+            looks.wait()
+        (text,) = eventually(lambda: told(caplog))
+    assert text.startswith("lock 'stock/7' has been held for ")
+    assert "have given up waiting for it" in text
+
+
+def test_it_is_told_once_for_each_template(zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+    for sku in ("a", "b"):
+        with zk_lock("stock/{sku}", fields={"sku": sku}):
+            eventually(lambda: looks.count)
+            with zoo.hold_elsewhere(f"stock/{sku}"):
+                looks.wait() if sku == "a" else None
+            eventually(lambda: told(caplog))
+    with zk_lock("other"), zoo.hold_elsewhere("other"):
+        looks.wait()
+    assert len(told(caplog)) == 1
+
+
+def test_a_waiter_that_goes_on_waiting_is_not_told(zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+    with zk_lock("k"), zoo.hold_elsewhere("k"):
+        looks.wait()
+        looks.wait()
+    assert not told(caplog)
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [lambda: zk_read("k"), lambda: zk_lock("k", about={"task": "import"}), lambda: zk_leader("k")],
+    ids=["reader", "task", "leader"],
+)
+def test_a_hold_for_which_others_wait_in_patience_is_not_looked_at(
+    zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture, lock: Callable[[], Any]
+) -> None:
+    with lock(), zk_lock("other"):
+        looks.wait()  # those of the other hold
+        with zoo.hold_elsewhere("k"):
+            looks.wait()
+        looks.wait()
+    assert not told(caplog)
