@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.conf.table import InvalidValue
-from django_zklock.conf.url import Address, host_port, is_loopback, parse, znode_path
+from django_zklock.conf.url import Address, host_port, is_credential, is_loopback, parse, znode_path
 
 PORTS = st.integers(1, 65535)
 NAMES = st.from_regex(r"[a-z0-9_]([a-z0-9_.-]{0,20}[a-z0-9_])?", fullmatch=True)
@@ -21,8 +21,8 @@ PARTS = st.text("abcxyz019_-.~% é", min_size=1, max_size=10).filter(lambda part
 @given(
     hosts=st.lists(HOSTS, min_size=1, max_size=5),
     parts=st.lists(PARTS, max_size=4),
-    user=SECRETS.filter(lambda user: ":" not in user),
-    password=SECRETS,
+    user=SECRETS.filter(lambda user: ":" not in user and is_credential(user)),
+    password=SECRETS.filter(is_credential),
     query=st.dictionaries(SECRETS, SECRETS, max_size=3),
 )
 def test_parse_reverses_writing(
