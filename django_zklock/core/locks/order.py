@@ -161,7 +161,7 @@ def note(contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...], *, 
     for held in _held_by(owner):
         both_read = held.only_reads and spec.kind is Kind.READ
         if held.key != spec.key and not both_read and not seen.knows(_name(held.grant), inner):
-            _see(contender, _name(held.grant), inner)
+            _see(contender, _name(held.grant), inner, held)
     for first, second in itertools.pairwise(specs) if is_first else ():
         both_read = first.kind is second.kind is Kind.READ
         if not both_read and not seen.knows(_name(first), _name(second), sorted=True):
@@ -188,13 +188,15 @@ def _held_by(owner: Owner) -> Iterator[HeldLock]:
         yield from (held for held in held_locks.all() if held.observer is not None and held.owner == owner)
 
 
-def _see(contender: AnyContender, outer: str, inner: str, *, sorted: bool = False) -> None:
+def _see(
+    contender: AnyContender, outer: str, inner: str, held: HeldLock | None = None, *, sorted: bool = False
+) -> None:
     """See a new pair. One that is meant is never known, so this comes first: it is cheap, and the location is not."""
     meant = contender.session.options.lock_order
     pair = shape(outer), shape(inner)
     if meant is None or is_meant or any((shape(first), shape(second)) == pair for first, second in meant):
         return
-    edge = Edge(outer, inner, _location(contender), sorted)
+    edge = Edge(outer, inner, _location(contender, held), sorted)
     _write(edge)
     circle = seen.add(edge)
     if circle is not None:
@@ -209,10 +211,25 @@ def location_of(outer: str, inner: str) -> str:
     return "" if edge is None else edge.location
 
 
-def _location(contender: AnyContender) -> str:
-    """Return where the lock is acquired: the line of the caller, or of the function that has the decorator."""
+def _location(contender: AnyContender, held: HeldLock | None = None) -> str:
+    """Return where the lock is acquired. If a transaction keeps the other one, whose block is over, it says so."""
+    at = _acquired_at(contender)
+    if held is not None and not held.uses:
+        return f"{at} (its transaction keeps {_name(held.grant)!r})"
+    return at
+
+
+def _acquired_at(contender: AnyContender) -> str:
+    """
+    Return the line of the caller, or of the function that has the decorator.
+
+    A project may have a context manager of its own around the lock. Its line is the same for all locks, so that of the
+    `with` is returned.
+    """
     frame = sys._getframe(1)
-    while frame.f_back is not None and _module_of(frame).startswith(_PASSING_ON):
+    while frame.f_back is not None and (
+        _module_of(frame).startswith(_PASSING_ON) or _begins_block(frame) or _begins_block(frame.f_back)
+    ):
         location: str = getattr(frame.f_locals.get("locked"), "location", "")
         if location:
             return location
@@ -223,6 +240,11 @@ def _location(contender: AnyContender) -> str:
 
 
 _PASSING_ON: Final = ("django_zklock.", "contextlib")  # such as an `ExitStack`
+
+
+def _begins_block(frame: FrameType) -> bool:
+    """Return whether the frame begins a block, also one whose context manager is a generator."""
+    return frame.f_code.co_name in ("__enter__", "__aenter__")
 
 
 def _module_of(frame: FrameType) -> str:
