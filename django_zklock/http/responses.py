@@ -33,17 +33,33 @@ _DETAILS: Final = {
 
 def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     """
-    Return the response to a request that failed with `error`: 409 or 503 with Retry-After; None for other errors.
+    Return the response to a request that failed with `error`, as `refusal` describes it; None for other errors.
 
-    If work is not rolled back, it is 500 without Retry-After: a client that repeats the request may do its work twice.
     The open transactions are rolled back, see `respond`.
+    """
+    refused = refusal(request, error)
+    if refused is None:
+        return None
+    status, body = refused
+    response = respond(request, status, body)
+    if "retry_after" in body:
+        response["Retry-After"] = str(body["retry_after"])
+    return response
+
+
+def refusal(request: HttpRequest, error: Exception) -> tuple[int, dict[str, Any]] | None:
+    """
+    Return status and body of the response to a request that failed with `error`: 409 or 503; None for other errors.
+
+    If work is not rolled back, it is 500 without `retry_after`: a client that repeats the request may do its work
+    twice.
     """
     if not isinstance(error, (LockNotAcquired, ZooKeeperUnavailable, LockLost)):
         return None
     if hasattr(request, VIEW_HAS_ENDED) or transactions.not_rolled_back(error):
         about: Any = {"exc_info": error, "extra": {"lock": error.lock}}
         logger.error("%s failed, and its work is not rolled back: %s", route(request), error, **about)
-        return respond(request, 500, {"detail": _DETAILS[500], "code": NOT_ROLLED_BACK})
+        return 500, {"detail": _DETAILS[500], "code": NOT_ROLLED_BACK}
     if isinstance(error, LockNotAcquired):
         status, code, seconds = 409, CONFLICT, 1
     elif isinstance(error, ZooKeeperUnavailable):
@@ -52,9 +68,7 @@ def answer(request: HttpRequest, error: Exception) -> HttpResponse | None:
     else:
         status, code, seconds = 503, LOST, 5
         logger.error("%s was aborted: %s", route(request), error, exc_info=error, extra={"lock": error.lock})
-    response = respond(request, status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds})
-    response["Retry-After"] = str(seconds)
-    return response
+    return status, {"detail": _DETAILS[status], "code": code, "retry_after": seconds}
 
 
 def respond(request: HttpRequest, status: int, body: dict[str, Any]) -> HttpResponse:

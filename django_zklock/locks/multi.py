@@ -123,7 +123,10 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         options: Any = given
         check_arguments("zk_locks", " ".join(map(str, names)), (), options, LockArguments)
         if not names:
-            raise InvalidLockName("zk_locks() needs the name of at least one lock.")
+            raise InvalidLockName(
+                "zk_locks() needs the name of at least one lock. If there may be none, as for the rows of a query, "
+                'write "with zk_locks(*names) if names else nullcontext():", or lock one coarser key.'
+            )
         _check_reach(names, options.keys(), on_conflict)
         cancel = options.pop("cancel", None)
         single = {option: value for option, value in options.items() if option != "timeout"}

@@ -230,6 +230,16 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..
         keeps_out(first, other)
 
 
+def test_a_class_of_the_project_keeps_its_error(zoo: Zoo) -> None:
+    page = run(files_of("how-to/move-your-locks.md")["own_locks.py"])
+    order, invoice = (page[name](SimpleNamespace(pk=7)) for name in ("OrderLock", "InvoiceLock"))
+    with zoo.hold_elsewhere("order/7"), pytest.raises(page["ObjectLocked"]), order:
+        pass
+    with order as hold, invoice as other:
+        assert (hold.key, other.key) == ("order/7", "invoice/7")
+    assert not order.lock.owned()
+
+
 def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
     advisory_lock = run(files_of("how-to/move-from-django-pglock.md")["advisory.py"])["advisory_lock"]
     try_lock = run(files_of("how-to/move-from-cache-lock.md")["acquired.py"])["try_lock"]

@@ -177,7 +177,7 @@ def note(contender: AnyContender, owner: Owner, *, in_transaction: bool) -> bool
         if not _is_new(contender, held):
             continue
         if held.owner == owner:
-            _see(contender, held.grant, contender.spec)
+            _see(contender, held.grant, contender.spec, held)
         else:
             has_others = True
     return has_others
@@ -200,7 +200,7 @@ def note_of_others(contender: AnyContender, owner: Owner) -> None:
     """
     for held in _in_blocks(contender.spec):
         if held.owner != owner and _is_new(contender, held) and waits_for(held.owner, owner):
-            _see(contender, held.grant, contender.spec)
+            _see(contender, held.grant, contender.spec, held)
 
 
 def _in_blocks(spec: QueueSpec) -> list[HeldLock]:
@@ -239,9 +239,16 @@ def _template(lock: QueueSpec | Grant) -> str:
     return lock.template or lock.key
 
 
-def _see(contender: AnyContender, outer: QueueSpec | Grant, inner: QueueSpec, *, sorted: bool = False) -> None:
-    """See a new pair, and tell the circle that it closes."""
-    location, *callers = _locations(contender)
+def _see(
+    contender: AnyContender,
+    outer: QueueSpec | Grant,
+    inner: QueueSpec,
+    held: HeldLock | None = None,
+    *,
+    sorted: bool = False,
+) -> None:
+    """See a new pair, and tell the circle that it closes. `held` is the outer one, if it is held."""
+    location, *callers = _locations(contender, held)
     edge = Edge(_template(outer), _template(inner), location, sorted, tuple(callers))
     _write(edge)
     circle = seen.add(edge)
@@ -257,17 +264,29 @@ def location_of(outer: str, inner: str) -> str:
     return "" if edge is None else edge.location
 
 
-def _locations(contender: AnyContender) -> list[str]:
-    """Return where the lock is acquired, and callers: a line, or that of the function that has the decorator."""
+def _locations(contender: AnyContender, held: HeldLock | None) -> list[str]:
+    """
+    Return where the lock is acquired, and callers: a line, or that of the function that has the decorator.
+
+    A project may have a context manager of its own around the lock. Its line is the same for all locks, so that of the
+    `with` is returned. If a transaction keeps the other lock, whose block is over, it says so.
+    """
     frame = sys._getframe(1)
     location = ""
-    while frame.f_back is not None and not location and _module_of(frame).startswith(_PASSING_ON):
+    while (
+        frame.f_back is not None
+        and not location
+        and (_module_of(frame).startswith(_PASSING_ON) or _begins_block(frame) or _begins_block(frame.f_back))
+    ):
         location = getattr(frame.f_locals.get("locked"), "location", "")
         frame = frame.f_back
     if _module_of(frame) == "threading":  # a thread of this package, which acquires for a message
         return [str(contender.caller.what)]
     callers = itertools.islice(_locations_in_project(frame if location else frame.f_back), MOST_CALLERS)
-    return [location or line_of(frame.f_code, frame.f_lineno), *callers]
+    location = location or line_of(frame.f_code, frame.f_lineno)
+    if held is not None and not held.uses:
+        location += f" (its transaction keeps {_template(held.grant)!r})"
+    return [location, *callers]
 
 
 def _locations_in_project(frame: FrameType | None) -> Iterator[str]:
@@ -280,6 +299,11 @@ def _locations_in_project(frame: FrameType | None) -> Iterator[str]:
 
 
 _PASSING_ON: Final = ("django_zklock.", "contextlib")  # such as an `ExitStack`
+
+
+def _begins_block(frame: FrameType) -> bool:
+    """Return whether the frame begins a block, also one whose context manager is a generator."""
+    return frame.f_code.co_name in ("__enter__", "__aenter__")
 
 
 def _module_of(frame: FrameType) -> str:

@@ -6,9 +6,15 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -238,6 +244,22 @@ def test_a_lock_that_a_transaction_keeps_is_still_held(caplog: pytest.LogCapture
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_place_says_that_a_transaction_keeps_the_other_lock(caplog: pytest.LogCaptureFixture) -> None:
+    def both() -> None:
+        with zk_lock("event", release_on="commit"), zk_lock("pool", release_on="commit"):
+            pass
+
+    both()
+    with transaction.atomic():
+        with zk_lock("pool", release_on="commit"):
+            pass
+        both()
+    (text,) = caplog.messages
+    both_at = f"tests/contract/locks/test_lock_order.py:{both.__code__.co_firstlineno + 1}"
+    assert f"'event' before 'pool': {both_at} does, {both_at} (its transaction keeps 'pool') does not." in text
+
+
 def test_blocks_of_an_exit_stack_and_permits_have_an_order(caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as stack:
         stack.enter_context(zk_semaphore("a", 2))
@@ -309,6 +331,71 @@ def test_the_place_in_an_exit_stack_is_that_of_its_caller() -> None:
         last = line() + 1
         stack.enter_context(zk_lock("b"))
     assert order.seen.edges["a", "b"].location.endswith(f"test_lock_order.py:{last}")
+
+
+class OwnLock:
+    """A context manager of a project around a lock."""
+
+    def __init__(self, name: str) -> None:
+        self.lock = zk_lock(name)
+
+    def acquire(self) -> None:
+        self.lock.__enter__()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.__exit__(*error)
+
+    async def __aenter__(self) -> None:
+        await self.lock.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.lock.__aexit__(*error)
+
+
+class OwnOfAnotherKind(OwnLock):
+    def __enter__(self) -> None:
+        super().__enter__()
+
+
+@contextmanager
+def own_lock(name: str) -> Iterator[None]:
+    with zk_lock(name):
+        yield
+
+
+@pytest.mark.parametrize("own", [OwnLock, OwnOfAnotherKind, own_lock])
+def test_the_place_of_a_context_manager_around_a_lock_is_the_block(
+    own: Callable[[str], AbstractContextManager[object]],
+) -> None:
+    with zk_lock("a"):
+        last = line() + 1
+        with own("b"):
+            pass
+    assert order.seen.edges["a", "b"].location.endswith(f"test_lock_order.py:{last}")
+
+
+def test_so_is_that_of_an_asynchronous_context_manager() -> None:
+    @asynccontextmanager
+    async def own_async_lock(name: str) -> AsyncIterator[None]:
+        async with zk_lock(name):
+            yield
+
+    async def work() -> list[int]:
+        lines = []
+        kinds: dict[str, Callable[[str], AbstractAsyncContextManager[None]]] = {"b": OwnLock, "c": own_async_lock}
+        for name, own in kinds.items():
+            async with zk_lock("a"):
+                lines.append(line() + 1)
+                async with own(name):
+                    pass
+        return lines
+
+    lines = asyncio.run(work())
+    locations = [order.seen.edges["a", inner].location for inner in "bc"]
+    assert locations == [f"tests/contract/locks/test_lock_order.py:{number}" for number in lines]
 
 
 def test_code_without_a_module_has_a_place() -> None:

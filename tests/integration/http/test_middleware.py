@@ -12,6 +12,7 @@ from django.test import AsyncClient, Client, override_settings
 from support import viewkinds
 from support.zoo import Zoo
 
+from django_zklock.contrib.rest_framework import exception_handler
 from django_zklock.exceptions import LockBusy
 
 pytestmark = pytest.mark.django_db
@@ -74,6 +75,20 @@ def test_a_lock_in_a_view_is_answered(
         response = request(staff, kind, group)
         assert (response.status_code, response["Retry-After"], response.json()["code"]) == (503, "5", "lock_lost")
         assert staff.get("/late-lock/?missing").status_code == 404, "other errors are left alone"
+
+
+def test_a_handler_of_the_project_changes_the_answer_in_rest_framework(zoo: Zoo, staff: Client, group: Group) -> None:
+    def handler(error: Exception, context: dict[str, Any]) -> Any:
+        response = exception_handler(error, context)
+        if response is not None:
+            response.data["status_code"] = response.status_code
+        return response
+
+    settings = {**IN_REST, "REST_FRAMEWORK": {"EXCEPTION_HANDLER": handler}}
+    with override_settings(**settings), zoo.hold_elsewhere(viewkinds.KEY):
+        response = request(staff, "perform_create", group)
+    assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (409, "1", "no-store")
+    assert (response.json()["code"], response.json()["status_code"]) == ("lock_conflict", 409)
 
 
 def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Client, group: Group) -> None:

@@ -550,6 +550,11 @@ def test_a_name_that_is_no_text_is_refused_where_it_is_given(call: Callable[[Any
         call(name)
 
 
+def test_no_lock_at_all_is_refused_with_what_to_write() -> None:
+    with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\) if names else nullcontext\(\)"):
+        zk_locks(*[])
+
+
 @pytest.mark.parametrize("key", [42, ("a", "b"), b"a"])
 def test_a_key_that_is_no_text_is_refused(key: Any) -> None:
     with pytest.raises(InvalidLockName, match="of type"):
