@@ -19,7 +19,6 @@ from celery import Celery, Task, states
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.signals import after_task_publish, task_revoked
-from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
 from kombu.pools import producers
@@ -52,7 +51,7 @@ HISTORY_HEADER: Final = "zklock_history"
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
-LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA takes the place of another
+LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA may take the place of another
 _UUID: Final = 36  # characters
 _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attributes of a request
@@ -61,7 +60,9 @@ _UNSENT: Final = "zklock_unsent"
 QUEUE_KEY: Final = "zklock_queue"  # of `delivery_info`
 _MOST: Final = 1_000_000  # for a count in a header, which anybody may have written
 _RETURNS: Final = "x-delivery-count"
-_OF_DELIVERY: Final = re.compile("x-death|x-(first|last)-death-.*|x-delivery-count|x-deduplication-header|CC")
+_OF_DELIVERY: Final = re.compile(
+    "x-death|x-(first|last)-death-.*|x-(delivery|acquired)-count|x-deduplication-header|CC"
+)
 """Headers of one delivery, for which RabbitMQ would copy or drop the next message that has them, or miscount."""
 RETURNS_KEY: Final = "zklock_returns"  # of `delivery_info`: how often workers gave it back, if that is too often
 DELIVERY_LIMIT: Final = 20  # of a queue that does not say, as in RabbitMQ from version 4 on
@@ -264,8 +265,14 @@ def received_at(request: Any) -> float:
 
 
 def delay_before(task: Task[..., Any], times: int) -> float:
-    """Return the delay in seconds before a task runs again; `times` is 1 for the first time."""
-    has_limit = task.app.conf.get("worker_eta_task_limit") or detect_quorum_queues(task.app, "amqp")[0]
+    """
+    Return the delay in seconds before a task runs again; `times` is 1 for the first time.
+
+    RabbitMQ fixes the prefetch count of quorum queues, and from version 4 on that of all queues.
+    """
+    app = task.app
+    is_rabbitmq = app.connection_for_write().get_transport_cls().driver_type == "amqp"
+    has_limit = is_rabbitmq or app.conf.get("worker_eta_task_limit")
     longest = LONGEST_PREFETCHED if has_limit else LONGEST_DELAY
     longest = min(longest, FIRST_DELAY * 2.0 ** min(times - 1, 10))
     # A quarter of it is random, so that tasks with a conflict do not return at the same time.
