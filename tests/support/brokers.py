@@ -141,7 +141,7 @@ class RabbitMQ(Broker):
     def fixes_prefetch_counts(self) -> bool:
         """Whether this version fixes the prefetch count of all queues, as of quorum queues."""
         with kombu.Connection(self.conf["broker_url"]) as connection:
-            properties: Any = connection.connect().server_properties
+            properties = connection.connect().server_properties  # type: ignore[attr-defined]
             return int(properties["version"].partition(".")[0]) >= 4
 
     @contextlib.contextmanager
