@@ -60,6 +60,7 @@ _UNSENT: Final = "zklock_unsent"
 QUEUE_KEY: Final = "zklock_queue"  # of `delivery_info`
 _MOST: Final = 1_000_000  # for a count in a header, which anybody may have written
 _RETURNS: Final = "x-delivery-count"
+_COUNTS: Final = (_RETURNS, "x-acquired-count")  # of the deliveries of one message; the second from RabbitMQ 4.3 on
 _OF_DELIVERY: Final = re.compile(
     "x-death|x-(first|last)-death-.*|x-(delivery|acquired)-count|x-deduplication-header|CC"
 )
@@ -171,7 +172,7 @@ def _restore_history(request: Any, consumer: Any) -> None:
     history = given[HISTORY_HEADER]
     now, earlier = _of_delivery(given), _of_delivery(history)
     if now.get("x-death"):
-        earlier.pop(_RETURNS, None)
+        _drop_counts(earlier)
     elif history.get("redelivered") is True:
         info["redelivered"] = True
     restored = _joined(now, earlier)
@@ -187,9 +188,10 @@ def _joined(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     """Return the headers of two deliveries as one."""
     joined = {**earlier, **now}
     joined |= {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
-    returns = _bounded(now.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
-    if returns:
-        joined[_RETURNS] = returns
+    for name in _COUNTS:
+        times = _bounded(now.get(name)) + _bounded(earlier.get(name))
+        if times:
+            joined[name] = times
     deaths = _joined_deaths(now.get("x-death"), earlier.get("x-death"))
     if deaths:
         joined["x-death"] = deaths
@@ -205,6 +207,11 @@ def _most_returns(consumer: Any, queue: object) -> float:
 
 def _of_delivery(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if _OF_DELIVERY.fullmatch(str(name))}
+
+
+def _drop_counts(headers: dict[str, Any]) -> None:
+    for name in _COUNTS:
+        headers.pop(name, None)
 
 
 def _joined_deaths(*lists: object) -> list[dict[str, Any]]:
@@ -374,7 +381,7 @@ def _headers_with_history(request: Any) -> dict[str, Any]:
     if request.delivery_info.get("redelivered"):
         history["redelivered"] = True
     else:
-        history.pop(_RETURNS, None)  # of another message: `Task.retry` copies it
+        _drop_counts(history)  # of another message: `Task.retry` copies them
     headers = {name: value for name, value in own.items() if not _OF_DELIVERY.fullmatch(name)}
     return {**headers, HISTORY_HEADER: history} if history else headers
 

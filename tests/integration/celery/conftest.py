@@ -29,6 +29,7 @@ def _worker(pool: str, concurrency: int) -> object:
 prefork_worker = _worker("prefork", 2)
 threads_worker = _worker("threads", TASKS_AT_ONCE)
 gevent_worker = _worker("gevent", TASKS_AT_ONCE)
+eventlet_worker = _worker("eventlet", TASKS_AT_ONCE)
 solo_worker = _worker("solo", 1)
 
 
