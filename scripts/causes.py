@@ -25,6 +25,7 @@ def table() -> str:
         title = re.sub(r"%\(\w+\)[ds]", "…", str(cause.title)).removesuffix(": …")
         code = ExitCode.UNAVAILABLE if name == "quorum" else ExitCode[name.upper()]
         text = f"**{title}** (`{name}`, {code:d}). {cause.__doc__} Ends: {cause.ends}"
+        text = " ".join(text.split())  # Python before 3.13 keeps the indentation of a docstring
         lines.append(textwrap.fill(text, 105, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join(lines) + "\n"
 

@@ -133,12 +133,11 @@ def skips(on_conflict: str) -> bool:
 
 _OF_AWAIT = {"CACHE", "GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
 _OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH", "PUSH_NULL", "LOAD_COMMON_CONSTANT"}
-_LAST_KNOWN: Final = (3, 15)  # the newest Python whose bytecode is known; a newer one may have another
 
 
 def check_bound(frame: FrameType | None) -> None:
     """Raise `TypeError` if the `with` that runs in this frame has no `as`: its body would not know of the busy lock."""
-    if frame is None or sys.version_info[:2] > _LAST_KNOWN:
+    if frame is None or sys.version_info >= (3, 16):  # its bytecode is not known
         return
     code, at = frame.f_code.co_code, frame.f_lasti
     if not opname[code[at]].endswith("_WITH") and opname[code[at - 2]] != "LOAD_SPECIAL":  # from Python 3.14 on

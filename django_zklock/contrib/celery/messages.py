@@ -277,9 +277,8 @@ def delay_before(task: Task[..., Any], times: int) -> float:
 
     RabbitMQ fixes the prefetch count of quorum queues, and from version 4 on that of all queues.
     """
-    app = task.app
-    is_rabbitmq = app.connection_for_write().get_transport_cls().driver_type == "amqp"
-    has_limit = is_rabbitmq or app.conf.get("worker_eta_task_limit")
+    transport = task.app.connection_for_write().get_transport_cls()
+    has_limit = transport.driver_type == "amqp" or task.app.conf.get("worker_eta_task_limit")
     longest = LONGEST_PREFETCHED if has_limit else LONGEST_DELAY
     longest = min(longest, FIRST_DELAY * 2.0 ** min(times - 1, 10))
     # A quarter of it is random, so that tasks with a conflict do not return at the same time.

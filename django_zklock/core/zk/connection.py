@@ -117,12 +117,8 @@ def wait_ready(readers: Sequence[Any], writers: Sequence[Any], timeout: float | 
     for writer in writers:
         poller.register(writer, select.POLLOUT)
     ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
-    result: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-    for waiting, able in zip((readers, writers), result, strict=False):
-        for stream in waiting:
-            if stream.fileno() in ready:
-                able.append(stream)
-    return result
+    readable = [stream for stream in readers if stream.fileno() in ready]
+    return readable, [stream for stream in writers if stream.fileno() in ready], []
 
 
 class _Handler:
