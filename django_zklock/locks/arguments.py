@@ -142,7 +142,7 @@ def check_bound(frame: FrameType | None) -> None:
     code, at = frame.f_code.co_code, frame.f_lasti
     if not opname[code[at]].endswith("_WITH") and opname[code[at - 2]] != "LOAD_SPECIAL":  # from Python 3.14 on
         return  # a call by other code, such as an `ExitStack`
-    following = (opname[code[index]] for index in range(at + 2, len(code), 2))
+    following = (opname[operation] for operation in code[at + 2 :: 2])
     if next((name for name in following if name not in _OF_AWAIT), "") == "POP_TOP":
         raise TypeError(
             'on_conflict="skip" needs "as": its block runs without the lock if that is busy. Write "with zk_lock(...) '

@@ -107,7 +107,7 @@ class _TlsSocket(ssl.SSLSocket):
         socket.socket.shutdown(self, how)  # Python's would go on without TLS
 
 
-def wait_ready(readers: Sequence[Any], writers: Sequence[Any], timeout: float | None) -> Any:
+def wait_ready(readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
     """Wait like `select.select`, without its limit of 1024 descriptors."""
     if not hasattr(select, "poll"):  # eventlet has removed it, and its own `select` has no limit
         return select.select(readers, writers, [], timeout)
@@ -181,8 +181,7 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
         self.options = options
         self.host_timeout = options.connect_timeout
 
-    def select(self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
-        return wait_ready(readers, writers, timeout)  # kazoo creates a selector each time
+    select = staticmethod(wait_ready)  # kazoo's own creates a selector each time
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))

@@ -178,7 +178,7 @@ def test_a_wait_for_sockets_names_those_that_are_ready(monkeypatch: pytest.Monke
         monkeypatch.delattr(select, "poll")
     ends = os.pipe()
     with open(ends[0], "rb", buffering=0) as reader, open(ends[1], "wb", buffering=0) as writer:
-        assert wait_ready([reader], [], 0) == ([], [], [])
-        assert wait_ready([reader], [writer], None) == ([], [writer], [])
+        assert wait_ready([reader], [], [], 0) == ([], [], [])
+        assert wait_ready([reader], [writer], [], None) == ([], [writer], [])
         writer.write(b"x")
-        assert wait_ready([reader], [writer], 0.001) == ([reader], [writer], [])
+        assert wait_ready([reader], [writer], [], 0.001) == ([reader], [writer], [])

@@ -200,7 +200,7 @@ class PoolGrants:
         self._shared.close()
 
     def _watch_once(self) -> None:
-        woken, *_ = wait_ready([self._shared.wakeup], [], CHECK_EVERY if self._grants else None)
+        woken, *_ = wait_ready([self._shared.wakeup], [], [], CHECK_EVERY if self._grants else None)
         if woken:
             self._shared.wakeup.drain()
         is_check_due = clock.now() >= self._next_check
