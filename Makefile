@@ -8,8 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # setuptools warns, in a box, of a folder that has the name of the package.
 PIP_INSTALL = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
-RUN_DEMO := cd example_project && ../$(BIN)/python -m
-PROGRAMS := @cd tests && PYTHONPATH=.. ../$(BIN)/python -m support.programs
+RUN_DEMO := cd example_project && "$(CURDIR)/$(BIN)/python" -m
+PROGRAMS := @cd tests && PYTHONPATH=.. "$(CURDIR)/$(BIN)/python" -m support.programs
 
 # A virtual environment that is half made, has lost its Python, or came from another place with its folder, is of no use.
 ifneq ($(wildcard $(VENV)),)
@@ -168,7 +168,7 @@ programs: $(VENV)/.installed-test
 
 lease-clients: $(VENV)/.installed-test
 	$(PIP_INSTALL) --group go
-	@cd tests && PYTHONPATH=.. ../$(BIN)/python -m support.lease_clients
+	@cd tests && PYTHONPATH=.. "$(CURDIR)/$(BIN)/python" -m support.lease_clients
 
 clean:
 	rm -rf $(VENV) .cache .demo .green build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -132,12 +132,14 @@ def skips(on_conflict: str) -> bool:
 
 
 _OF_AWAIT = {"GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
-_OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH"}
+_OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH", "PUSH_NULL", "LOAD_COMMON_CONSTANT"}
 
 
 def check_bound(frame: FrameType | None) -> None:
     """Raise `TypeError` if nothing looks at the hold of the `with` that runs in this frame: the lock may be busy."""
-    if frame is not None and _ignores_hold(frame.f_code, frame.f_lasti):
+    if frame is None or sys.version_info >= (3, 16):  # its bytecode is not known
+        return
+    if _ignores_hold(frame.f_code, frame.f_lasti):
         raise TypeError(
             'on_conflict="skip" needs "as", and a block that looks at it: the block runs without the lock if that is '
             'busy. Write "with zk_lock(...) as hold:", and begin the block with "if not hold:".'

@@ -54,7 +54,7 @@ class BlockExit:
     """
     The descriptor of an `__exit__` that is a new object for each block, as `finalizers_of` needs it.
 
-    `with` looks `__exit__` up before it calls `__enter__`.
+    `with` looks `__exit__` up before it calls `__enter__`. An `ExitStack` gets one that ends the innermost block.
     """
 
     def __init__(self, new_end: Callable[[Any], Any], close_innermost: Callable[..., None]) -> None:
@@ -62,7 +62,11 @@ class BlockExit:
         self._close_innermost = close_innermost
 
     def __get__(self, lock: object | None, cls: type) -> Any:
-        return self._close_innermost if lock is None else self._new_end(lock)  # `ExitStack` looks it up on the class
+        if lock is None:  # `ExitStack` looks it up on the class
+            return self._close_innermost
+        if sys._getframe(1).f_globals.get("__name__") == "inspect":  # the same from Python 3.15 on
+            return functools.partial(self._close_innermost, lock)
+        return self._new_end(lock)
 
 
 class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):

@@ -24,13 +24,14 @@ from support.ensemble import free_ports
 from support.served import Served
 
 REDIS = "redis-server"  # the program and Debian's package
+VALKEY = "valkey-server"
 RABBITMQ = "rabbitmq-server"  # the same
 RABBITMQ_SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # Debian's; what it puts on the PATH refuses accounts but its own
 TIED = debian.tied("KILL")
 
 
 def find_redis() -> str:
-    program = shutil.which(REDIS)
+    program = shutil.which(REDIS) or shutil.which(VALKEY)
     if program is None:
         raise debian.NotInstalled("Redis server", REDIS)
     return program
@@ -135,6 +136,23 @@ class RabbitMQ(Broker):
     @property
     def conf(self) -> dict[str, Any]:
         return {"broker_url": f"amqp://guest:guest@127.0.0.1:{self.port}//", "broker_transport_options": {}}
+
+    @property
+    def fixes_prefetch_counts(self) -> bool:
+        """Whether this version fixes the prefetch count of all queues, as of quorum queues."""
+        with kombu.Connection(self.conf["broker_url"]) as connection:
+            properties = connection.connect().server_properties  # type: ignore[attr-defined]
+            return int(properties["version"].partition(".")[0]) >= 4
+
+    @contextlib.contextmanager
+    def quorum_by_default(self) -> Iterator[dict[str, Any]]:
+        """Give the `conf` of a virtual host in which each queue is a quorum queue. Celery does not know that."""
+        self._control("add_vhost", "quorum", "--default-queue-type", "quorum")
+        self._control("set_permissions", "--vhost", "quorum", "guest", ".*", ".*", ".*")
+        try:
+            yield {**self.conf, "broker_url": f"{self.conf['broker_url'].rstrip('/')}/quorum"}
+        finally:
+            self._control("delete_vhost", "quorum")
 
     def clear(self) -> None:
         with kombu.Connection(self.conf["broker_url"]) as connection:

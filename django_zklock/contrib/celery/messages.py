@@ -19,7 +19,6 @@ from celery import Celery, Task, states
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.signals import after_task_publish, task_revoked
-from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
 from kombu.pools import producers
@@ -52,7 +51,7 @@ HISTORY_HEADER: Final = "zklock_history"
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
-LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA takes the place of another
+LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA may take the place of another
 _UUID: Final = 36  # characters
 _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attributes of a request
@@ -61,7 +60,10 @@ _UNSENT: Final = "zklock_unsent"
 QUEUE_KEY: Final = "zklock_queue"  # of `delivery_info`
 _MOST: Final = 1_000_000  # for a count in a header, which anybody may have written
 _RETURNS: Final = "x-delivery-count"
-_OF_DELIVERY: Final = re.compile("x-death|x-(first|last)-death-.*|x-delivery-count|x-deduplication-header|CC")
+_COUNTS: Final = (_RETURNS, "x-acquired-count")  # of the deliveries of one message; the second from RabbitMQ 4.3 on
+_OF_DELIVERY: Final = re.compile(
+    "x-death|x-(first|last)-death-.*|x-(delivery|acquired)-count|x-deduplication-header|CC"
+)
 """Headers of one delivery, for which RabbitMQ would copy or drop the next message that has them, or miscount."""
 RETURNS_KEY: Final = "zklock_returns"  # of `delivery_info`: how often workers gave it back, if that is too often
 DELIVERY_LIMIT: Final = 20  # of a queue that does not say, as in RabbitMQ from version 4 on
@@ -170,7 +172,7 @@ def _restore_history(request: Any, consumer: Any) -> None:
     history = given[HISTORY_HEADER]
     now, earlier = _of_delivery(given), _of_delivery(history)
     if now.get("x-death"):
-        earlier.pop(_RETURNS, None)
+        _drop_counts(earlier)
     elif history.get("redelivered") is True:
         info["redelivered"] = True
     restored = _joined(now, earlier)
@@ -186,9 +188,10 @@ def _joined(now: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     """Return the headers of two deliveries as one."""
     joined = {**earlier, **now}
     joined |= {name: value for name, value in earlier.items() if name.startswith("x-first-death-")}
-    returns = _bounded(now.get(_RETURNS)) + _bounded(earlier.get(_RETURNS))
-    if returns:
-        joined[_RETURNS] = returns
+    for name in _COUNTS:
+        times = _bounded(now.get(name)) + _bounded(earlier.get(name))
+        if times:
+            joined[name] = times
     deaths = _joined_deaths(now.get("x-death"), earlier.get("x-death"))
     if deaths:
         joined["x-death"] = deaths
@@ -204,6 +207,11 @@ def _most_returns(consumer: Any, queue: object) -> float:
 
 def _of_delivery(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if _OF_DELIVERY.fullmatch(str(name))}
+
+
+def _drop_counts(headers: dict[str, Any]) -> None:
+    for name in _COUNTS:
+        headers.pop(name, None)
 
 
 def _joined_deaths(*lists: object) -> list[dict[str, Any]]:
@@ -264,8 +272,13 @@ def received_at(request: Any) -> float:
 
 
 def delay_before(task: Task[..., Any], times: int) -> float:
-    """Return the delay in seconds before a task runs again; `times` is 1 for the first time."""
-    has_limit = task.app.conf.get("worker_eta_task_limit") or detect_quorum_queues(task.app, "amqp")[0]
+    """
+    Return the delay in seconds before a task runs again; `times` is 1 for the first time.
+
+    RabbitMQ fixes the prefetch count of quorum queues, and from version 4 on that of all queues.
+    """
+    transport = task.app.connection_for_write().get_transport_cls()
+    has_limit = transport.driver_type == "amqp" or task.app.conf.get("worker_eta_task_limit")
     longest = LONGEST_PREFETCHED if has_limit else LONGEST_DELAY
     longest = min(longest, FIRST_DELAY * 2.0 ** min(times - 1, 10))
     # A quarter of it is random, so that tasks with a conflict do not return at the same time.
@@ -367,7 +380,7 @@ def _headers_with_history(request: Any) -> dict[str, Any]:
     if request.delivery_info.get("redelivered"):
         history["redelivered"] = True
     else:
-        history.pop(_RETURNS, None)  # of another message: `Task.retry` copies it
+        _drop_counts(history)  # of another message: `Task.retry` copies them
     headers = {name: value for name, value in own.items() if not _OF_DELIVERY.fullmatch(name)}
     return {**headers, HISTORY_HEADER: history} if history else headers
 

@@ -64,7 +64,7 @@ present_loop: Final = asyncio._get_running_loop
 """
 Returns asyncio's loop of this thread, or None.
 
-A private name, the same from Python 3.10 to 3.14. `asyncio.get_running_loop` is not as cheap, because it raises.
+A private name, the same from Python 3.10 to 3.15. `asyncio.get_running_loop` is not as cheap, because it raises.
 """
 
 

@@ -107,6 +107,20 @@ class _TlsSocket(ssl.SSLSocket):
         socket.socket.shutdown(self, how)  # Python's would go on without TLS
 
 
+def wait_ready(readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
+    """Wait like `select.select`, without its limit of 1024 descriptors."""
+    if not hasattr(select, "poll"):  # eventlet has removed it, and its own `select` has no limit
+        return select.select(readers, writers, [], timeout)
+    poller = select.poll()
+    for reader in readers:
+        poller.register(reader, select.POLLIN)
+    for writer in writers:
+        poller.register(writer, select.POLLOUT)
+    ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
+    readable = [stream for stream in readers if stream.fileno() in ready]
+    return readable, [stream for stream in writers if stream.fileno() in ready], []
+
+
 class _Handler:
     """
     Base of the two handlers: callbacks run at once, on the connection's thread.
@@ -167,20 +181,7 @@ class _ThreadingHandler(_Handler, SequentialThreadingHandler):
         self.options = options
         self.host_timeout = options.connect_timeout
 
-    def select(self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
-        """Wait like `select.select`, without its limit of 1024 descriptors. kazoo creates a selector each time."""
-        poller = select.poll()
-        for reader in readers:
-            poller.register(reader, select.POLLIN)
-        for writer in writers:
-            poller.register(writer, select.POLLOUT)
-        ready = dict(poller.poll(None if timeout is None else math.ceil(timeout * 1000)))
-        result: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        for waiting, able in zip((readers, writers), result, strict=False):
-            for stream in waiting:
-                if stream.fileno() in ready:
-                    able.append(stream)
-        return result
+    select = staticmethod(wait_ready)  # kazoo's own creates a selector each time
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))

@@ -59,7 +59,7 @@ class Tags(html.parser.HTMLParser):
             self.links.append(str(names["href"]))
 
     def handle_data(self, data: str) -> None:
-        if self.cdata_elem and "evil" in data:  # inside a script or a style, nothing is escaped
+        if self.cdata_elem in self.CDATA_CONTENT_ELEMENTS and "evil" in data:  # as in a script, nothing is escaped
             self.evil.append(data)
 
 

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -224,10 +225,15 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis
             worker.get(result)
 
 
+def with_room(rabbitmq: RabbitMQ) -> dict[str, Any]:
+    """Return a configuration with which ten tasks may wait for their locks, also if the prefetch count is fixed."""
+    return {**rabbitmq.conf, "worker_prefetch_multiplier": 20}
+
+
 @pytest.mark.chaos
 def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     rabbitmq.clear()
-    with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=rabbitmq.conf) as worker:
+    with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=with_room(rabbitmq)) as worker:
         first, gate = worker.begin("waiting.wait", "green")
         later = [worker.send("waiting.wait", "green") for _ in range(10)]
         zoo.wait_contenders("green", 11)
@@ -298,7 +304,7 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker
 @pytest.mark.chaos
 def test_a_worker_that_loses_its_broker_leaves_all_queues(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     rabbitmq.clear()
-    with Worker(zoo, tmp_path, conf=rabbitmq.conf) as worker:
+    with Worker(zoo, tmp_path, conf=with_room(rabbitmq)) as worker:
         book = worker.home / "book"
         with zoo.hold_elsewhere("cut"):
             results = [worker.send("waiting.note", "cut", str(book), str(number)) for number in range(4)]

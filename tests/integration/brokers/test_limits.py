@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,22 @@ from support.zoo import Zoo, eventually
 from django_zklock.exceptions import LockTimeout
 
 
-def quorum(rabbitmq: RabbitMQ, **conf: Any) -> dict[str, Any]:
+@pytest.fixture(
+    params=["quorum", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in ("quorum by default", "classic"))]
+)
+def fixed(request: pytest.FixtureRequest, rabbitmq: RabbitMQ) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Return the configuration of a worker whose prefetch count is fixed; some queues have that from RabbitMQ 4 on."""
+    kind = request.param
+    if kind != "quorum" and not rabbitmq.fixes_prefetch_counts:
+        pytest.skip("this RabbitMQ fixes the prefetch count of declared quorum queues only")
     rabbitmq.clear()
-    kinds = {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"}
     exchanges = {"task_default_exchange_type": "direct", "task_create_missing_queue_exchange_type": "direct"}
-    return {**rabbitmq.conf, **kinds, **exchanges, **conf}
+    types = {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"}
+    by_default = rabbitmq.quorum_by_default() if kind == "quorum by default" else contextlib.nullcontext(rabbitmq.conf)
+    with by_default as broker:
+        conf = {**broker, **exchanges, **(types if kind == "quorum" else {})}
+        yield lambda **more: {**conf, **more}
+    rabbitmq.clear()
 
 
 def retries(worker: Worker) -> int:
@@ -54,9 +67,11 @@ def test_after_tasks_with_an_eta_above_the_limit_all_processes_get_tasks(
         worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
 
 
-def test_on_quorum_queues_tasks_wait_while_there_is_room(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+def test_at_a_fixed_prefetch_count_tasks_wait_while_there_is_room(
+    zoo: Zoo, fixed: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     """Of eight places, two are for the pool. Tasks may wait in half of the others; the rest take turns."""
-    with Worker(zoo, tmp_path, conf=quorum(rabbitmq, worker_prefetch_multiplier=4)) as worker:
+    with Worker(zoo, tmp_path, conf=fixed(worker_prefetch_multiplier=4)) as worker:
         with zoo.hold_elsewhere("room"):
             waiting = [worker.send("waiting.wait", "room") for _ in range(3)]
             zoo.wait_contenders("room", 4)
@@ -71,11 +86,12 @@ def test_on_quorum_queues_tasks_wait_while_there_is_room(zoo: Zoo, rabbitmq: Rab
         for result in more:
             worker.get(result, 40)
         worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
-    rabbitmq.clear()
 
 
-def test_on_quorum_queues_tasks_with_an_eta_have_places_first(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
-    with Worker(zoo, tmp_path, conf=quorum(rabbitmq, worker_prefetch_multiplier=4)) as worker:
+def test_at_a_fixed_prefetch_count_tasks_with_an_eta_have_places_first(
+    zoo: Zoo, fixed: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    with Worker(zoo, tmp_path, conf=fixed(worker_prefetch_multiplier=4)) as worker:
         with zoo.hold_elsewhere("eta"):
             waiting = [worker.send("waiting.wait", "eta") for _ in range(3)]
             zoo.wait_contenders("eta", 4)
@@ -86,16 +102,14 @@ def test_on_quorum_queues_tasks_with_an_eta_have_places_first(zoo: Zoo, rabbitmq
             eventually(lambda: retries(worker) > 0)
         for result in waiting:
             worker.get(result)
-    rabbitmq.clear()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
 def test_any_number_of_tasks_that_wait_leave_places_to_others(
-    zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path, pool: str
+    zoo: Zoo, fixed: Callable[..., dict[str, Any]], tmp_path: Path, pool: str
 ) -> None:
     """Tasks that wait take turns at the places."""
-    conf = quorum(rabbitmq, worker_prefetch_multiplier=1)
-    with Worker(zoo, tmp_path, pool=pool, conf=conf) as worker:
+    with Worker(zoo, tmp_path, pool=pool, conf=fixed(worker_prefetch_multiplier=1)) as worker:
         with zoo.hold_elsewhere("turns"):
             waiting = [worker.send("waiting.wait", "turns") for _ in range(12)]
             eventually(lambda: retries(worker) > 0)
@@ -103,7 +117,6 @@ def test_any_number_of_tasks_that_wait_leave_places_to_others(
                 worker.run("ping")
         for result in waiting:
             worker.get(result, 40)
-    rabbitmq.clear()
 
 
 def test_the_timeout_goes_on_when_a_task_is_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ def _worker(pool: str, concurrency: int) -> object:
     @pytest.fixture(scope="package", name=f"{pool}_worker")
     def worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         home = tmp_path_factory.mktemp(pool)
-        options: Any = {"concurrency": concurrency, "options": ["--task-events"]}
+        # eventlet's own look-up of names cannot be imported together with trio.
+        env = {"EVENTLET_NO_GREENDNS": "yes"}
+        options: Any = {"concurrency": concurrency, "options": ["--task-events"], "env": env}
         with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=pool, **options) as worker:
             yield worker
 
@@ -29,6 +31,7 @@ def _worker(pool: str, concurrency: int) -> object:
 prefork_worker = _worker("prefork", 2)
 threads_worker = _worker("threads", TASKS_AT_ONCE)
 gevent_worker = _worker("gevent", TASKS_AT_ONCE)
+eventlet_worker = _worker("eventlet", TASKS_AT_ONCE)
 solo_worker = _worker("solo", 1)
 
 

@@ -48,6 +48,7 @@ def run(zoo: Zoo, script: str) -> list[str]:
 def test_a_child_holds_nothing_of_its_parent(zoo: Zoo) -> None:
     script = """
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
 lock, permits = zk_lock("held", kind="write"), zk_lock("permits", limit=2)
 holds = [zk_lock("dropped").acquire()]
 with lock as hold, permits as permit:

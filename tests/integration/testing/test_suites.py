@@ -441,7 +441,8 @@ def test_each_test_case_class_has_its_own_server(project: Project, options: list
     if options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
         pytest.skip("this Django cannot clone a database for processes that a fork server starts")
     project.write("test_shop.py", MIXED_IN)
-    result = project.run("-W", "error", "manage.py", "test", *options)
+    forks = "ignore:This process:DeprecationWarning"  # of a process with threads; from Python 3.15 on, that can raise
+    result = project.run("-W", "error", "-W", forks, "manage.py", "test", *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Ran 3 tests" in result.stderr
     pids = {path.read_text() for path in project.directory.glob("*.pid")}

@@ -289,10 +289,12 @@ def test_counts_of_a_broker_go_on_in_the_next_message() -> None:
 
 def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app: Celery) -> None:
     """Datadog does so: `request.headers` has neither the broker's headers then, nor ours."""
-    history = {"x-delivery-count": 1, "redelivered": True}
-    now: dict[str, Any] = {"x-delivery-count": 2, messages.CONFLICTS_HEADER: 4, "headers": {"mine": 1}}
+    history = {"x-delivery-count": 1, "x-acquired-count": 2, "redelivered": True}
+    counted = {"x-delivery-count": 2, "x-acquired-count": 3}
+    now: dict[str, Any] = {**counted, messages.CONFLICTS_HEADER: 4, "headers": {"mine": 1}}
     request = restored(history, **now)
-    given = {"mine": 1, messages.CONFLICTS_HEADER: 4, "x-delivery-count": 3}
+    sums = {"x-delivery-count": 3, "x-acquired-count": 5}
+    given = {"mine": 1, messages.CONFLICTS_HEADER: 4, **sums}
     assert messages.headers_of(request) == given
 
     @app.task(name="deeper", shared=False)
@@ -302,14 +304,15 @@ def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app: Celery) 
     info = {messages.QUEUE_KEY: "celery", "redelivered": True}
     trace_task(sent_again, "sent", (), {}, request={"id": "sent", "delivery_info": info, "headers": given}, app=app)
     headers = received(app).headers
-    assert headers[messages.HISTORY_HEADER] == {"x-delivery-count": 3, "redelivered": True}
+    assert headers[messages.HISTORY_HEADER] == {**sums, "redelivered": True}
     assert headers[messages.CONFLICTS_HEADER] == 5
 
 
 def test_a_message_that_was_dead_lettered_is_in_a_queue_again() -> None:
     """Somebody has moved it back, and plain Celery would run it."""
-    history, limit = {"x-delivery-count": 9, "redelivered": True}, {"x-delivery-limit": 2}
+    history, limit = {"x-delivery-count": 9, "x-acquired-count": 9, "redelivered": True}, {"x-delivery-limit": 2}
     request = restored(history, limit, **{"x-death": [death("named", 1)]})
+    assert not request.request_dict.keys() & history.keys()
     assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
 
 
@@ -364,7 +367,7 @@ def test_a_history_that_anybody_has_written_changes_nothing_else(history: object
 
 
 def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app: Celery) -> None:
-    """`Task.retry` copies `x-delivery-count`. No worker gave this message back."""
+    """`Task.retry` copies the counts of RabbitMQ. No worker gave this message back."""
 
     @app.task(name="copied_count", shared=False)
     def copied_count() -> None:
@@ -372,10 +375,12 @@ def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app: Cele
 
     for redelivered in (False, True):
         info = {messages.QUEUE_KEY: "celery", "redelivered": redelivered}
-        request = {"id": "sent", "delivery_info": info, "headers": {"x-delivery-count": 3}}
+        counts = {"x-delivery-count": 3, "x-acquired-count": 4}
+        request = {"id": "sent", "delivery_info": info, "headers": dict(counts)}
         trace_task(copied_count, "sent", (), {}, request=request, app=app)
-        history = received(app).headers.get(messages.HISTORY_HEADER)
-        assert history == ({"x-delivery-count": 3, "redelivered": True} if redelivered else None)
+        headers = received(app).headers
+        assert headers.get(messages.HISTORY_HEADER) == ({**counts, "redelivered": True} if redelivered else None)
+        assert not headers.keys() & counts.keys(), "RabbitMQ would add to what it has not counted"
 
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])

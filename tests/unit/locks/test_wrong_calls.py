@@ -514,6 +514,16 @@ def test_a_block_may_bind_its_hold_in_any_way() -> None:
     asyncio.run(main())
 
 
+def test_on_a_python_with_unknown_bytecode_a_block_needs_no_as(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is better not to find a wrong block than to refuse a right one."""
+    with monkeypatch.context() as newer:
+        newer.setattr(sys, "version_info", (sys.version_info[0], 99, *sys.version_info[2:]))
+        with Bound():
+            pass
+    with pytest.raises(TypeError, match='needs "as"'), Bound():
+        pass
+
+
 def test_a_compiled_caller_is_no_block_without_as() -> None:
     """Its own code cannot be read, and that of its caller says nothing."""
     begin = operator.methodcaller("__enter__")

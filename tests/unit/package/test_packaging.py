@@ -147,12 +147,17 @@ def test_the_readme_names_the_version_and_what_is_supported() -> None:
     readme = (ROOT / "README.md").read_text()
     classifiers = (ROOT / "setup.cfg").read_text()
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    nightly = (ROOT / ".github/workflows/nightly.yml").read_text()
     assert f"**Version {django_zklock.__version__}**" in readme
     for name, classifier in {"Python": "Programming Language :: Python", "Django": "Framework :: Django"}.items():
         versions = re.findall(rf"^    {classifier} :: (\d+\.\d+)$", classifiers, re.MULTILINE)
         assert f"{name} {versions[0]} to {versions[-1]}" in readme.partition("## Compatibility")[2]
         assert f"badge/{name}-{versions[0]}_to_{versions[-1]}-" in readme
         assert json.dumps(versions) in workflow
+    newest = re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)[-1]
+    assert f"PYTHON: python{newest} " in nightly
+    assert f"py{newest.replace('.', '')}-" in (ROOT / "tox.ini").read_text()
+    assert f"to {newest}" in (ROOT / "docs/installation.md").read_text()
 
 
 def test_every_file_of_the_package_is_in_the_wheel() -> None:

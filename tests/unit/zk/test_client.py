@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from kazoo.retry import KazooRetry
 
 from django_zklock.core import clock
 from django_zklock.core.zk.client import Client, Requests
+from django_zklock.core.zk.connection import wait_ready
 from django_zklock.core.zk.errors import OutcomeUnknown, translate
 from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.loop import Loop
@@ -166,3 +169,16 @@ def test_the_memory_does_not_grow_with_the_number_of_replies(contact: LastContac
         contact.record(100 + number / 1000, 100 + number / 1000, T)
     assert len(contact._replies) < 100
     assert contact.known_to_leader(200.0, T) == pytest.approx(197.0, abs=T / 60)
+
+
+@pytest.mark.parametrize("has_poll", [True, False])
+def test_a_wait_for_sockets_names_those_that_are_ready(monkeypatch: pytest.MonkeyPatch, *, has_poll: bool) -> None:
+    """`select.poll` is removed by eventlet."""
+    if not has_poll:
+        monkeypatch.delattr(select, "poll")
+    ends = os.pipe()
+    with open(ends[0], "rb", buffering=0) as reader, open(ends[1], "wb", buffering=0) as writer:
+        assert wait_ready([reader], [], [], 0) == ([], [], [])
+        assert wait_ready([reader], [writer], [], None) == ([], [writer], [])
+        writer.write(b"x")
+        assert wait_ready([reader], [writer], [], 0.001) == ([reader], [writer], [])

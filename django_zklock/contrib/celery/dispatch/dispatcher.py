@@ -133,7 +133,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     @property
     def has_fixed_prefetch(self) -> bool:
-        """Whether the prefetch count is fixed, as on quorum queues: tasks that wait take places of others."""
+        """Whether the prefetch count is fixed, as on quorum queues and RabbitMQ 4: tasks that wait take places."""
         consumer = self._consumer
         driver = consumer.connection.transport.driver_type
         if hasattr(consumer, "qos_global"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from django_zklock.core.protocol.grant import GrantObserver
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
+from django_zklock.core.zk.connection import wait_ready
 from django_zklock.core.zk.session import Session
 from django_zklock.locks.events import events
 
@@ -200,9 +200,7 @@ class PoolGrants:
         self._shared.close()
 
     def _watch_once(self) -> None:
-        poller = select.poll()  # not `select`, which takes no descriptor above 1023
-        poller.register(self._shared.wakeup, select.POLLIN)
-        woken = poller.poll(CHECK_EVERY * 1000 if self._grants else None)
+        woken, *_ = wait_ready([self._shared.wakeup], [], [], CHECK_EVERY if self._grants else None)
         if woken:
             self._shared.wakeup.drain()
         is_check_due = clock.now() >= self._next_check
