@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 sys.path[:0] = [str(TESTS), str(ROOT)]
 
-from kazoo.exceptions import ConnectionLoss  # noqa: E402
+from kazoo.exceptions import ConnectionLoss, KazooException  # noqa: E402
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl  # noqa: E402
 from support.certificates import dated, make_pki, serving_tls  # noqa: E402
 from support.chaos import namespaces  # noqa: E402
@@ -42,8 +42,7 @@ from support.worker import Worker  # noqa: E402
 from support.zoo import Zoo, eventually  # noqa: E402
 
 NO_DELETES: Final = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
-NO_RIGHTS: Final = make_acl("ip", "192.0.2.1", all=True)
-"""Nobody here has any right."""
+NO_READS: Final = make_acl("world", "anyone", admin=True)
 NEVER: Final = {"SITE_ZKLOCK": json.dumps({"DEADLOCK_TIMEOUT": None})}
 """By this setting, no deadlock ends by itself."""
 FENCES: Final = {"SITE_APPS": json.dumps(["django_zklock.contrib.fences"])}
@@ -165,7 +164,7 @@ def unlisted(drill: Drill) -> Iterator[Expected]:
     directory = f"{drill.zoo.base}/stock/berlin"
     worker = drill.program("worker-1")
     worker.hold("stock/berlin")
-    drill.zoo.client.set_acls(directory, [NO_RIGHTS])
+    drill.zoo.client.set_acls(directory, [NO_READS])
     yield Expected({"stock/berlin": ""}, ("cannot be listed", "stock/berlin"), is_seen=False)
     drill.zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
     worker.tell("answer")
@@ -185,15 +184,14 @@ def restored(drill: Drill) -> Iterator[Expected]:
 
 
 def refused_callers(drill: Drill) -> Iterator[Expected]:
-    """Callers whose timeouts are shorter than the queue."""
+    """Callers whose timeouts are shorter than a hold."""
     worker, web = drill.program("worker-1"), drill.program("web-1")
-    worker.tell("take", *["stock/berlin"] * 4)
-    drill.zoo.wait_contenders("stock/berlin", 4)
+    worker.hold("stock/berlin")
     web.tell("try", *["stock/berlin"] * 30)
     web.hear(*["refused stock/berlin LockTimeout"] * 30)
-    texts = ("30 of 3", "callers were refused in the last minute")
+    texts = ("30 of ", "callers were refused in the last minute")
     yield Expected({"stock/berlin": "hot"}, texts, "Hold it for a shorter time")
-    worker.hear(*["used stock/berlin"] * 4)
+    worker.tell("answer")
 
 
 def handed_over(drill: Drill) -> Iterator[Expected]:
@@ -426,11 +424,11 @@ def crowd(drill: Drill) -> Iterator[Expected]:
 
 def forgotten(drill: Drill) -> Iterator[Expected]:
     """A forgotten hold of an operator."""
-    held = drill.shell("python manage.py zklock hold stock/berlin --for 150s --reason 'a deploy'")
+    held = drill.shell("python manage.py zklock hold stock/berlin --for 240s --reason 'a deploy'")
     assert held.returncode == 0, held.stderr
     web = drill.program("web-1")
     web.tell("wait", "stock/berlin")
-    yield Expected({"stock/berlin": "operator"}, ("a deploy", "1 caller waits"), "end this hold", 170)
+    yield Expected({"stock/berlin": "operator"}, ("a deploy", "1 caller waits"), "end this hold", 260)
     web.hear("used stock/berlin")
 
 
@@ -590,7 +588,7 @@ def played(ensemble: Ensemble, home: Path, play: Play) -> list[str]:
             eventually(lambda: CALM in plain(drill.open()), 30, "the site is not calm before")
             with contextlib.closing(play(drill)) as playing:
                 return judge(drill, next(playing), playing)
-    except (AssertionError, OSError, subprocess.SubprocessError):
+    except (AssertionError, OSError, subprocess.SubprocessError, KazooException):
         traceback.print_exc(limit=-3)
         return ["failed", "", "", "", ""]
     finally:
@@ -600,7 +598,7 @@ def played(ensemble: Ensemble, home: Path, play: Play) -> list[str]:
 
 def main(words: list[str]) -> int:
     """Play the incidents, and write a row for each."""
-    failed, row = 0, "| {:60} | {:6} | {:5} | {:6} | {:30} | {:12} |\n"
+    failed, row = 0, "| {:77} | {:6} | {:5} | {:6} | {:30} | {:12} |\n"
     sys.stdout.write(row.format("incident", "named", "cause", "remedy", "commands that ran", "went away"))
     with Ensemble(nodes=3) as ensemble, tempfile.TemporaryDirectory() as home:
         for play in PLAYS:

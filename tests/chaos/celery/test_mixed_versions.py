@@ -21,6 +21,8 @@ from support.versions.states import CHECKOUT, NEW, State, old_state
 from support.versions.traffic import Traffic
 from support.zoo import Zoo, eventually
 
+from django_zklock.core.queue.operator_hold import RESERVATIONS
+
 SECONDS = 75.0  # for all replacements, at least
 REST = 90.0  # seconds until all that was sent is done
 
@@ -90,12 +92,13 @@ def test_two_versions_keep_the_promises_together(
         with Traffic(fleet, redis, random.Random(seed)) as traffic:
             upgrade_and_roll_back(fleet, old, new, seconds)
         end_work(fleet, redis)
+        # Neither version ends the reservations of the other, which are over after an hour.
         events = fleet.events()
         problems = judge(
             events,
             roots={state.name: str(state.root) for state in (old, new)},
             balances=fleet.balances(new),
-            left={"": arena.contenders()},
+            left={"": [path for path in arena.contenders() if f"/{RESERVATIONS}/" not in path]},
             logs=fleet.logs(),
         )
         statuses = {name: status for name, status in fleet.statuses.items() if status}
