@@ -520,6 +520,7 @@ def judge(drill: Drill, expected: Expected, play: Iterator[Expected]) -> list[st
         return ["never", "cards: " + " | ".join(seen())[:400], "", "", ""]
     named, card = time.monotonic() - began, seen()[0]
     done = drill.shell("python manage.py zklock doctor --incident --json")
+    assert done.stdout, done.stderr
     report = json.loads(done.stdout)
     incidents = report["incidents"]
     of = {name: cause for name, cause in expected.causes.items() if cause}
@@ -547,14 +548,14 @@ def all_agree(drill: Drill, expected: tuple[list[str], bool]) -> bool:
     """Wait until each place tells these causes, and is green or not; return whether all do."""
     until = time.monotonic() + AGREE_WITHIN
     while True:
-        others = {name: told for name, told in drill.places().items() if told != expected}
+        others = {name: seen for name, seen in drill.places().items() if seen != expected}
         if not others or time.monotonic() > until:
             break
     has_quorum = json.loads(drill.open("/health.json"))["healthy"]
     if has_quorum is ("quorum" in expected[0]):
         others["health.json"] = ([], has_quorum)
     if others:
-        sys.stderr.write(f"   these places do not tell {expected}: {others}\n")
+        sys.stderr.write(f"   these places differ from {expected}: {others}\n")
     return not others
 
 

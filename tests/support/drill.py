@@ -280,13 +280,13 @@ class Drill:
     def places(self) -> dict[str, tuple[list[str], bool]]:
         """Return, for each place that programs read, the causes that it tells, and whether it is green."""
         scrape = json.loads(self.open("/scrape.json"))
-        told = {
+        reports = {
             "incidents.json": json.loads(self.open("/incidents.json")),
             "status --json": json.loads(self.shell("python manage.py zklock status --json").stdout),
         }
         places = {
             name: (sorted({incident["cause"] for incident in report["incidents"]}), bool(report["healthy"]))
-            for name, report in told.items()
+            for name, report in reports.items()
         }
         for name, causes in scrape.items():
             places[name] = (sorted({*causes} - {UNKNOWN}), not causes)
