@@ -39,7 +39,7 @@ help:
 	@echo "                  LOCK=kazoo: the tests that kazoo's own lock must fail"
 	@echo "make mutants      change one line of the package, and run mypy and the tests that reach it, for COUNT=40 lines that a SEED=7 draws:"
 	@echo "                  what nothing notices is in the table at the end"
-	@echo "make incidents    the incidents that operators meet, with real processes: what the pages say of each (ten minutes);"
+	@echo "make incidents    the incidents that operators meet, with real processes: what the pages say of each (a quarter of an hour);"
 	@echo "                  ARGS=chain: those with this word in their names"
 	@echo "make browser      the admin's pages in a browser, all of them; SCREENSHOTS=dir: with pictures"
 	@echo "                  DJANGO=6.1: on that version, from Python 3.12 on (PYTHON=python3.13); UNFOLD=1: under that theme"

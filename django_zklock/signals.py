@@ -17,8 +17,8 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
 
 `lock_release_refused(lock, reason, about)`
     The work under a lock has ended, or a wait for it, but ZooKeeper refuses to delete the znode, for example by its
-    ACL. Until that changes or the process ends, others wait behind it. Sent instead of `lock_released`. `reason` is a
-    text for a log. `about` describes the work as items.
+    ACL. Until that changes or the process ends, others wait behind it. Sent instead of `lock_released`; for a task of
+    Celery, the main process of the worker sends it. `reason` is a text for a log. `about` describes the work as items.
 
 `lock_lost(lock, hold, reason, receipt)`
     A hold can no longer be trusted: its lease or session is over, or its znode was deleted. `reason` is a text for a

@@ -53,7 +53,7 @@ def ask_twice(key: str, *, by: str) -> list[Stack]:
         return [Stack(holder, _(lines[0]), (), moves=False) for holder, lines in first.items()]
     time.sleep(PAUSE)
     before = {holder.token: lines for holder, lines in first.items()}
-    again = lazy.operations.show_stacks(key, by=by)
+    again = lazy.operations.stacks.ask_holders(key, by=by, recorded=before)
     return [
         Stack(holder, _(lines[0]), parts_of(lines[1:]), moves=before.get(holder.token) != lines)
         for holder, lines in again.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Container
 from dataclasses import replace
 from typing import Final
 
@@ -37,6 +38,14 @@ def show_stacks(key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT) -> d
     request is written to the log `zklock.audit`. Raises `LockChangedHands` if the lock has no holder,
     `ZooKeeperUnavailable`, and `ValueError` for a wrong value.
     """
+    return ask_holders(key, by=by, reply_timeout=reply_timeout)
+
+
+@blocking
+def ask_holders(
+    key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT, recorded: Container[int] = ()
+) -> dict[ContenderInfo, list[str]]:
+    """Do what `show_stacks` does. The holders whose tokens are `recorded` were asked just before: it is one request."""
     by = check_by(by)
     client = QueueClient(key, reply_timeout)
     shown: dict[ContenderInfo, bytes] = {}
@@ -48,7 +57,8 @@ def show_stacks(key: str, *, by: str, reply_timeout: float = REPLY_TIMEOUT) -> d
             holder = ContenderInfo.from_node(key, child, node)
             shown[holder] = FOREIGN.encode()
             if holder.client == OURS and holder.operator is None:
-                record_action("stack shown", client.key, by, "", holder=holder)
+                if holder.token not in recorded:
+                    record_action("stack shown", client.key, by, "", holder=holder)
                 answers[holder] = f"{client.base}/{DIRECTORY}/{child.name}:{uuid.uuid4()}.note"
                 _ask(client, child.name, answers[holder])
         until = clock.now() + ANSWER_WITHIN

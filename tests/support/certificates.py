@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from support.ensemble import DEBIAN_DIRECTORY
+from support.ensemble import DEBIAN_DIRECTORY, Ensemble, free_ports
+from support.zoo import Zoo
 
 # The jars that the server needs for TLS in addition to its own; Debian ships them as dependencies of ZooKeeper.
 NETTY = [f"netty-{part}" for part in ("buffer", "codec", "common", "handler", "resolver", "transport")]
@@ -72,3 +75,36 @@ def authority(folder: Path, name: str) -> bytes:
     use = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     openssl("req", "-x509", *NEW_KEY, "-nodes", "-days", DAYS, *use, *made)
     return own.read_bytes()
+
+
+def make_pki(directory: Path) -> dict[str, Path]:
+    """Make an authority, and one certificate of it for the server and the client alike; return settings of TLS."""
+    directory.mkdir()
+    authority(directory, "ca")
+    (directory / "both.pem").write_bytes(b"".join(certificate(directory, "localhost", "ca")))
+    return {"CA": directory / "ca.pem", "CERT": directory / "localhost.pem", "KEY": directory / "localhost.key"}
+
+
+@contextlib.contextmanager
+def serving_tls(ca: Path, own: Path) -> Iterator[Zoo]:
+    """Have a server with this authority, and this file of its certificate and key."""
+    (port,) = free_ports(1)
+    stores = {
+        f"ssl.{store}.{key}": value
+        for store, path in (("keyStore", own), ("trustStore", ca))
+        for key, value in (("location", str(path)), ("type", "PEM"))
+    }
+    with Ensemble(
+        nodes=1,
+        properties={
+            "secureClientPort": str(port),
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.clientAuth": "need",
+            **stores,
+        },
+        java_options=[WITH_NETTY],
+    ) as ensemble:
+        zoo = Zoo(f"localhost:{port}", ensemble)
+        yield zoo
+        zoo.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -21,6 +22,7 @@ from urllib.request import Request, urlopen
 from django.utils.html import strip_tags
 
 from django_zklock.management.exit_codes import ExitCode
+from django_zklock.report.background import UNKNOWN
 from support.browser.pages import LIST
 from support.browser.site import Site
 from support.project import Project, environment
@@ -39,14 +41,18 @@ CSRF = "a" * 32
 # Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
 SCRIPT = """
 import os, sys, threading, time
-from django_zklock.exceptions import ZkLockError
+from django_zklock import zk_semaphore
+from django_zklock.exceptions import StaleToken, ZkLockError
 
 answer, ended = os.pipe()
 wanted = threading.Event()
 
-def lock(key):
+def lock(key, timeout=None):
     group, slash, name = key.rpartition("/")
-    return zk_lock(group + slash + "{name}", fields={"name": name}, timeout=None)
+    options = {"fields": {"name": name}, "timeout": timeout}
+    if group == "pool":  # of one permit
+        return zk_semaphore("pool/{name}", limit=1, **options)
+    return zk_lock(group + slash + "{name}", **options)
 
 def say(*words):
     os.write(1, (" ".join(words) + "\\n").encode())
@@ -63,12 +69,19 @@ def hold(key, *inner):
     except ZkLockError as error:
         say("lost", key, type(error).__name__)
 
-def use(key):
+def use(key, timeout=None):
     try:
-        with lock(key):
+        with lock(key, timeout):
             say("used", key)
     except ZkLockError as error:
         say("refused", key, type(error).__name__)
+
+def write(key):
+    try:
+        with lock(key) as hold, hold.fenced(key):
+            say("wrote", key)
+    except StaleToken:
+        say("stale", key)
 
 def take(key):
     try:
@@ -83,6 +96,17 @@ for line in sys.stdin:
     if verb == "use":  # one after the other
         for key in keys:
             use(key)
+    elif verb == "write":  # one after the other
+        for key in keys:
+            write(key)
+    elif verb == "hand-over":  # to nobody
+        for key in keys:
+            hold = lock(key).acquire()
+            hold.hand_over(within=20)
+            say("handed", key)
+    elif verb == "try":  # a thread each, which waits for a moment only
+        for key in keys:
+            threading.Thread(target=use, args=[key, 1], daemon=True).start()
     elif verb == "take":  # a thread each, which works for some seconds
         for key in keys:
             threading.Thread(target=take, args=[key], daemon=True).start()
@@ -171,6 +195,22 @@ class Drill:
     def keep(self, context: contextlib.AbstractContextManager[T]) -> T:
         return self._stack.enter_context(context)
 
+    @contextlib.contextmanager
+    def reconfigured(self, **environment: str) -> Iterator[None]:
+        """Have the site and its shell begin again with these variables for the length of a block."""
+        before = dict(self.site.environment)
+        try:
+            self._restart(before | environment)
+            yield
+        finally:
+            self._restart(before)
+
+    def _restart(self, environment: Mapping[str, str]) -> None:
+        self.site.__exit__()
+        self.site.environment.clear()
+        self.site.environment.update(environment)
+        self.site.__enter__()
+
     def program(self, host: str, hosts: str | None = None) -> Program:
         env = {**self.site.environment, "ZKLOCK_URL": self.zoo.url(hosts)}
         program = Program(self.zoo.spawn(SCRIPT, host=host, **env))
@@ -236,6 +276,21 @@ class Drill:
                 return str(answer.read().decode())
         except HTTPError as error:
             return error.read().decode()
+
+    def places(self) -> dict[str, tuple[list[str], bool]]:
+        """Return, for each place that programs read, the causes that it tells, and whether it is green."""
+        scrape = json.loads(self.open("/scrape.json"))
+        reports = {
+            "incidents.json": json.loads(self.open("/incidents.json")),
+            "status --json": json.loads(self.shell("python manage.py zklock status --json").stdout),
+        }
+        places = {
+            name: (sorted({incident["cause"] for incident in report["incidents"]}), bool(report["healthy"]))
+            for name, report in reports.items()
+        }
+        for name, causes in scrape.items():
+            places[name] = (sorted({*causes} - {UNKNOWN}), not causes)
+        return places
 
     def cards(self, site: Site | None = None) -> list[Card]:
         sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(site=site), re.DOTALL)

@@ -61,6 +61,7 @@ class ClosedRing:
     def __init__(self, size: int) -> None:
         self._size = size
         self._go = threading.Event()
+        self._failures: list[Exception] = []
         self.acquired = self.victims = 0
 
     def run(self, *indexes: int, go: Callable[[], object]) -> None:
@@ -73,8 +74,16 @@ class ClosedRing:
         self._go.set()
         for thread in threads:
             thread.join()
+        if self._failures:  # such as a loss on a busy machine; the tracebacks of all threads would fill a pipe
+            raise self._failures[0]
 
     def _run(self, index: int, met: threading.Barrier) -> None:
+        try:
+            self._enter(index, met)
+        except (ZkLockError, threading.BrokenBarrierError) as error:
+            self._failures.append(error)
+
+    def _enter(self, index: int, met: threading.Barrier) -> None:
         with zk_lock(f"closed/{index}"):
             met.wait(60)
             self._go.wait()

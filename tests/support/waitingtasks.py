@@ -17,7 +17,7 @@ from django_zklock import conf, current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
-from django_zklock.signals import waiting_tasks_changed
+from django_zklock.signals import lock_release_refused, lock_released, waiting_tasks_changed
 from support.celeryapp import HOME, app, do, work
 from support.chaos.servers import looking_in
 from support.policytasks import AnyTask
@@ -58,6 +58,19 @@ if SLOW_RELEASE in os.environ:
 
 if HOME in os.environ:
     waiting_tasks_changed.connect(record_count)
+
+ENDS = "WAITING_ENDS"
+"""Environment variable: a file for a line about each lock that a process of the worker released, or could not."""
+
+
+def record_end(name: str, *, lock: str, **_kwargs: Any) -> None:
+    with Path(os.environ[ENDS]).open("a", encoding="utf-8") as file:
+        file.write(f"{name} {lock} {os.getpid()}\n")
+
+
+if ENDS in os.environ:
+    lock_released.connect(functools.partial(record_end, "released"), weak=False)
+    lock_release_refused.connect(functools.partial(record_end, "refused"), weak=False)
 
 
 def getpid(key: str) -> int:

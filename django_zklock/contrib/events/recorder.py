@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from django_zklock import signals
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.events.table import Acted, Attempted, Deadlocked, Ended
-from django_zklock.contrib.events.writer import Writer
+from django_zklock.contrib.events.writer import PAUSE, Writer
 from django_zklock.core import clock, fork
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 EXIT_TIMEOUT: Final = 2.0
 """Seconds that the exit of a process may wait for the last write."""
+
+REFUSED_AFTER: Final = 3 * PAUSE
+"""
+Seconds until a refused release is recorded: it corrects the row of its hold, which is written before that.
+
+In a Celery worker, a process of the pool writes that row, and the main process the correction.
+"""
 
 _writer = Writer()  # of this process
 
@@ -80,9 +87,10 @@ class Recorder:
         _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.LOST, held, reason))
 
     def refused(self, grant: Grant, reason: str) -> None:
-        """Record that ZooKeeper refuses a release that was recorded."""
+        """Record that ZooKeeper refuses a release that was recorded; on the protocol's thread."""
         held = clock.now() - grant.since
-        _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.REFUSED, held, reason))
+        end = Ended(_granted(grant, None, time.time() - held), Attempt.REFUSED, held, reason)
+        grant.session.loop.call_later(REFUSED_AFTER, lambda: _writer.put(end))
 
     def acted(self, action: Action) -> None:
         """Record what an operator did."""

@@ -112,7 +112,7 @@ def write(events: Collection[Event]) -> None:
                 if row is None and not _open_row(table, event).update(**end):
                     row = held[grant.key, grant.token] = _row(grant)
                     rows.append(row)
-                if row is not None and row.outcome != Attempt.REFUSED:
+                if row is not None:
                     for name, value in end.items():
                         setattr(row, name, value)
             elif isinstance(event, Deadlocked):

@@ -21,7 +21,9 @@ from support.versions.states import CHECKOUT, NEW, State, old_state
 from support.versions.traffic import Traffic
 from support.zoo import Zoo, eventually
 
-SECONDS = 75.0  # for all replacements
+from django_zklock.core.queue.operator_hold import RESERVATIONS
+
+SECONDS = 75.0  # for all replacements, at least
 REST = 90.0  # seconds until all that was sent is done
 
 
@@ -51,14 +53,14 @@ def database(postgres: Postgres) -> Iterator[dict[str, Any]]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def upgrade_and_roll_back(fleet: Fleet, old: State, new: State) -> None:
+def upgrade_and_roll_back(fleet: Fleet, old: State, new: State, seconds: float) -> None:
     began = time.monotonic()
     steps = [(slot, state) for state in (new, old) for slot in SLOTS]
     for number, (slot, state) in enumerate(steps):
         if slot == SLOTS[0]:
             fleet.migrate(state)
         fleet.replace(slot, state)
-        time.sleep(max(0.0, began + (number + 1) * SECONDS / len(steps) - time.monotonic()))
+        time.sleep(max(0.0, began + (number + 1) * seconds / len(steps) - time.monotonic()))
 
 
 def end_work(fleet: Fleet, redis: Redis) -> None:
@@ -79,6 +81,7 @@ def test_two_versions_keep_the_promises_together(
 ) -> None:
     new = State(NEW, CHECKOUT)
     seed: int = request.config.getoption("--soak-seed")
+    seconds = max(SECONDS, request.config.getoption("--soak-seconds"))
     redis.clear()
     with Fleet(arena, tmp_path, redis.conf, database) as fleet:
         for state in (old, new):
@@ -87,14 +90,15 @@ def test_two_versions_keep_the_promises_together(
         for slot in SLOTS:
             fleet.start(slot, old)
         with Traffic(fleet, redis, random.Random(seed)) as traffic:
-            upgrade_and_roll_back(fleet, old, new)
+            upgrade_and_roll_back(fleet, old, new, seconds)
         end_work(fleet, redis)
+        # Neither version ends the reservations of the other, which are over after an hour.
         events = fleet.events()
         problems = judge(
             events,
             roots={state.name: str(state.root) for state in (old, new)},
             balances=fleet.balances(new),
-            left={"": arena.contenders()},
+            left={"": [path for path in arena.contenders() if f"/{RESERVATIONS}/" not in path]},
             logs=fleet.logs(),
         )
         statuses = {name: status for name, status in fleet.statuses.items() if status}

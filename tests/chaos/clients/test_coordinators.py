@@ -321,6 +321,7 @@ def judge_load(run: Run) -> None:
                 late[call.process] = max(late[call.process], USABLE * 2 / 3 - left / TERM)
     grants = Counter(hold.process for holds in run.holds.values() for hold in holds)
     print(f"grants: {dict(grants)}, late: {dict(late)}, load: {os.getloadavg()}")
-    assert not ended, ended[:5]
+    reasons = Counter((event["p"], event["e"], event.get("why", "")) for event in ended)
+    assert not ended, f"{len(ended)}: {reasons.most_common(5)}, load: {os.getloadavg()}"
     assert max(late.values()) <= LATE, late
     assert min(grants[language] for language in SOAKS) > LEASES / 2, "hardly a lease was granted"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from support.texts import assert_shows
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_lock
+from django_zklock.dashboard import stacks
 from django_zklock.report.formatting import process_of
 
 pytestmark = pytest.mark.django_db
@@ -163,7 +166,22 @@ def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo) -> Non
         page = client.post(STACK, {"key": "a"}).content.decode()
     assert "test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it at " in page
     messages = [entry.get_change_message() for entry in LogEntry.objects.all()]
-    assert [message.startswith("Stack shown of ") for message in messages] == [True, True], "it was asked twice"
+    assert [message.startswith("Stack shown of ") for message in messages] == [True], "two questions are one action"
+
+
+def test_the_stack_of_a_new_holder_is_an_action_of_its_own(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It got the lock between the two questions."""
+    client = user_with("view_lock", "show_stack_lock")
+    with contextlib.ExitStack() as holds:
+        holds.enter_context(zk_lock("a"))
+
+        def change_hands(_seconds: float) -> None:
+            holds.close()
+            holds.enter_context(zk_lock("a"))
+
+        monkeypatch.setattr(stacks, "time", SimpleNamespace(sleep=change_hands))
+        client.post(STACK, {"key": "a"})
+    assert LogEntry.objects.count() == 2
 
 
 def test_a_stack_that_may_not_be_shown_is_not_asked_for(zoo: Zoo, viewer: Client) -> None:

@@ -31,7 +31,6 @@ class Gate:
         self._context.verify_mode = ssl.CERT_REQUIRED
         self._context.set_alpn_protocols(["h2"])
         self._writers: list[asyncio.StreamWriter] = []
-        self._tasks: list[asyncio.Task[None] | None] = []  # one for each connection
         self._server: asyncio.Server
 
     async def open(self) -> None:
@@ -43,9 +42,10 @@ class Gate:
         self.reset()
 
     async def end(self) -> None:
-        """Close it, and wait for its connections: a test must leave none."""
+        """Close it, and wait for its connections, whose client has ended: a test must leave none."""
         self.close()
-        await asyncio.gather(*filter(None, self._tasks), return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # a TLS handshake is a task, and begins another
+            await asyncio.wait(others)
 
     @contextlib.asynccontextmanager
     async def refusing(self) -> AsyncIterator[asyncio.Semaphore]:
@@ -68,7 +68,6 @@ class Gate:
         self._writers.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._tasks.append(asyncio.current_task())
         self._writers.append(writer)
         subject = writer.get_extra_info("peercert")["subject"]
         self.names += [value for field in subject for name, value in field if name == "commonName"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
-from support.certificates import WITH_NETTY, authority, certificate, dated, expired, skip_without_tls
-from support.ensemble import Ensemble, free_ports
+from support.certificates import dated, expired, make_pki, serving_tls, skip_without_tls
+from support.ensemble import free_ports
 from support.faults import acquire_once
 from support.locking import ending
 from support.texts import assert_shows
@@ -22,14 +21,6 @@ from support.zoo import Zoo
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.management.exit_codes import ExitCode
-
-
-def make_pki(directory: Path) -> dict[str, Path]:
-    """Make an authority, and one certificate of it for the server and the client alike; return settings of TLS."""
-    directory.mkdir()
-    authority(directory, "ca")
-    (directory / "both.pem").write_bytes(b"".join(certificate(directory, "localhost", "ca")))
-    return {"CA": directory / "ca.pem", "CERT": directory / "localhost.pem", "KEY": directory / "localhost.key"}
 
 
 @pytest.fixture(scope="module")
@@ -42,31 +33,6 @@ def secure(pki: dict[str, Path]) -> Iterator[Zoo]:
     skip_without_tls()
     with serving_tls(pki["CA"], pki["CA"].with_name("both.pem")) as zoo:
         yield zoo
-
-
-@contextlib.contextmanager
-def serving_tls(ca: Path, own: Path) -> Iterator[Zoo]:
-    """Have a server with this authority, and this file of its certificate and key."""
-    (port,) = free_ports(1)
-    stores = {
-        f"ssl.{store}.{key}": value
-        for store, path in (("keyStore", own), ("trustStore", ca))
-        for key, value in (("location", str(path)), ("type", "PEM"))
-    }
-    with Ensemble(
-        nodes=1,
-        properties={
-            "secureClientPort": str(port),
-            "secureClientPortAddress": "127.0.0.1",
-            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-            "ssl.clientAuth": "need",
-            **stores,
-        },
-        java_options=[WITH_NETTY],
-    ) as ensemble:
-        zoo = Zoo(f"localhost:{port}", ensemble)
-        yield zoo
-        zoo.close()
 
 
 @pytest.mark.parametrize(

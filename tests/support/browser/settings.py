@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_zklock",
     "django_zklock.contrib.events",
+    *json.loads(os.environ.get("SITE_APPS", "[]")),
 ]
 MIDDLEWARE = ["support.browser.policy.strict", "django.middleware.security.SecurityMiddleware", *ADMIN_MIDDLEWARE]
 TEMPLATES = ADMIN_TEMPLATES

@@ -1,4 +1,4 @@
-"""The admin, a view that refreshes the snapshot of all locks, and one that needs a lock."""
+"""The admin, what probes and scrapes read, a view that refreshes the snapshot of all locks, and one with a lock."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import time
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 
 from django_zklock import inspection, zk_locked
 from django_zklock.admin import LockAdminMixin
+from django_zklock.dashboard.views import health_json, incidents_json
 from django_zklock.models import Lock
+from django_zklock.report import background
 from support.browser.policy import THEMED
 
 if THEMED:  # as its guide says of the models of other packages
@@ -39,7 +41,29 @@ def sell(request: HttpRequest, item: str) -> HttpResponse:
     return HttpResponse("sold")
 
 
+def scrape_json(request: HttpRequest) -> HttpResponse:
+    """Return the causes that the metric and the health check tell. Each scrape may begin another look."""
+    # Only this view needs their packages.
+    from health_check.exceptions import ServiceWarning
+
+    from django_zklock.contrib.health_check import Incidents
+    from django_zklock.contrib.metrics.prometheus import IncidentsCollector
+
+    background.EVERY = 0.5
+    (family,) = IncidentsCollector().collect()
+    said = ""
+    try:
+        Incidents().run()
+    except ServiceWarning as error:
+        said = str(error.message)
+    causes = [sample.labels["cause"] for sample in family.samples if sample.value]
+    return JsonResponse({"metric": causes, "health check": said.split(", ") if said else []})
+
+
 urlpatterns = [
+    path("health.json", health_json),
+    path("incidents.json", incidents_json),
+    path("scrape.json", scrape_json),
     path("refresh-snapshot", refresh_snapshot),
     path("sell/<slug:item>", sell),
     path("admin/", admin.site.urls),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery.concurrency.prefork import TaskPool
+from support.zoo import eventually
 
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
 from django_zklock.contrib.celery.dispatch.pool_process import ContenderProxy, SessionProxy
@@ -75,6 +76,11 @@ def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants)
     assert in_child(lambda: record.events(read_to)[0] == [{"lost": "why"}])
 
 
+def payload_of(number: int) -> Any:
+    payload: Any = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
+    return payload | {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "ahead": {}, "waited": 0.0}
+
+
 @dataclass
 class Impatient:
     value: bool = False
@@ -94,12 +100,26 @@ def test_the_end_of_a_task_does_not_wait_for_the_main_process(shared: SharedGran
     shared.set_lease(clock.now() + 60, 7)
     holds = []
     for number in range(count):
-        payload: Any = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
-        payload |= {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "ahead": {}, "waited": 0.0}
-        contender = ContenderProxy(session, shared.add(), payload, Caller(thread="", what=""))
+        contender = ContenderProxy(session, shared.add(), payload_of(number), Caller(thread="", what=""))
         holds.append(contender.hand_over(LockSpec(key=f"k{number}", parent=f"/k{number}", kind=Kind.LOCK)))
         holds[-1].release_uses()
     run(released(holds, Impatient))
+    session.stop()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_pool_process_knows_whether_its_lock_was_released(shared: SharedGrants, refused: bool) -> None:
+    """As soon as the record is free, which is then that of another grant."""
+    session, record = SessionProxy(shared), shared.add()
+    shared.set_lease(clock.now() + 60, 7)
+    contender = ContenderProxy(session, record, payload_of(0), Caller(thread="", what=""))
+    released: list[bool] = []
+    contender.when_released(released.append, confirmed=True)
+    assert released == []
+    if refused:
+        record.set_undeleted()
+    shared.remove(record)
+    eventually(lambda: released == [not refused])
     session.stop()
 
 

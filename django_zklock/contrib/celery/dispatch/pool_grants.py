@@ -105,13 +105,15 @@ class PoolGrant(GrantObserver):
         return bool(pid) and _is_gone(pid)
 
     def release(self, removed: Callable[[GrantRecord], object]) -> None:
-        """Release the lock. When ZooKeeper has confirmed that, the record is free: `release()` waits for it."""
+        """Release the lock. When ZooKeeper has answered, the record is free: `release()` waits for that."""
         post = self._grant.session.post  # on the protocol's thread, which then writes no more to the record
         self._held.release_uses()
-        self.contender.when_released(lambda released: post(self._remove, removed), confirmed=True)
+        self.contender.when_released(lambda released: post(self._remove, removed, released), confirmed=True)
 
-    def _remove(self, removed: Callable[[GrantRecord], object]) -> None:
+    def _remove(self, removed: Callable[[GrantRecord], object], released: bool) -> None:
         self._grant.detach(self)
+        if not released:
+            self.record.set_undeleted()
         removed(self.record)
 
     def on_suspect(self, reason: str) -> None:

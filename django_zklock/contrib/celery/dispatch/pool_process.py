@@ -206,12 +206,16 @@ class ContenderProxy:
         self.when_released(lambda released: releases.end(self), confirmed=True)
 
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
-        """Call `done(True)` now; if `confirmed`, when the main process has released the lock, or the lease is over."""
+        """
+        Call `done(True)` now; if `confirmed`, when the main process has released the lock, or the lease is over.
+
+        Call `done(False)` instead if ZooKeeper has refused the release: the main process tells that.
+        """
         if confirmed and self._record.is_current and clock.now() < self.session.leased_until:
             again = functools.partial(self.when_released, done, confirmed=True)
             self.session.post(self.session.loop.call_later, CONFIRM_EVERY, again)
         else:
-            done(True)
+            done(not self._record.is_undeleted)
 
     def downgrade(self, *, asked: bool = False) -> None:
         """Keep the lock as a reader; see `Contender.downgrade`."""

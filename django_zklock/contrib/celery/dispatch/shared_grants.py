@@ -63,10 +63,10 @@ class WaitPayload(TypedDict, total=False):
 _HEADER: Final = 8 * (3 + PROCESSES)
 _STACK: Final = 4096  # bytes of a record before the stack of its task
 _RECORD: Final = _STACK + MAX_ANSWER  # bytes; memory is only used for those that were written
-_TEXT: Final = 8 * 9  # bytes before the text of a record
+_TEXT: Final = 8 * 10  # bytes before the text of a record
 _UNTIL, _SESSION, _REFUSED, _READY = range(4)  # indices of numbers in the header
-_NUMBER, _LENGTH, _SUSPECT, _CANCELLED = range(4)  # in a record, written by the main process
-_BEGUN, _ENDED, _READS, _READS_ASKED, _STACK_SHOWN = range(4, 9)  # likewise, written by the pool process
+_NUMBER, _LENGTH, _SUSPECT, _CANCELLED, _UNDELETED = range(5)  # in a record, written by the main process
+_BEGUN, _ENDED, _READS, _READS_ASKED, _STACK_SHOWN = range(5, 10)  # likewise, written by the pool process
 _PID_BITS: Final = 22  # of a process id, at most
 
 memories: Final[dict[str, SharedGrants]] = {}
@@ -205,6 +205,11 @@ class GrantRecord:
         _order_memory()
         return self.pid
 
+    def set_undeleted(self) -> None:
+        """Say that ZooKeeper refuses the release. The process may still read it when the record is free."""
+        self._numbers[_UNDELETED] = self.number
+        _order_memory()
+
     @property
     def has_ended(self) -> bool:
         """Whether the pool process has given the lock back."""
@@ -237,6 +242,12 @@ class GrantRecord:
     def is_suspect(self) -> bool:
         """Whether no quorum confirms the session at the moment."""
         return bool(self._numbers[_SUSPECT])
+
+    @property
+    def is_undeleted(self) -> bool:
+        """Whether ZooKeeper refuses the release. Read it when the record is not that of this grant any more."""
+        _order_memory()
+        return self._numbers[_UNDELETED] == self.number
 
     def events(self, begin: int) -> tuple[list[dict[str, Any]], int]:
         """Return the events in the text from byte `begin` on, and where the text ends."""
