@@ -9,7 +9,10 @@ client was told.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
+import hashlib
+import hmac
 import itertools
 import secrets
 from collections import Counter, defaultdict
@@ -23,9 +26,13 @@ from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials, counted
 from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, for_client, over
+from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.escaping import printable, show_tails
+from django_zklock.core.queue.nodes import Payload
+from django_zklock.core.queue.untrusted import digits
 from django_zklock.core.zk import process
+from django_zklock.core.zk.gateway import Node
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.names import template as names
@@ -62,6 +69,8 @@ SOON: Final = 0.05
 """Seconds. Clients keep a lease every 0.1 s at most; a flood of such messages must not delay other clients."""
 MOST_READS: Final = 200
 """The most reads of queues that are under way or no older than that. Each costs a thread some milliseconds."""
+LEAVE_TIMEOUT: Final = 1.0
+"""Seconds that the end waits for the thread of the protocol."""
 LOSSES_WITHIN: Final = 1.0
 """Seconds whose lost leases are one line of the log."""
 DRAINING: Final = "the coordinator is about to end"
@@ -72,14 +81,16 @@ _signer = Signer(salt="zklock.leases", sep=".")  # of the addresses in lease ids
 class Coordinator:
     """The leases of this process; on one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: StateFile | None = None) -> None:
         self.id = secrets.token_hex(4)
+        self._state = state
+        self._key = secrets.token_bytes(16) if state is None else state.key  # of the secrets in lease ids
         self._options = conf.current().leases
         self._addresses = Addresses()
         self._id_suffix = ""  # with the addresses, signed
-        self._leases: dict[str, Lease] = {}  # by lease id; also those that wait, or are about to end
-        self._by_request: dict[tuple[str, str], Lease] = {}  # by client and request id
-        self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, by lease id; the oldest first
+        self._leases: dict[str, Lease] = {}  # by `_own_part` of the lease id; also those that wait, or are about to end
+        self._by_request: dict[tuple[str, str], Lease] = {}  # by client and the hash of the request id
+        self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, likewise; the oldest first
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
         self._waiting: Counter[str] = Counter()  # calls, by client
@@ -98,6 +109,8 @@ class Coordinator:
         id must not send its token to a false address.
         """
         self._addresses, self._id_suffix = addresses, f".{_signer.sign_object(addresses)}"
+        for lease in self._leases.values():  # of an earlier process
+            lease.id = _own_part(lease.id) + self._id_suffix
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
@@ -157,7 +170,7 @@ class Coordinator:
 
     def cost_of_keeping(self, client: LeaseClient, lease_id: str, *, unknown: float = 1.0) -> float:
         """Return which part of a request a message counts that keeps or ends a lease: nothing if it is due."""
-        lease = self._leases.get(lease_id)
+        lease = self._leases.get(_own_part(lease_id))
         if lease is None or lease.client != client.name:
             return unknown
         return 0.0 if asyncio.get_running_loop().time() >= lease.kept_at + SOON else 1.0
@@ -178,10 +191,11 @@ class Coordinator:
 
     def find(self, client: LeaseClient, lease_id: str) -> Lease:
         """Return a lease of this client. Raises `Refusal`."""
-        lease = self._leases.get(lease_id)
+        lease = self._leases.get(_own_part(lease_id))
         if lease is not None and lease.client == client.name and lease.hold is not None:
+            lease.id = lease_id  # the process that gave it may have had other addresses
             return lease
-        owner, reason = self._ended.get(lease_id, ("", ""))
+        owner, reason = self._ended.get(_own_part(lease_id), ("", ""))
         if reason and owner == client.name:
             raise over(reason)
         raise self._unknown(lease_id)
@@ -248,6 +262,28 @@ class Coordinator:
         """Give no more leases; wait until every lease end that was told to a client has passed."""
         await self._end_all(Lease.end_as_promised)
 
+    async def refuse(self) -> None:
+        """Give no more leases, and end those that wait. Those that are held go on."""
+        self._draining = True
+        waiting = [lease for lease in self._leases.values() if lease.hold is None]
+        for lease in waiting:
+            lease.end(DRAINING)
+        if waiting:
+            await asyncio.wait([lease.task for lease in waiting])
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether another process can go on with its leases."""
+        return self._state is not None
+
+    def leave(self) -> None:
+        """Leave the session and all leases to another process."""
+        session = process.peek()
+        if session is not None:
+            session.leave(LEAVE_TIMEOUT)
+        for lease in self._leases.values():
+            lease.leave()
+
     async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
         for lease in list(self._leases.values()):
@@ -261,7 +297,7 @@ class Coordinator:
         """Return the lease of a request that was sent before, unless it is over. Raises `Refusal`."""
         if len(request.request_id) > LONGEST_REQUEST_ID:
             raise Refusal(Code.INVALID, f"request_id has more than {LONGEST_REQUEST_ID} characters.")
-        lease = self._by_request.get((client.name, request.request_id))
+        lease = self._by_request.get((client.name, _hash(request.request_id)))
         if lease is None or lease.end_reason:
             return None
         if _asked(lease.request) != _asked(request):
@@ -275,7 +311,7 @@ class Coordinator:
             limit = client.max_leases
             raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {limit} leases or waits for them, its limit.")
         longest = self._options.max_term
-        key, term = key_of(request.resource_path), request.session_timeout_ms / 1000 or min(DEFAULT_TERM, longest)
+        key, term = key_of(request.resource_path), self._term(request)
         if not SHORTEST_TERM <= term <= longest:
             raise Refusal(
                 Code.INVALID,
@@ -287,15 +323,66 @@ class Coordinator:
             raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
         self._check_rights(client, key, request.kind)
         number = f"{self.id}.{next(self._numbers)}"
-        lock = self._lock(key, request, waited, client_id, {"client": client.name, "lease": number})
-        lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._id_suffix}"
-        lease = Lease(lease_id, number, lock, request, client=client.name, client_id=client_id, term=term)
-        self._leases[lease_id] = lease
-        if request.request_id:
-            self._by_request[client.name, request.request_id] = lease
-        self._leases_of[lease.client] += 1
-        lease.task.add_done_callback(lambda _: self._on_end(lease))
+        about = {"client": client.name, "lease": number}
+        request_hash = _hash(request.request_id)
+        if self._state is not None:  # what `restore` needs
+            about |= {"kind": request.kind, "term": str(request.session_timeout_ms), "request_hash": request_hash}
+        lock = self._lock(key, request, waited, client_id, about)
+        lease_id = self._lease_id(number)
+        lease = Lease(
+            lease_id, number, lock, request, client=client.name, client_id=client_id, term=term, state=self._state
+        )
+        self._add(lease, request_hash)
         return lease
+
+    def restore(self, node: Node, ends_in: Callable[[float], float]) -> Lease | None:
+        """
+        Go on with the lease of an earlier process, whose znode this is; None if it is not that of a lease.
+
+        `ends_in` returns the seconds until its end, for its term. Raises `Refusal` if the settings forbid such a lock.
+        """
+        payload = Payload.decode(node.data)
+        if payload is None or payload.lasts != "lease":
+            return None
+        about, parent = payload.about, node.path.rpartition("/")[0]
+        request = LeaseRequest(
+            resource_path=show_tails(parent.removeprefix(f"{conf.current().base}/")),
+            session_timeout_ms=digits(about.get("term"), default=0),
+            wait_limit_ms=None,
+            kind=about.get("kind", ""),
+            limit=payload.limit,
+        )
+        client, number, term = about.get("client", ""), about.get("lease", ""), self._term(request)
+        lock = self._lock(request.resource_path, request, 0.0, payload.what, dict(about))
+        lock.resume(node)
+        lease = Lease(
+            self._lease_id(number),
+            number,
+            lock,
+            request,
+            client=client,
+            client_id=payload.what,
+            term=term,
+            state=self._state,
+            until=asyncio.get_running_loop().time() + ends_in(term),
+        )
+        self._add(lease, about.get("request_hash", ""))
+        return lease
+
+    def _lease_id(self, number: str) -> str:
+        secret = hmac.digest(self._key, number.encode(), "sha256")[:16]
+        return f"{number}.{base64.urlsafe_b64encode(secret).decode().rstrip('=')}{self._id_suffix}"
+
+    def _add(self, lease: Lease, request_hash: str) -> None:
+        self._leases[_own_part(lease.id)] = lease
+        if request_hash:
+            self._by_request[lease.client, request_hash] = lease
+        self._leases_of[lease.client] += 1
+        lease.task.add_done_callback(lambda _: self._on_end(lease, request_hash))
+
+    def _term(self, request: LeaseRequest) -> float:
+        """Return the term that a request asks for, in seconds."""
+        return request.session_timeout_ms / 1000 or min(DEFAULT_TERM, self._options.max_term)
 
     def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
         if kind not in KINDS:
@@ -332,13 +419,16 @@ class Coordinator:
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _on_end(self, lease: Lease) -> None:
-        del self._leases[lease.id]
-        sent = lease.client, lease.request.request_id
+    def _on_end(self, lease: Lease, request_hash: str) -> None:
+        own_part = _own_part(lease.id)
+        del self._leases[own_part]
+        if self._state is not None:
+            self._state.forget(lease.token)
+        sent = lease.client, request_hash
         if self._by_request.get(sent) is lease:
             del self._by_request[sent]
         if lease.hold is not None:
-            self._ended[lease.id] = lease.client, lease.end_reason
+            self._ended[own_part] = lease.client, lease.end_reason
             if len(self._ended) > MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
         self._leases_of[lease.client] -= 1
@@ -381,7 +471,20 @@ def _read_queue(key: str) -> LockInfo | None:
 
 def _asked(request: LeaseRequest) -> LeaseRequest:
     """Return what a request that is sent again has in common with the first one."""
-    return dataclasses.replace(request, wait_limit_ms=0, signed_token=False)
+    key = key_of(request.resource_path)
+    return dataclasses.replace(
+        request, resource_path=key, client_id="", wait_limit_ms=0, signed_token=False, request_id=""
+    )
+
+
+def _own_part(lease_id: str) -> str:
+    """Return a lease id without the addresses of the coordinator that gave it."""
+    return ".".join(lease_id.split(".", 3)[:3])
+
+
+def _hash(request_id: str) -> str:
+    """Return the hash of a request id, which fits into a znode; empty for an empty one."""
+    return hashlib.sha256(request_id.encode("utf-8", "surrogatepass")).hexdigest()[:24] if request_id else ""
 
 
 def _label(client_id: str) -> str:

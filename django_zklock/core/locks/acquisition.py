@@ -33,6 +33,7 @@ from django_zklock.core.protocol.adoption import Adopter
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.resumption import Resumed
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
@@ -158,6 +159,8 @@ class Acquisition:
                 kind = LingeringWaiter
             elif specs[0].adopts is not None:
                 kind = Adopter
+            elif specs[0].resumes is not None:
+                kind = Resumed
             self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
             self.contender.start()
         if self.holds and self.waiter not in self.outcomes:
@@ -245,7 +248,7 @@ class Acquisition:
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
-            hooks.events.acquired(held, outcome.since - self._since)
+            hooks.events.acquired(held, max(0.0, outcome.since - self._since))  # it may be an earlier process's
 
     def _observe_losses(self) -> None:
         """Cancel the wait if one of the locks is lost that the owner has so far."""

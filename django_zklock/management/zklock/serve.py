@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from django_zklock import conf
+from django_zklock.apps import session_options
 from django_zklock.conf import url
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, discard, write_line
@@ -27,11 +28,15 @@ if TYPE_CHECKING:
     from django_zklock.contrib.leases.coordinator import Coordinator
     from django_zklock.contrib.leases.http_server import HttpServer
     from django_zklock.contrib.leases.service import Server
+    from django_zklock.contrib.leases.state import StateFile
 
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
 REFRESH_EVERY: Final = 5.0
 """Seconds between two looks for a renewed certificate."""
+DRAINING: Final = (
+    "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now."
+)
 EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client can connect to
 
 
@@ -42,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
     advertised = "the host by which clients reach this coordinator (default: the one that it serves at)"
     add("--advertise", type=_host, metavar="HOST", help=advertised)
+    state = "a file, by which the next process goes on with the leases of this one"
+    add("--state", type=Path, metavar="FILE", help=state)
     add("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
     add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
     add("--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate of this authority (PEM)")
@@ -50,9 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Serve until SIGTERM or SIGINT. The first one drains: it waits for the leases. The second one hurries."""
+    """
+    Serve until SIGTERM or SIGINT. The first one drains: it waits for the leases. The second one hurries.
+
+    With a state file, there is no drain: the leases are left to the next process.
+    """
     try:
         from django_zklock.contrib.leases import access, service  # noqa: F401, PLC0415 - an extra
+        from django_zklock.contrib.leases.state import StateFile  # noqa: PLC0415
     except ImportError as error:
         raise failure(f"The coordinator needs gRPC: pip install django-zklock[grpc]. ({error})") from error
     if options.new_token:
@@ -62,7 +74,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         return
     _check(options)
     try:
-        asyncio.run(_serve(out, options))
+        state = StateFile(options.state, conf.current().base, functools.partial(_say, out)) if options.state else None
+        asyncio.run(_serve(out, options, state))
     except OSError as error:
         raise failure(str(error)) from error
 
@@ -116,30 +129,38 @@ def _say(out: Output, text: str) -> None:
         pass
 
 
-async def _serve(out: Output, options: argparse.Namespace) -> None:
+async def _serve(out: Output, options: argparse.Namespace, state: StateFile | None) -> None:
     from django_zklock.contrib.leases.access import Access  # noqa: PLC0415 - as in `run`
     from django_zklock.contrib.leases.certificate import Certificate  # noqa: PLC0415
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
     from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
     from django_zklock.contrib.leases.service import Server  # noqa: PLC0415
+    from django_zklock.contrib.leases.takeover import Takeover  # noqa: PLC0415
 
     _allow_connections()
-    coordinator, access = Coordinator(), Access(conf.current().leases)
+    coordinator, access = Coordinator(state), Access(conf.current().leases)
     certificate = None
     if options.tls_certificate:
         certificate = Certificate(options.tls_certificate, options.tls_key, options.tls_client_ca)
-    server = Server(coordinator, access, options.grpc, certificate)
-    http = _http_server(options.http, coordinator, access, certificate) if options.http else None
-    scheme = "https" if options.tls_certificate else "http"
-    by_http = _reached(options, options.http, http.port) if http else ""
-    coordinator.advertise(
-        Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
-    )
-    _refresh_on_hangup(certificate)
+    signals: asyncio.Queue[str] = asyncio.Queue()  # of an error, if that is the reason to end
     try:
-        await _serve_until_drained(out, coordinator, server, http)
-    finally:
-        await coordinator.stop()  # after an error, too: the leases end with this process
+        if state is not None:
+            on_replaced = functools.partial(signals.put_nowait, f"Another process has taken over {state.path}.")
+            await Takeover(state, coordinator, functools.partial(_say, out), on_replaced).run(session_options)
+        server = Server(coordinator, access, options.grpc, certificate)
+        http = _http_server(options.http, coordinator, access, certificate) if options.http else None
+        scheme = "https" if options.tls_certificate else "http"
+        by_http = _reached(options, options.http, http.port) if http else ""
+        coordinator.advertise(
+            Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
+        )
+        _refresh_on_hangup(certificate)
+        await _serve_until_drained(out, coordinator, server, http, signals)
+    finally:  # after an error, too: the leases end with this process, or are left to the next one
+        if state is None:
+            await coordinator.stop()
+        else:
+            coordinator.leave()
 
 
 def _refresh_on_hangup(certificate: Certificate | None) -> None:
@@ -163,27 +184,34 @@ def _on_signal(number: signal.Signals, callback: Callable[[], object]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
-async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None) -> None:
-    signals: asyncio.Queue[None] = asyncio.Queue()
+async def _serve_until_drained(
+    out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None, signals: asyncio.Queue[str]
+) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        _on_signal(number, functools.partial(signals.put_nowait, None))
+        _on_signal(number, functools.partial(signals.put_nowait, ""))
     await server.start()
     serving_http: asyncio.Task[None] | None = None
     if http is not None:
         serving_http = asyncio.create_task(http.serve())
-        serving_http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
+        serving_http.add_done_callback(lambda _: signals.put_nowait(""))  # it failed: drain, and say so at the end
         _say(out, f"HTTP is served on port {http.port}, at /locks/.")
     _say(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
-    await signals.get()
-    _say(out, "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now.")
+    error = await signals.get()
     await server.announce_end()
-    drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
-    await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
-    await coordinator.stop()
+    if coordinator.has_successor:
+        _say(out, "No more leases are granted. Those that are held go on in the next process with this state file.")
+        await coordinator.refuse()
+    else:
+        _say(out, DRAINING)
+        drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
+        await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
+        await coordinator.stop()
     await server.stop()
     if http is not None and serving_http is not None:
         http.stop()
         await serving_http
+    if error:
+        raise failure(error)
     _say(out, "Stopped.")
 
 
