@@ -255,41 +255,32 @@ class Coordinator:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Give no more leases; wait until those that are held are released, or have run out."""
+        """Give no more leases; wait until those that are held are released, or have run out. See `has_successor`."""
         await self._end_all(Lease.let_run_out)
 
     async def stop(self) -> None:
-        """Give no more leases; wait until every lease end that was told to a client has passed."""
+        """Give no more leases; wait until every lease end that was told to a client has passed. See `has_successor`."""
         await self._end_all(Lease.end_as_promised)
-
-    async def refuse(self) -> None:
-        """Give no more leases, and end those that wait. Those that are held go on."""
-        self._draining = True
-        waiting = [lease for lease in self._leases.values() if lease.hold is None]
-        for lease in waiting:
-            lease.end(DRAINING)
-        if waiting:
-            await asyncio.wait([lease.task for lease in waiting])
 
     @property
     def has_successor(self) -> bool:
-        """Whether another process can go on with its leases."""
+        """Whether another process goes on with the leases, so that only those end that wait for their locks."""
         return self._state is not None
-
-    def leave(self) -> None:
-        """Leave the session and all leases to another process."""
-        session = process.peek()
-        if session is not None:
-            session.leave(LEAVE_TIMEOUT)
-        for lease in self._leases.values():
-            lease.leave()
 
     async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
-        for lease in list(self._leases.values()):
-            end(lease, DRAINING)
-        while self._leases:
-            await asyncio.wait([lease.task for lease in self._leases.values()])
+        while ending := [lease for lease in self._leases.values() if lease.hold is None or not self.has_successor]:
+            for lease in ending:
+                end(lease, DRAINING)
+            await asyncio.wait([lease.task for lease in ending])
+
+    def leave(self) -> None:
+        """Leave the session and all leases to another process, if there is to be one; else do nothing."""
+        session = process.peek()
+        if self.has_successor and session is not None:
+            session.leave(LEAVE_TIMEOUT)
+            for lease in self._leases.values():
+                lease.end_reason = DRAINING  # so it says no more
 
     # --- small parts ------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,6 @@ logger = Logger("django_zklock.leases")
 NOT_KEPT: Final = "it was not kept in time"
 RELEASED: Final = "the client has released it"
 LEFT: Final = "the client has left the queue"
-LEFT_BEHIND: Final = "another process goes on with it"
 NOT_RECORDED: Final = "the coordinator cannot write its state file; its log says why"
 
 
@@ -220,10 +219,6 @@ class Lease:
         self.calls -= 1
         if not self.calls:
             self.end(LEFT)
-
-    def leave(self) -> None:
-        """Leave it to another process: it is over here, without a word to anybody."""
-        self.end_reason = LEFT_BEHIND
 
     def end(self, reason: str) -> None:
         """End it: leave the queue, or release the lock."""

@@ -25,7 +25,6 @@ from django_zklock.core.zk.options import FormerSession, Secret
 
 logger = Logger("django_zklock.leases")
 
-VERSION: Final = 1
 HEADER: Final = 4096
 """Bytes for the session, as JSON. The ends of the leases follow."""
 END: Final = struct.Struct("<qd")
@@ -71,7 +70,9 @@ class StateFile:
         used = set(self._slots.values())
         self._next = max(used, default=-1) + 1  # the first slot behind all
         self._free = [slot for slot in range(self._next) if slot not in used]
-        self._allocate()
+        missing = ALLOCATED - os.fstat(self._file).st_size
+        if missing > 0 and os.pwrite(self._file, bytes(missing), ALLOCATED - missing) < missing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self._problem = ""  # of the last write; the writer's thread has it
         self._writer = Loop("zklock-state", users_thread)  # a slow disk delays nothing else
         self._writer.start()
@@ -82,8 +83,6 @@ class StateFile:
         if not data:
             return ""
         fields = json_object(data)
-        if fields.get("version", VERSION) != VERSION:
-            return "is of another release"
         try:
             former = FormerSession(
                 id=integer(fields.get("session"), -(2**63)),
@@ -92,9 +91,9 @@ class StateFile:
             )
             key = bytes.fromhex(fields["key"])
         except (KeyError, TypeError, ValueError):
-            return "is damaged"
+            return "is damaged, or of another release"
         if fields.get("root") != self._root:
-            return "is of another ROOT"
+            return f"is not of the ROOT {self._root}"
         self.former, self.key = former, key
         is_exact = fields.get("origin") == self._origin()
         ends = os.pread(self._file, LARGEST, HEADER)
@@ -106,18 +105,10 @@ class StateFile:
 
     def _origin(self) -> str:
         """Return the file, and the run of the machine on whose clock the ends are."""
-        try:
-            boot = _BOOT_ID.read_text().strip()
-        except OSError:
-            boot = secrets.token_hex(8)  # the next process will not know that it is the same run
+        # Without a name for the run, the next process will not take it for the same one.
+        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else secrets.token_hex(8)
         found = os.fstat(self._file)
         return f"{boot}:{found.st_dev}:{found.st_ino}"
-
-    def _allocate(self) -> None:
-        size = os.fstat(self._file).st_size
-        missing = ALLOCATED - size
-        if missing > 0 and os.pwrite(self._file, bytes(missing), size) < missing:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def fileno(self) -> int:
         """Return the descriptor of the file."""
@@ -132,7 +123,6 @@ class StateFile:
     def set_session(self, session: FormerSession) -> asyncio.Future[bool]:
         """Write the session that the next process should go on with."""
         fields = {
-            "version": VERSION,
             "root": self._root,
             "origin": self._origin(),
             "session": session.id,
@@ -172,10 +162,8 @@ class StateFile:
             os.pwrite(self._file, data, offset)
         except OSError as error:
             self._problem = str(error)
-            if self._problem != former:
-                logger.error("no lease is granted or kept: %s cannot be written: %s", self.path, error)  # noqa: TRY400
-        if former and not self._problem:
-            logger.warning("%s can be written again", self.path)
+        if self._problem != former:
+            logger.error("state file %s: %s", self.path, self._problem or "it can be written again")
         done(not self._problem)
 
 

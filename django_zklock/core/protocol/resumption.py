@@ -22,6 +22,7 @@ from django_zklock.core.zk import troubles
 from django_zklock.core.zk.errors import NodeMissing
 from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.multi import Create
+from django_zklock.core.zk.options import FormerSession
 from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.locks")
@@ -34,15 +35,15 @@ class Claim(StoryRun):
     """
     Claims each session of this process by its fence.
 
-    `on_connected_to` is called at each connection, on the protocol's thread: with the znodes that the session has, if
-    it was claimed just now, else with None. `on_replaced` is called when another process has claimed the session.
+    `on_connected_to` is called at each connection, on the protocol's thread: with the session, and if it was claimed
+    just now, with its znodes. `on_replaced` is called when another process has claimed the session.
     """
 
     def __init__(
         self,
         session: Session,
         name: bytes,
-        on_connected_to: Callable[[Nodes | None], object],
+        on_connected_to: Callable[[FormerSession, Nodes], object],
         on_replaced: Callable[[], object],
     ) -> None:
         super().__init__(session, self._claim)
@@ -54,32 +55,30 @@ class Claim(StoryRun):
         if self.session.fence is None:
             self.restart()
         else:
-            self._on_connected_to(None)
+            self._on_connected_to(self.session.described(), {})
+
+    def on_closed(self) -> None:
+        self._on_replaced()
 
     def _claim(self) -> Story[Nodes]:
         session, gateway, base = self.session, self.session.gateway, self.session.options.base
         path = f"{base}/!session:{session_hex(session.session_id)}"
         try:
-            # No marker of a later process is replaced: that has the session, and this connection is over.
             yield partial(gateway.write, path, self._name, -1)
         except NodeMissing:
             yield partial(gateway.ensure_path, base)
             yield partial(gateway.commit, (Create(path=path, data=self._name, ephemeral=True),))
         session.fence = path, self._name
-        paths = yield partial(gateway.own_ephemerals, base)  # after the write, the server knows all earlier ones
+        paths = yield partial(gateway.own_ephemerals, base)  # after the write, this server knows all earlier ones
         nodes: Nodes = yield partial(gateway.read_all, [other for other in paths if other != path])
         return nodes
 
     def conclude(self, outcome: Nodes | ZkLockError) -> None:
         """Report the outcome, and go on for the next session."""
         if isinstance(outcome, ZkLockError):
-            logger.error("nobody can go on with the session of this process: %s", outcome)
+            logger.error("no other process can go on with the session of this one: %s", outcome)
         else:
-            self._on_connected_to(outcome)
-
-    def on_closed(self) -> None:
-        self.end()
-        self._on_replaced()
+            self._on_connected_to(self.session.described(), outcome)
 
 
 class Resumed(Contender):

@@ -162,10 +162,10 @@ class Session(GrantSession):
     def leased_until(self) -> float:
         return self.lease.until
 
-    def described(self) -> FormerSession | None:
+    def described(self) -> FormerSession:
         """Describe the present session for a process that goes on with it; on the loop's thread."""
-        if self._client is None or self.session_id is None:
-            return None
+        assert self._client is not None
+        assert self.session_id is not None
         return FormerSession(id=self.session_id, password=self._client.session_password, timeout=self.timeout)
 
     @property

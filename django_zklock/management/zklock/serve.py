@@ -34,9 +34,8 @@ DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
 REFRESH_EVERY: Final = 5.0
 """Seconds between two looks for a renewed certificate."""
-DRAINING: Final = (
-    "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now."
-)
+WAITING: Final = "Waiting for the end of those that are held. Signal again to end them now."
+LEAVING: Final = "Those that are held are left to the next process with this state file."
 EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client can connect to
 
 
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
     advertised = "the host by which clients reach this coordinator (default: the one that it serves at)"
     add("--advertise", type=_host, metavar="HOST", help=advertised)
-    state = "a file, by which the next process goes on with the leases of this one"
+    state = "a file by which the next process goes on with the leases of this one"
     add("--state", type=Path, metavar="FILE", help=state)
     add("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
     add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
@@ -60,7 +59,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     """
     Serve until SIGTERM or SIGINT. The first one drains: it waits for the leases. The second one hurries.
 
-    With a state file, there is no drain: the leases are left to the next process.
+    With a state file, it leaves the leases to the next process instead.
     """
     try:
         from django_zklock.contrib.leases import access, service  # noqa: F401, PLC0415 - an extra
@@ -142,25 +141,21 @@ async def _serve(out: Output, options: argparse.Namespace, state: StateFile | No
     certificate = None
     if options.tls_certificate:
         certificate = Certificate(options.tls_certificate, options.tls_key, options.tls_client_ca)
-    signals: asyncio.Queue[str] = asyncio.Queue()  # of an error, if that is the reason to end
+    server = Server(coordinator, access, options.grpc, certificate)
+    http = _http_server(options.http, coordinator, access, certificate) if options.http else None
+    scheme = "https" if options.tls_certificate else "http"
+    by_http = _reached(options, options.http, http.port) if http else ""
+    coordinator.advertise(
+        Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
+    )
+    _refresh_on_hangup(certificate)
     try:
         if state is not None:
-            on_replaced = functools.partial(signals.put_nowait, f"Another process has taken over {state.path}.")
-            await Takeover(state, coordinator, functools.partial(_say, out), on_replaced).run(session_options)
-        server = Server(coordinator, access, options.grpc, certificate)
-        http = _http_server(options.http, coordinator, access, certificate) if options.http else None
-        scheme = "https" if options.tls_certificate else "http"
-        by_http = _reached(options, options.http, http.port) if http else ""
-        coordinator.advertise(
-            Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
-        )
-        _refresh_on_hangup(certificate)
-        await _serve_until_drained(out, coordinator, server, http, signals)
+            await Takeover(state, coordinator, functools.partial(_say, out)).run(session_options)
+        await _serve_until_drained(out, coordinator, server, http)
     finally:  # after an error, too: the leases end with this process, or are left to the next one
-        if state is None:
-            await coordinator.stop()
-        else:
-            coordinator.leave()
+        await coordinator.stop()
+        coordinator.leave()
 
 
 def _refresh_on_hangup(certificate: Certificate | None) -> None:
@@ -184,34 +179,27 @@ def _on_signal(number: signal.Signals, callback: Callable[[], object]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
-async def _serve_until_drained(
-    out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None, signals: asyncio.Queue[str]
-) -> None:
+async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None) -> None:
+    signals: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        _on_signal(number, functools.partial(signals.put_nowait, ""))
+        _on_signal(number, functools.partial(signals.put_nowait, None))
     await server.start()
     serving_http: asyncio.Task[None] | None = None
     if http is not None:
         serving_http = asyncio.create_task(http.serve())
-        serving_http.add_done_callback(lambda _: signals.put_nowait(""))  # it failed: drain, and say so at the end
+        serving_http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
         _say(out, f"HTTP is served on port {http.port}, at /locks/.")
     _say(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
-    error = await signals.get()
+    await signals.get()
+    _say(out, f"No more leases are granted. {LEAVING if coordinator.has_successor else WAITING}")
     await server.announce_end()
-    if coordinator.has_successor:
-        _say(out, "No more leases are granted. Those that are held go on in the next process with this state file.")
-        await coordinator.refuse()
-    else:
-        _say(out, DRAINING)
-        drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
-        await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
-        await coordinator.stop()
+    drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
+    await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
+    await coordinator.stop()
     await server.stop()
     if http is not None and serving_http is not None:
         http.stop()
         await serving_http
-    if error:
-        raise failure(error)
     _say(out, "Stopped.")
 
 

@@ -11,16 +11,17 @@ import re
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import pytest
 from support import lease_clients
 from support.chaos.checker import check_history
 from support.chaos.history import Recorder, read
 from support.chaos.holds import Event, Run, time_of
-from support.coordinators import HttpConnection
+from support.coordinators import HttpConnection, stub_of
 from support.ensemble import Ensemble
 from support.lease_clients import SOAKS, Soak
 from support.proxy import Proxy
@@ -29,6 +30,7 @@ from support.serving import Serving
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client import AsyncZkLockClient, ZkLockError
 
 pytestmark = [pytest.mark.timeout(900)]
@@ -42,6 +44,10 @@ TERMS = (0.5, 1.0, 3.0)
 LEASES = 200  # at a time; as many calls wait
 TERM = 6.0
 SESSION = 40.0  # long enough for such leases, however long ago the last heartbeat of the coordinator was
+RESTARTS = 20
+RESTART_EVERY = 7.0
+LASTING_TERM = 25.0
+LASTING_SESSION = 100.0  # a restart may take a seventh of it: so much of each lease is left at any time, at least
 USABLE = 0.9  # of a lease
 LATE = 0.1  # of a lease, at most
 BURST = 2000
@@ -167,7 +173,7 @@ class Nemesis:
 
 @pytest.fixture(scope="module")
 def ensemble() -> Iterator[Ensemble]:
-    with Ensemble(nodes=1, max_session_timeout=SESSION) as ensemble:
+    with Ensemble(nodes=1, max_session_timeout=LASTING_SESSION) as ensemble:
         yield ensemble
 
 
@@ -324,3 +330,109 @@ def judge_load(run: Run) -> None:
     assert not ended, ended[:5]
     assert max(late.values()) <= LATE, late
     assert min(grants[language] for language in SOAKS) > LEASES / 2, "hardly a lease was granted"
+
+
+# --- restarts with a state file -------------------------------------------------------------------------------------
+
+
+class Restarts:
+    """Restarts of a coordinator that has a state file, and faults of its connections meanwhile."""
+
+    def __init__(self, coordinator: Coordinator, chance: random.Random) -> None:
+        self._coordinator = coordinator
+        self._chance = chance
+        self.lasted: list[float] = []
+        self.forgotten: list[tuple[float, float]] = []  # when such a lease was to be over, and when the lock was free
+
+    async def run(self) -> None:
+        ends = [self._coordinator.serving.kill, self._stop] * (RESTARTS // 2)
+        self._chance.shuffle(ends)
+        faults: list[Callable[[], object]] = [self._coordinator.proxy.cut_all, self._coordinator.grpc.reset, bool]
+        leases = []
+        for number, end in enumerate(ends):
+            began = time.monotonic()
+            leases.append(asyncio.create_task(self._forget(f"forgotten-{number}")))
+            await asyncio.sleep(self._chance.uniform(0.5, 2.0))
+            self._chance.choice(faults)()
+            ended = time.monotonic()
+            await asyncio.to_thread(end)
+            await asyncio.to_thread(self._coordinator.serving.start)
+            self.lasted.append(time.monotonic() - ended)
+            self._chance.choice(faults)()
+            await asyncio.sleep(max(0.0, began + RESTART_EVERY - time.monotonic()))
+        await asyncio.gather(*leases)
+
+    def _stop(self) -> None:
+        assert self._coordinator.serving.drain() == 0
+
+    async def _forget(self, key: str) -> None:
+        """Take a lease and do not keep it. Note when another client gets the lock."""
+        async with grpc.aio.insecure_channel(self._coordinator.serving.address) as channel:
+            wanted = pb.RecordLockRequest(resource_path=key, client_id="forgetful", session_timeout_ms=4000)
+            ask = stub_of(channel).RecordLock
+            lease = await ask(wanted, timeout=20, wait_for_ready=True)
+            wanted.wait_blocking = True
+            over = time.monotonic() + lease.lease_duration_ms / 1000
+            while True:
+                with contextlib.suppress(grpc.RpcError):  # it restarts
+                    if (await ask(wanted, timeout=20, wait_for_ready=True)).acquired:
+                        break
+                await asyncio.sleep(0.05)
+            self.forgotten.append((over, time.monotonic()))
+
+
+async def test_leases_survive_restarts_of_their_coordinator(
+    arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """None is lost, and none lasts longer than its client was told."""
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(arena.address))
+        state = ("--state", str(tmp_path / "state"))
+        serving = stack.enter_context(Serving(arena, *state, hosts=proxy.address, session_timeout=LASTING_SESSION))
+        grpc_relay = stack.enter_context(Relay(serving.port))
+        share = LEASES // len(SOAKS)
+        programs = [
+            stack.enter_context(
+                Soak(
+                    language,
+                    [f"127.0.0.1:{grpc_relay.port}"],
+                    tmp_path,
+                    first=share * number,
+                    tasks=2 * share,  # each key has two programs
+                    keys=LEASES,
+                    terms=[LASTING_TERM],
+                    hold=2 * LASTING_TERM,
+                    seconds=RESTARTS * RESTART_EVERY,
+                )
+            )
+            for number, language in enumerate(SOAKS)
+        ]
+        for program in programs:
+            await asyncio.to_thread(eventually, program.has_begun, 30)
+        seed = pytestconfig.getoption("--soak-seed")
+        restarts = Restarts(Coordinator(serving, proxy, grpc_relay, grpc_relay), random.Random(seed))
+        await restarts.run()
+        for program in programs:
+            await asyncio.to_thread(program.assert_ended, 120)
+        assert "Traceback" not in serving.log(), serving.log()
+    verdict = check_history(read(tmp_path.glob("*.jsonl")))
+    assert verdict.ok, f"--soak-seed={seed}: {verdict.short()}"
+    judge_restarts(verdict.run, restarts)
+
+
+def judge_restarts(run: Run, restarts: Restarts) -> None:
+    grants = Counter(hold.process for holds in run.holds.values() for hold in holds)
+    refused = [call.answer for call in run.calls if call.answer is not None and not call.granted]
+    late = [free - over for over, free in restarts.forgotten]
+    print(f"restarts: {[round(seconds, 1) for seconds in restarts.lasted]}, grants: {dict(grants)}")
+    print(f"refused: {Counter(answer['why'].partition(':')[0] for answer in refused)}")
+    print(f"late: {[round(seconds, 2) for seconds in late]}, load: {os.getloadavg()}")
+    assert max(restarts.lasted) < LASTING_SESSION / 7, "a restart took longer than leases last"
+    assert not [call.lost for call in run.calls if call.lost]
+    assert not [answer for answer in refused if LOST.search(answer["why"])]
+    for call in run.calls:
+        for before, event in itertools.pairwise([event for event in (call.answer, *call.valids) if event]):
+            assert time_of(event) <= before.get("until", 0.0), (before, event)
+    assert min(late) > -0.1, "a lock was free before the end of its lease"
+    assert max(late) < 2.0, "a lease lasted longer than its client was told"
+    assert min(grants[language] for language in SOAKS) > LEASES / 8, "hardly a lease was granted"
