@@ -23,7 +23,7 @@ from django_zklock.core.zk.errors import NodeMissing
 from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.multi import Create
 from django_zklock.core.zk.options import FormerSession
-from django_zklock.core.zk.session import Session
+from django_zklock.core.zk.session import Fence, Session
 
 logger = Logger("django_zklock.locks")
 
@@ -57,9 +57,6 @@ class Claim(StoryRun):
         else:
             self._on_connected_to(self.session.described(), {})
 
-    def on_closed(self) -> None:
-        self._on_replaced()
-
     def _claim(self) -> Story[Nodes]:
         session, gateway, base = self.session, self.session.gateway, self.session.options.base
         path = f"{base}/!session:{session_hex(session.session_id)}"
@@ -68,7 +65,7 @@ class Claim(StoryRun):
         except NodeMissing:
             yield partial(gateway.ensure_path, base)
             yield partial(gateway.commit, (Create(path=path, data=self._name, ephemeral=True),))
-        session.fence = path, self._name
+        session.fence = Fence(path, self._name, self._on_replaced)
         paths = yield partial(gateway.own_ephemerals, base)  # after the write, this server knows all earlier ones
         nodes: Nodes = yield partial(gateway.read_all, [other for other in paths if other != path])
         return nodes

@@ -10,7 +10,7 @@ import enum
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol import serialization as wire
@@ -80,6 +80,14 @@ class SessionObserver:
         """One of these methods has raised this error, which was logged."""
 
 
+class Fence(NamedTuple):
+    """A znode of a session, which another process writes when it takes the session over."""
+
+    path: str
+    data: bytes
+    on_taken_over: Callable[[], object]
+
+
 class Session(GrantSession):
     """
     The ZooKeeper session of this process, and its one connection.
@@ -101,7 +109,7 @@ class Session(GrantSession):
         self.suspect = True  # connection suspended, or the heartbeat late
         self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts)
-        self.fence: tuple[str, bytes] | None = None  # loop thread; see `_check_fence`
+        self.fence: Fence | None = None  # loop thread; see `_check_fence`
         self._former = options.former  # until there is a session
         self._client: Client | None = None
         self._closing_client: Client | None = None  # ends the session after `close`
@@ -325,36 +333,36 @@ class Session(GrantSession):
             self._end_of_session()
             self._replace_client_in(REPLACE_AFTER * self.timeout)
 
-    def _check_fence(self, fence: tuple[str, bytes], client: Client, timeout: float) -> None:
+    def _check_fence(self, fence: Fence, client: Client, timeout: float) -> None:
         """
         Go on with the session on this connection, unless another process has taken it over meanwhile.
 
-        That process writes the znode of the fence, in the same session. A connection takes the session from the one
+        A connection takes the session from the one
         before it, whichever process has that. So this connection first reads the fence, after a sync, and sends nothing
         else before the reply. If the other process connects after that, the servers refuse all writes of this one.
         """
-        path, data = fence
 
         def on_read(_: PendingRequest, reply: Any) -> None:
             if client is not self._client or self.fence is not fence or isinstance(reply, INTERRUPTED):
                 return
             if isinstance(reply, RequestRefused):
                 client.drop_connection()
-            elif isinstance(reply, ZkError) or reply[0] != data or self.session_id is None:
-                self._on_taken_over()
+            elif isinstance(reply, ZkError) or reply[0] != fence.data or self.session_id is None:
+                self._on_taken_over(fence)
             else:
                 self._on_connected(client, self.session_id, timeout)
 
-        sync, read = wire.Sync(path), wire.GetData(path, None)
+        sync, read = wire.Sync(fence.path), wire.GetData(fence.path, None)
         on_synced = PendingRequest(self.loop, sync, bool, lambda *_: None)
         client.call_together([(sync, on_synced), (read, PendingRequest(self.loop, read, bool, on_read))])
 
-    def _on_taken_over(self) -> None:
+    def _on_taken_over(self, fence: Fence) -> None:
         """Lose all locks, and connect no more: the session is that of another process."""
         logger.error("another process has taken over the ZooKeeper session of this one, and all its locks")
         self._leave()
         self._end_of_session()
         self._tell(lambda observer: observer.on_closed())
+        fence.on_taken_over()
 
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0

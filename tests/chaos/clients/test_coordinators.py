@@ -367,10 +367,11 @@ class Restarts:
 
     async def _forget(self, key: str) -> None:
         """Take a lease and do not keep it. Note when another client gets the lock."""
-        async with grpc.aio.insecure_channel(self._coordinator.serving.address) as channel:
+        options = [("grpc.max_reconnect_backoff_ms", 500)]
+        async with grpc.aio.insecure_channel(self._coordinator.serving.address, options=options) as channel:
             wanted = pb.RecordLockRequest(resource_path=key, client_id="forgetful", session_timeout_ms=4000)
             ask = stub_of(channel).RecordLock
-            lease = await ask(wanted, timeout=20, wait_for_ready=True)
+            lease = await ask(wanted, timeout=60, wait_for_ready=True)
             wanted.wait_blocking = True
             over = time.monotonic() + lease.lease_duration_ms / 1000
             while True:
