@@ -69,7 +69,7 @@ SOON: Final = 0.05
 """Seconds. Clients keep a lease every 0.1 s at most; a flood of such messages must not delay other clients."""
 MOST_READS: Final = 200
 """The most reads of queues that are under way or no older than that. Each costs a thread some milliseconds."""
-LEAVE_TIMEOUT: Final = 1.0
+END_TIMEOUT: Final = 1.0
 """Seconds that the end waits for the thread of the protocol."""
 LOSSES_WITHIN: Final = 1.0
 """Seconds whose lost leases are one line of the log."""
@@ -274,13 +274,13 @@ class Coordinator:
                 end(lease, DRAINING)
             await asyncio.wait([lease.task for lease in ending])
 
-    def leave(self) -> None:
-        """Leave the session and all leases to another process, if there is to be one; else do nothing."""
+    def pass_on(self) -> None:
+        """Keep the session and all leases for another process, if there is to be one; else do nothing."""
         session = process.peek()
         if self.has_successor and session is not None:
-            session.leave(LEAVE_TIMEOUT)
+            session.keep_open(END_TIMEOUT)
             for lease in self._leases.values():
-                lease.end_reason = DRAINING  # so it says no more
+                lease.end_reason = DRAINING  # its task ends without a word
 
     # --- small parts ------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class StateFile:
             say(f"{path} {problem}. Starting without leases.")
         used = set(self._slots.values())
         self._next = max(used, default=-1) + 1  # the first slot behind all
-        self._free = [slot for slot in range(self._next) if slot not in used]
+        self._vacant = [slot for slot in range(self._next) if slot not in used]
         missing = ALLOCATED - os.fstat(self._file).st_size
         if missing > 0 and os.pwrite(self._file, bytes(missing), ALLOCATED - missing) < missing:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -107,8 +107,8 @@ class StateFile:
         """Return the file, and the run of the machine on whose clock the ends are."""
         # Without a name for the run, the next process will not take it for the same one.
         boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else secrets.token_hex(8)
-        found = os.fstat(self._file)
-        return f"{boot}:{found.st_dev}:{found.st_ino}"
+        status = os.fstat(self._file)
+        return f"{boot}:{status.st_dev}:{status.st_ino}"
 
     def fileno(self) -> int:
         """Return the descriptor of the file."""
@@ -135,10 +135,10 @@ class StateFile:
     def set_end(self, token: int, until: float) -> asyncio.Future[bool]:
         """Write the end of a lease, on the clock of the running loop. The result is whether it was written."""
         if token not in self._slots:
-            if not self._free:
-                self._free.append(self._next)
+            if not self._vacant:
+                self._vacant.append(self._next)
                 self._next += 1
-            self._slots[token] = self._free.pop()
+            self._slots[token] = self._vacant.pop()
         slot = self._slots[token]
         end = clock.now() + until - asyncio.get_running_loop().time()
         return self._write(HEADER + slot * END.size, END.pack(token, end))
@@ -147,7 +147,7 @@ class StateFile:
         """Let another lease have the place of this one, which is over."""
         slot = self._slots.pop(token, None)
         if slot is not None:
-            self._free.append(slot)
+            self._vacant.append(slot)
 
     def _write(self, offset: int, data: bytes) -> asyncio.Future[bool]:
         loop = asyncio.get_running_loop()
@@ -170,10 +170,10 @@ class StateFile:
 def _opened(path: Path) -> int:
     """Open a file that only this user can read and write. Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(f"{path} is no regular file.")
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise OSError(
             f"{path} is a secret, and others can read or write it. Run: chown {os.geteuid()} {path}; chmod 600 {path}"
         )

@@ -117,8 +117,8 @@ class Client(KazooClient):
             # The thread sees `_stopped`, now or when it begins. Then it ends, and calls `on_ended`.
             self.logger.debug("the connection ends by itself: %r", error)
 
-    def leave(self) -> None:
-        """End the connection, not the session: another process goes on with that."""
+    def disconnect(self) -> None:
+        """End the connection, not the session, and connect no longer."""
         self._stopped.set()
         self.drop_connection()
 

@@ -81,11 +81,11 @@ class SessionObserver:
 
 
 class Fence(NamedTuple):
-    """A znode of a session, which another process writes when it takes the session over."""
+    """A znode of a session, which another process writes when it claims the session."""
 
     path: str
     data: bytes
-    on_taken_over: Callable[[], object]
+    on_claimed: Callable[[], object]
 
 
 class Session(GrantSession):
@@ -145,20 +145,20 @@ class Session(GrantSession):
             client.join()
             self.loop.join()
 
-    def leave(self, timeout: float) -> None:
-        """Leave the session and all its znodes to another process: send nothing more. For any thread."""
+    def keep_open(self, timeout: float) -> None:
+        """Keep the session and its znodes for another process, and send nothing else. For any thread."""
         self.pid = 0  # first: nothing is released any more, as in a forked child
-        left = threading.Event()
-        self.loop.post(self._leave)
-        self.loop.post(left.set)
-        left.wait(timeout)
+        disconnected = threading.Event()
+        self.loop.post(self._disconnect)
+        self.loop.post(disconnected.set)
+        disconnected.wait(timeout)
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         client, self._client = self._client, None
         self.closing = True
         self.requests.close()
         if client is not None:
-            client.leave()
+            client.disconnect()
 
     def forget(self) -> None:
         """Drop the session in a forked child. The parent keeps its socket."""
@@ -335,11 +335,11 @@ class Session(GrantSession):
 
     def _check_fence(self, fence: Fence, client: Client, timeout: float) -> None:
         """
-        Go on with the session on this connection, unless another process has taken it over meanwhile.
+        Go on with the session on this connection, unless another process has claimed it meanwhile.
 
-        A connection takes the session from the one
-        before it, whichever process has that. So this connection first reads the fence, after a sync, and sends nothing
-        else before the reply. If the other process connects after that, the servers refuse all writes of this one.
+        A connection takes the session from the one before it, whichever process has that. So this connection first
+        reads the fence, after a sync, and sends nothing else before the reply. If the other process connects after
+        that, the servers refuse all writes of this one.
         """
 
         def on_read(_: PendingRequest, reply: Any) -> None:
@@ -348,7 +348,7 @@ class Session(GrantSession):
             if isinstance(reply, RequestRefused):
                 client.drop_connection()
             elif isinstance(reply, ZkError) or reply[0] != fence.data or self.session_id is None:
-                self._on_taken_over(fence)
+                self._on_claimed(fence)
             else:
                 self._on_connected(client, self.session_id, timeout)
 
@@ -356,13 +356,13 @@ class Session(GrantSession):
         on_synced = PendingRequest(self.loop, sync, bool, lambda *_: None)
         client.call_together([(sync, on_synced), (read, PendingRequest(self.loop, read, bool, on_read))])
 
-    def _on_taken_over(self, fence: Fence) -> None:
-        """Lose all locks, and connect no more: the session is that of another process."""
+    def _on_claimed(self, fence: Fence) -> None:
+        """Lose all locks, and connect no longer: the session is that of another process."""
         logger.error("another process has taken over the ZooKeeper session of this one, and all its locks")
-        self._leave()
+        self._disconnect()
         self._end_of_session()
         self._tell(lambda observer: observer.on_closed())
-        fence.on_taken_over()
+        fence.on_claimed()
 
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0

@@ -35,7 +35,7 @@ LAST_PORT: Final = 65535
 REFRESH_EVERY: Final = 5.0
 """Seconds between two looks for a renewed certificate."""
 WAITING: Final = "Waiting for the end of those that are held. Signal again to end them now."
-LEAVING: Final = "Those that are held are left to the next process with this state file."
+PASSED_ON: Final = "Those that are held go on in the next process with this state file."
 EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client can connect to
 
 
@@ -153,9 +153,9 @@ async def _serve(out: Output, options: argparse.Namespace, state: StateFile | No
         if state is not None:
             await Takeover(state, coordinator, functools.partial(_say, out)).run(session_options)
         await _serve_until_drained(out, coordinator, server, http)
-    finally:  # after an error, too: the leases end with this process, or are left to the next one
+    finally:  # after an error, too: the leases end with this process, or go on in the next one
         await coordinator.stop()
-        coordinator.leave()
+        coordinator.pass_on()
 
 
 def _refresh_on_hangup(certificate: Certificate | None) -> None:
@@ -191,7 +191,7 @@ async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Se
         _say(out, f"HTTP is served on port {http.port}, at /locks/.")
     _say(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
     await signals.get()
-    _say(out, f"No more leases are granted. {LEAVING if coordinator.has_successor else WAITING}")
+    _say(out, f"No more leases are granted. {PASSED_ON if coordinator.has_successor else WAITING}")
     await server.announce_end()
     drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
     await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)

@@ -424,7 +424,7 @@ async def test_leases_survive_restarts_of_their_coordinator(
 def judge_restarts(run: Run, restarts: Restarts) -> None:
     grants = Counter(hold.process for holds in run.holds.values() for hold in holds)
     refused = [call.answer for call in run.calls if call.answer is not None and not call.granted]
-    late = [free - over for over, free in restarts.forgotten]
+    late = [next_grant - over for over, next_grant in restarts.forgotten]
     print(f"restarts: {[round(seconds, 1) for seconds in restarts.lasted]}, grants: {dict(grants)}")
     print(f"refused: {Counter(answer['why'].partition(':')[0] for answer in refused)}")
     print(f"late: {[round(seconds, 2) for seconds in late]}, load: {os.getloadavg()}")

@@ -41,10 +41,10 @@ class Successors:
         await Takeover(self.state, self.coordinator, self.lines.append).run(session_options)
         return self.coordinator
 
-    async def leave(self) -> None:
+    async def end(self) -> None:
         """End the coordinator as SIGTERM does."""
         await self.coordinator.drain()
-        self.coordinator.leave()
+        self.coordinator.pass_on()
         leases = [lease.task for lease in self.coordinator._leases.values()]
         for task in leases:
             task.cancel()
@@ -54,7 +54,7 @@ class Successors:
         await asyncio.to_thread(process.reset)
 
     async def next(self) -> Coordinator:
-        await self.leave()
+        await self.end()
         return await self.start()
 
 
@@ -91,10 +91,9 @@ async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo: Zoo, successors
 
 async def test_many_restarts_do_not_prolong_a_lease(successors: Successors) -> None:
     lease = await acquire(successors.coordinator)
-    first = successors.coordinator.find(ANYBODY, lease.id)._kept_until
+    end = lease._kept_until
     for _ in range(3):
-        last = (await successors.next()).find(ANYBODY, lease.id)._kept_until
-    assert abs(first - last) < 0.1
+        assert abs((await successors.next()).find(ANYBODY, lease.id)._kept_until - end) < 0.1
 
 
 async def test_a_lease_that_is_kept_is_kept_for_the_next_process(successors: Successors) -> None:
@@ -132,7 +131,7 @@ async def test_znodes_that_belong_to_no_lease_are_deleted(zoo: Zoo, successors: 
 async def test_a_lease_lasts_as_long_as_it_may_have_been_promised_if_its_end_is_unknown(successors: Successors) -> None:
     lease = await acquire(successors.coordinator)
     short = await acquire(successors.coordinator, resource_path="short", session_timeout_ms=3000)
-    await successors.leave()
+    await successors.end()
     copy = successors.path.with_name("copy")
     successors.path.rename(copy)
     successors.path.write_bytes(copy.read_bytes())
@@ -183,7 +182,7 @@ async def test_the_queue_is_as_it_was(zoo: Zoo, successors: Successors) -> None:
 
 async def test_a_state_file_of_another_root_is_not_used(zoo: Zoo, successors: Successors) -> None:
     lease = await acquire(successors.coordinator)
-    await successors.leave()
+    await successors.end()
     state = StateFile(successors.path, "/elsewhere", successors.lines.append)
     assert state.former is None
     assert "is not of the ROOT /elsewhere" in successors.lines[-1]
@@ -194,7 +193,7 @@ async def test_a_state_file_of_another_root_is_not_used(zoo: Zoo, successors: Su
 
 async def test_without_a_connection_a_takeover_waits(zoo: Zoo, successors: Successors) -> None:
     lease = await acquire(successors.coordinator)
-    await successors.leave()
+    await successors.end()
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
         with zoo.configured(hosts=proxy.address, session_timeout=20):
@@ -205,7 +204,7 @@ async def test_without_a_connection_a_takeover_waits(zoo: Zoo, successors: Succe
             coordinator = await starting
             assert coordinator.find(ANYBODY, lease.id).token == lease.token
             await coordinator.release(ANYBODY, lease.id)
-            await successors.leave()
+            await successors.end()
     await successors.start()
 
 

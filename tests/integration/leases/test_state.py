@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,40 @@ def test_a_process_whose_session_is_taken_over_ends_and_releases_nothing(
         assert "has taken over" in serving.log()
         assert keep(second, lease).fencing_token == lease.fencing_token
         assert not acquire(second).acquired
+
+
+def test_a_paused_process_whose_session_is_taken_over_touches_no_lock(zoo: Zoo, serving: Serving, state: Path) -> None:
+    lease = acquire(serving)
+    copy = state.with_name("copy")
+    shutil.copy(state, copy)
+    copy.chmod(0o600)
+    with Serving(zoo, "--state", str(copy), session_timeout=SESSION) as second:
+        with serving.paused():
+            assert release(second, lease)
+            other = acquire(second)
+            assert other.fencing_token > lease.fencing_token
+        assert serving.process.wait(20) == 0
+        assert keep(second, other).state == HELD
+        assert len(zoo.children("a")) == 1
+
+
+def test_by_http_a_lease_is_kept_in_each_process(serving: Serving) -> None:
+    def request(method: str, name: str = "", content: object = None) -> Any:
+        address = f"http://localhost:{serving.http_port}/locks/{name}"
+        body = None if content is None else json.dumps(content).encode()
+        call = urllib.request.Request(address, body, {"content-type": "application/json"}, method=method)
+        with urllib.request.urlopen(call, timeout=20) as response:
+            return json.load(response)
+
+    wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 3000, "request_id": "r1"}
+    lease = request("POST", content=wanted)
+    time.sleep(1)
+    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 2500
+    serving.kill()
+    serving.start()
+    assert request("GET", lease["lease_id"])["fencing_token"] == lease["fencing_token"]
+    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 2500
+    assert request("POST", content=wanted)["lease_id"] == lease["lease_id"]
 
 
 def test_without_its_session_the_next_process_starts_without_leases(zoo: Zoo, serving: Serving, state: Path) -> None:

@@ -134,7 +134,7 @@ def _change(**fields: object) -> Callable[[Path], None]:
         (_change(root="/other"), f"is not of the ROOT {ROOT}"),
     ],
 )
-async def test_a_file_that_is_of_no_use_is_said_and_written_anew(
+async def test_a_useless_file_is_reported_once(
     opened: Opened, path: Path, harm: Callable[[Path], None], problem: str
 ) -> None:
     await write(opened.open(path), {7: 30.0})
@@ -181,7 +181,7 @@ def test_the_file_of_another_user_is_refused(opened: Opened, path: Path) -> None
         opened.open(path)
 
 
-def test_what_is_no_file_is_refused(opened: Opened, path: Path) -> None:
+def test_a_path_of_another_kind_is_refused(opened: Opened, path: Path) -> None:
     os.mkfifo(path, 0o600)
     with pytest.raises(OSError, match="is no regular file"):
         opened.open(path)
