@@ -415,7 +415,9 @@ async def test_leases_survive_restarts_of_their_coordinator(
         await restarts.run()
         for program in programs:
             await asyncio.to_thread(program.assert_ended, 120)
-        assert "Traceback" not in serving.log(), serving.log()
+        assert not re.search(r'File ".*django_zklock/', serving.log()), (
+            serving.log()
+        )  # gRPC may log a call that it ends
     verdict = check_history(read(tmp_path.glob("*.jsonl")))
     assert verdict.ok, f"--soak-seed={seed}: {verdict.short()}"
     judge_restarts(verdict.run, restarts)
