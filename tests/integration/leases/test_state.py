@@ -16,6 +16,7 @@ import grpc
 import pytest
 from kazoo.client import KazooClient
 from support.locking import ending
+from support.proxy import Proxy
 from support.serving import Serving
 from support.zoo import Zoo, eventually
 
@@ -238,6 +239,39 @@ def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo: Zoo, s
         assert "cannot be used" in second.log()
     serving.start()
     assert keep(serving, lease).state == HELD
+
+
+def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(
+    zoo: Zoo, state: Path, proxy: Proxy
+) -> None:
+    """Then it serves, and says that no lock can be given now."""
+    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=4) as serving:
+        lease = acquire(serving)
+        serving.kill()
+        proxy.refuse = True
+        began = time.monotonic()
+        serving.start()
+        assert time.monotonic() - began > 3.9
+        assert f"Starting without the leases of {state}." in serving.log()
+        assert keep(serving, lease).state == OVER
+        proxy.refuse = False
+        assert acquire(serving, "b", wait_blocking=True).acquired
+    end_session(zoo, state)
+
+
+def test_a_lease_survives_an_outage_of_zookeeper_during_the_restart(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
+        lease = acquire(serving)
+        proxy.refuse = True
+        serving.kill()
+        serving.launch()
+        time.sleep(1)
+        proxy.refuse = False
+        serving.await_serving()
+        assert keep(serving, lease).fencing_token == lease.fencing_token
+        proxy.cut_all()
+        assert release(serving, lease)
+    end_session(zoo, state)
 
 
 def test_a_second_signal_does_no_harm(serving: Serving) -> None:
