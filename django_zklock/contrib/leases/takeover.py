@@ -35,7 +35,7 @@ class Takeover:
         self._claimed: asyncio.Future[tuple[FormerSession, Nodes]] = asyncio.get_running_loop().create_future()
 
     async def run(self, new_options: Callable[[], SessionOptions]) -> None:
-        """Begin the session. If there was one before, wait until its leases go on here, or are over in any case."""
+        """Begin the session. Wait until the leases of the one before go on here, or are over in any case."""
         former = self._state.former
         process.configure(lambda: replace(new_options(), former=former))
         session, post = process.current(), asyncio.get_running_loop().call_soon_threadsafe
@@ -46,20 +46,18 @@ class Takeover:
             lambda present, nodes: post(self._on_connected, present, nodes),
             lambda: os.kill(os.getpid(), signal.SIGTERM),
         ).start()
-        if former is None:
-            self._claimed.cancel()
-            return
+        timeout = session.timeout if former is None else former.timeout
         try:
-            present, nodes = await asyncio.wait_for(self._claimed, former.timeout)
+            present, nodes = await asyncio.wait_for(self._claimed, timeout)
         except asyncio.TimeoutError:
-            self._say(f"{session.explain(former.timeout)} Starting without the leases of {self._state.path}.")
+            self._say(f"{session.explain(timeout)} Starting without leases.")
             return
-        if present.id == former.id:
+        if former is not None and present.id == former.id:
             await self._restore(former, nodes)
-        else:
+        elif former is not None:
             self._say(f"The session of {self._state.path} is over. Starting without leases.")
         if session.session_id == present.id:  # else the file has the next one already
-            self._state.set_session(present)
+            await self._state.set_session(present)
 
     def _on_connected(self, present: FormerSession, nodes: Nodes) -> None:
         if self._claimed.done():
