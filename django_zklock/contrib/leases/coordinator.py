@@ -14,9 +14,10 @@ import dataclasses
 import hashlib
 import hmac
 import itertools
+import math
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from django.core.signing import BadSignature, Signer
@@ -313,63 +314,64 @@ class Coordinator:
         if not client_id:
             raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
         self._check_rights(client, key, request.kind)
-        number = f"{self.id}.{next(self._numbers)}"
-        about = {"client": client.name, "lease": number}
+        about = {"client": client.name, "lease": f"{self.id}.{next(self._numbers)}"}
         request_hash = _hash(request.request_id)
         if self._state is not None:  # what `restore` needs
             about |= {"kind": request.kind, "term": str(request.session_timeout_ms), "request_hash": request_hash}
         lock = self._lock(key, request, waited, client_id, about)
-        lease_id = self._lease_id(number)
-        lease = Lease(
-            lease_id, number, lock, request, client=client.name, client_id=client_id, term=term, state=self._state
-        )
-        self._add(lease, request_hash)
-        return lease
+        return self._begin(lock, request, client_id, about, request_hash)
 
     def restore(self, node: Node, ends_in: Callable[[float], float]) -> Lease | None:
         """
-        Go on with the lease of an earlier process, whose znode this is; None if it is not that of a lease.
+        Go on with the lease of an earlier process, whose znode this is; None if the data of the znode are lost.
 
         `ends_in` returns the seconds until its end, for its term. Raises `Refusal` if the settings forbid such a lock.
         """
         payload = Payload.decode(node.data)
-        if payload is None or payload.lasts != "lease":
+        if payload is None:
             return None
-        about, parent = payload.about, node.path.rpartition("/")[0]
+        about = dict(payload.about)
         request = LeaseRequest(
-            resource_path=show_tails(parent.removeprefix(f"{conf.current().base}/")),
+            resource_path=show_tails(node.path.rpartition("/")[0].removeprefix(f"{conf.current().base}/")),
             session_timeout_ms=digits(about.get("term"), default=0),
             wait_limit_ms=None,
             kind=about.get("kind", ""),
             limit=payload.limit,
         )
-        client, number, term = about.get("client", ""), about.get("lease", ""), self._term(request)
-        lock = self._lock(request.resource_path, request, 0.0, payload.what, dict(about))
+        lock = self._lock(request.resource_path, request, 0.0, payload.what, about)
         lock.resume(node)
+        until = asyncio.get_running_loop().time() + ends_in(self._term(request))
+        return self._begin(lock, request, payload.what, about, about.get("request_hash", ""), until)
+
+    def _begin(
+        self,
+        lock: LeaseLock,
+        request: LeaseRequest,
+        client_id: str,
+        about: Mapping[str, str],
+        request_hash: str,
+        until: float = math.inf,
+    ) -> Lease:
+        client, number = about.get("client", ""), about.get("lease", "")
+        secret = base64.urlsafe_b64encode(hmac.digest(self._key, number.encode(), "sha256")[:16]).decode().rstrip("=")
+        own_part = f"{number}.{secret}"
         lease = Lease(
-            self._lease_id(number),
+            own_part + self._id_suffix,
             number,
             lock,
             request,
             client=client,
-            client_id=payload.what,
-            term=term,
+            client_id=client_id,
+            term=self._term(request),
             state=self._state,
-            until=asyncio.get_running_loop().time() + ends_in(term),
+            until=until,
         )
-        self._add(lease, about.get("request_hash", ""))
-        return lease
-
-    def _lease_id(self, number: str) -> str:
-        secret = hmac.digest(self._key, number.encode(), "sha256")[:16]
-        return f"{number}.{base64.urlsafe_b64encode(secret).decode().rstrip('=')}{self._id_suffix}"
-
-    def _add(self, lease: Lease, request_hash: str) -> None:
-        self._leases[_own_part(lease.id)] = lease
+        self._leases[own_part] = lease
         if request_hash:
-            self._by_request[lease.client, request_hash] = lease
-        self._leases_of[lease.client] += 1
-        lease.task.add_done_callback(lambda _: self._on_end(lease, request_hash))
+            self._by_request[client, request_hash] = lease
+        self._leases_of[client] += 1
+        lease.task.add_done_callback(lambda _: self._on_end(lease, own_part, request_hash))
+        return lease
 
     def _term(self, request: LeaseRequest) -> float:
         """Return the term that a request asks for, in seconds."""
@@ -410,14 +412,12 @@ class Coordinator:
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _on_end(self, lease: Lease, request_hash: str) -> None:
-        own_part = _own_part(lease.id)
+    def _on_end(self, lease: Lease, own_part: str, request_hash: str) -> None:
         del self._leases[own_part]
         if self._state is not None:
             self._state.forget(lease.token)
-        sent = lease.client, request_hash
-        if self._by_request.get(sent) is lease:
-            del self._by_request[sent]
+        if self._by_request.get((lease.client, request_hash)) is lease:
+            del self._by_request[lease.client, request_hash]
         if lease.hold is not None:
             self._ended[own_part] = lease.client, lease.end_reason
             if len(self._ended) > MOST_ENDED:
