@@ -321,15 +321,16 @@ class Coordinator:
         lock = self._lock(key, request, waited, client_id, about)
         return self._begin(lock, request, client_id, about, request_hash)
 
-    def restore(self, node: Node, ends_in: Callable[[float], float]) -> Lease | None:
+    def restore(self, node: Node, remaining: float, most: float) -> Lease:
         """
-        Go on with the lease of an earlier process, whose znode this is; None if the data of the znode are lost.
+        Go on with the lease of an earlier process, whose znode this is.
 
-        `ends_in` returns the seconds until its end, for its term. Raises `Refusal` if the settings forbid such a lock.
+        `remaining` are the seconds until its end. NaN: they are unknown, but no client was told more than `most`.
+        Raises `Refusal` if the settings forbid such a lock, or if the data of the znode are lost.
         """
         payload = Payload.decode(node.data)
         if payload is None:
-            return None
+            raise Refusal(Code.INVALID, "Another program has written its znode.")
         about = dict(payload.about)
         request = LeaseRequest(
             resource_path=show_tails(node.path.rpartition("/")[0].removeprefix(f"{conf.current().base}/")),
@@ -340,7 +341,9 @@ class Coordinator:
         )
         lock = self._lock(request.resource_path, request, 0.0, payload.what, about)
         lock.resume(node)
-        until = asyncio.get_running_loop().time() + ends_in(self._term(request))
+        if math.isnan(remaining):
+            remaining = min(self._term(request), most)  # a client comes again before that
+        until = asyncio.get_running_loop().time() + remaining
         return self._begin(lock, request, payload.what, about, about.get("request_hash", ""), until)
 
     def _begin(

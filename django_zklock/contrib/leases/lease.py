@@ -188,6 +188,11 @@ class Lease:
             self.recording = self._state.set_end(self.token, until)
             self.recording.add_done_callback(functools.partial(self._on_recorded, until))
 
+    async def recorded(self) -> None:
+        """Wait until the state file has its end, if there is one."""
+        if self.recording is not None:
+            await asyncio.wait([self.recording])
+
     def _on_recorded(self, until: float, recording: asyncio.Future[bool]) -> None:
         if recording.result():
             self._kept_until = max(self._kept_until, until)

@@ -68,8 +68,7 @@ class StateFile:
         if problem:
             say(f"{path} {problem}. Starting without leases.")
         used = set(self._slots.values())
-        self._next = max(used, default=-1) + 1  # the first slot behind all
-        self._vacant = [slot for slot in range(self._next) if slot not in used]
+        self._vacant = [slot for slot in range(max(used, default=0)) if slot not in used]
         missing = ALLOCATED - os.fstat(self._file).st_size
         if missing > 0 and os.pwrite(self._file, bytes(missing), ALLOCATED - missing) < missing:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -135,10 +134,7 @@ class StateFile:
     def set_end(self, token: int, until: float) -> asyncio.Future[bool]:
         """Write the end of a lease, on the clock of the running loop. The result is whether it was written."""
         if token not in self._slots:
-            if not self._vacant:
-                self._vacant.append(self._next)
-                self._next += 1
-            self._slots[token] = self._vacant.pop()
+            self._slots[token] = self._vacant.pop() if self._vacant else len(self._slots)
         slot = self._slots[token]
         end = clock.now() + until - asyncio.get_running_loop().time()
         return self._write(HEADER + slot * END.size, END.pack(token, end))

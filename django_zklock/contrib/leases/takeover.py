@@ -18,7 +18,6 @@ from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.resumption import Claim, Nodes
 from django_zklock.core.zk import process
-from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.core.zk.options import FormerSession, SessionOptions
 
@@ -53,7 +52,7 @@ class Takeover:
             self._say(f"{session.explain(timeout)} Starting without leases.")
             return
         if former is not None and present.id == former.id:
-            await self._restore(former, nodes)
+            await self._restore(former.timeout, nodes)
         elif former is not None:
             self._say(f"The session of {self._state.path} is over. Starting without leases.")
         if session.session_id == present.id:  # else the file has the next one already
@@ -65,34 +64,22 @@ class Takeover:
         else:
             self._claimed.set_result((present, nodes))
 
-    async def _restore(self, former: FormerSession, nodes: Nodes) -> None:
+    async def _restore(self, timeout: float, nodes: Nodes) -> None:
         """Go on with the leases of the process before, and delete all other znodes of its session."""
-        now, session = clock.now(), process.current()
+        session, ends = process.current(), self._state.ends
         leases: list[Lease] = []
         for node in nodes.values():
-            lease = self._lease(node, former, now) if node.czxid in self._state.ends else None
-            if lease is None:
+            try:
+                remaining = ends[node.czxid] - clock.now()
+                leases.append(self._coordinator.restore(node, remaining, LEASE_SHARE * timeout))
+            except (KeyError, Refusal) as error:  # a KeyError: no client knows of it
+                if isinstance(error, Refusal):
+                    logger.error("the lease of %s cannot go on, so it ends: %s", node.path, error)  # noqa: TRY400
                 session.post(session.gateway.delete, node.path)
-                continue
-            leases.append(lease)
             if len(leases) == 1:
-                await lease.settled  # then the session is confirmed, for the others as well
+                await leases[0].settled  # then the session is confirmed, for the others as well
         if leases:
             await asyncio.wait([lease.settled for lease in leases])
-        for token in self._state.ends.keys() - {lease.token for lease in leases}:
+        for token in ends.keys() - {lease.token for lease in leases}:
             self._state.forget(token)
         self._say(f"{len(leases)} leases of the process before go on. {len(nodes) - len(leases)} znodes are deleted.")
-
-    def _lease(self, node: Node, former: FormerSession, now: float) -> Lease | None:
-        end = self._state.ends[node.czxid]
-
-        def ends_in(term: float) -> float:
-            # No client was told more than this share of the session timeout, so it comes again before that is over.
-            until = now + min(term, LEASE_SHARE * former.timeout) if math.isnan(end) else end
-            return until - clock.now()
-
-        try:
-            return self._coordinator.restore(node, ends_in)
-        except Refusal as refusal:
-            logger.error("the lease of %s ends, as the settings forbid it: %s", node.path, refusal)  # noqa: TRY400
-            return None

@@ -154,14 +154,7 @@ class Acquisition:
         if seconds:
             seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
         if len(self.specs) == 1 or not self._start_several(specs, seconds):
-            kind: Any = Contender
-            if specs[0].linger:
-                kind = LingeringWaiter
-            elif specs[0].adopts is not None:
-                kind = Adopter
-            elif specs[0].resumes is not None:
-                kind = Resumed
-            self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
+            self.waiter, self.contender = self._new_contender(specs[0], seconds, _kind_of_contender(specs[0]))
             self.contender.start()
         if self.holds and self.waiter not in self.outcomes:
             self._observe_losses()
@@ -366,6 +359,14 @@ class Acquisition:
                 if contender not in held:
                     contender.abandon()
             self._batch = None
+
+
+def _kind_of_contender(spec: LockSpec) -> Any:
+    if spec.linger:
+        return LingeringWaiter
+    if spec.adopts is not None:
+        return Adopter
+    return Contender if spec.resumes is None else Resumed
 
 
 _NO_WORK = work.Work("", {})

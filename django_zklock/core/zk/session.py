@@ -323,17 +323,14 @@ class Session(GrantSession):
         if state == KazooState.CONNECTED and session_id is not None:
             self._contact.restart(connect_sent_at)
             self.lease.limit(connect_sent_at, timeout)
-            if session_id == self.session_id and self.fence is not None:
-                self._check_fence(self.fence, client, timeout)
-            else:
-                self._on_connected(client, session_id, timeout)
+            self._check_fence(client, session_id, timeout)
         elif state == KazooState.SUSPENDED:
             self._suspend(troubles.CONNECTION_SUSPENDED)
         elif state == KazooState.LOST:
             self._end_of_session()
             self._replace_client_in(REPLACE_AFTER * self.timeout)
 
-    def _check_fence(self, fence: Fence, client: Client, timeout: float) -> None:
+    def _check_fence(self, client: Client, session_id: int, timeout: float) -> None:
         """
         Go on with the session on this connection, unless another process has claimed it meanwhile.
 
@@ -341,16 +338,20 @@ class Session(GrantSession):
         reads the fence, after a sync, and sends nothing else before the reply. If the other process connects after
         that, the servers refuse all writes of this one.
         """
+        fence = self.fence
+        if fence is None or session_id != self.session_id:
+            self._on_connected(client, session_id, timeout)
+            return
 
         def on_read(_: PendingRequest, reply: Any) -> None:
             if client is not self._client or self.fence is not fence or isinstance(reply, INTERRUPTED):
                 return
             if isinstance(reply, RequestRefused):
                 client.drop_connection()
-            elif isinstance(reply, ZkError) or reply[0] != fence.data or self.session_id is None:
+            elif isinstance(reply, ZkError) or reply[0] != fence.data:
                 self._on_claimed(fence)
             else:
-                self._on_connected(client, self.session_id, timeout)
+                self._on_connected(client, session_id, timeout)
 
         sync, read = wire.Sync(fence.path), wire.GetData(fence.path, None)
         on_synced = PendingRequest(self.loop, sync, bool, lambda *_: None)

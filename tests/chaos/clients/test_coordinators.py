@@ -44,13 +44,14 @@ TERMS = (0.5, 1.0, 3.0)
 LEASES = 200  # at a time; as many calls wait
 TERM = 6.0
 SESSION = 40.0  # long enough for such leases, however long ago the last heartbeat of the coordinator was
-RESTARTS = 20
-RESTART_EVERY = 7.0
-LASTING_TERM = 25.0
-LASTING_SESSION = 100.0  # a restart may take a seventh of it: so much of each lease is left at any time, at least
 USABLE = 0.9  # of a lease
 LATE = 0.1  # of a lease, at most
 BURST = 2000
+RESTARTS = 20
+RESTART_EVERY = 7.0
+LASTING_TERM = 60.0
+LASTING_SESSION = 300.0
+LEFT = LASTING_TERM * USABLE * 2 / 3  # seconds of a lease, at least, when a restart begins
 TOKEN = "t" * 40
 LOST = re.compile("LockLost|the lock was lost")
 
@@ -405,7 +406,7 @@ async def test_leases_survive_restarts_of_their_coordinator(
                     tasks=2 * share,  # each key has two programs
                     keys=LEASES,
                     terms=[LASTING_TERM],
-                    hold=2 * LASTING_TERM,
+                    hold=LASTING_TERM / 3,
                     seconds=RESTARTS * RESTART_EVERY,
                 )
             )
@@ -432,7 +433,7 @@ def judge_restarts(run: Run, restarts: Restarts) -> None:
     print(f"restarts: {[round(seconds, 1) for seconds in restarts.lasted]}, grants: {dict(grants)}")
     print(f"refused: {Counter(answer['why'].partition(':')[0] for answer in refused)}")
     print(f"late: {[round(seconds, 2) for seconds in restarts.late]}, load: {os.getloadavg()}")
-    assert max(restarts.lasted) < LASTING_SESSION / 7, "a restart took longer than leases last"
+    assert max(restarts.lasted) < LEFT / 2, "a restart took longer than leases last"
     assert not [call.lost for call in run.calls if call.lost]
     assert not [answer for answer in refused if LOST.search(answer["why"])]
     for call in run.calls:
