@@ -16,6 +16,7 @@ from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.protocol.resumption import Claim, Nodes
 from django_zklock.core.zk import process
 from django_zklock.core.zk.lease import LEASE_SHARE
@@ -59,10 +60,12 @@ class Takeover:
             await self._state.set_session(present)
 
     def _on_connected(self, present: FormerSession, nodes: Nodes) -> None:
-        if self._claimed.done():
-            self._state.set_session(present)
-        else:
+        if not self._claimed.done():
             self._claimed.set_result((present, nodes))
+            return
+        self._state.set_session(present)
+        session = process.current()
+        session.post(session.attached(Registry).audit)  # if the takeover came too late for its leases
 
     async def _restore(self, timeout: float, nodes: Nodes) -> None:
         """Go on with the leases of the process before, and delete all other znodes of its session."""

@@ -266,6 +266,22 @@ def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(
     end_session(zoo, state)
 
 
+def test_a_takeover_that_comes_too_late_for_its_leases_frees_their_locks(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+    """As after an outage of ZooKeeper that all sessions survive."""
+    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
+        acquire(serving)
+        serving.kill()
+        header = json.loads(state.read_bytes()[:4096])
+        with state.open("r+b") as file:
+            file.write(json.dumps({**header, "timeout": 1.0}).encode().ljust(4096))
+        proxy.refuse = True
+        serving.start()
+        assert len(zoo.children("a")) == 1
+        proxy.refuse = False
+        zoo.wait_contenders("a", 0)
+    end_session(zoo, state)
+
+
 def test_a_lease_survives_an_outage_of_zookeeper_during_the_restart(zoo: Zoo, state: Path, proxy: Proxy) -> None:
     with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
         lease = acquire(serving)
