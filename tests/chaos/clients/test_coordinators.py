@@ -372,16 +372,19 @@ class Restarts:
         """Take a lease and do not keep it. Note how late another client gets the lock, apart from a restart."""
         options = [("grpc.max_reconnect_backoff_ms", 500)]
         async with grpc.aio.insecure_channel(self._coordinator.serving.address, options=options) as channel:
-            wanted = pb.RecordLockRequest(resource_path=key, client_id="forgetful", session_timeout_ms=4000)
-            ask = stub_of(channel).RecordLock
-            lease = await ask(wanted, timeout=60, wait_for_ready=True)
-            wanted.wait_blocking = True
+
+            async def acquire(**more: Any) -> Any:
+                wanted = pb.RecordLockRequest(resource_path=key, client_id="x", session_timeout_ms=4000, **more)
+                while True:
+                    with contextlib.suppress(grpc.RpcError):  # it restarts
+                        answer = await stub_of(channel).RecordLock(wanted, timeout=20, wait_for_ready=True)
+                        if answer.acquired:
+                            return answer
+                    await asyncio.sleep(0.05)
+
+            lease = await acquire(request_id=key)
             over = time.monotonic() + lease.lease_duration_ms / 1000
-            while True:
-                with contextlib.suppress(grpc.RpcError):  # it restarts
-                    if (await ask(wanted, timeout=20, wait_for_ready=True)).acquired:
-                        break
-                await asyncio.sleep(0.05)
+            await acquire(wait_blocking=True)
             granted = time.monotonic()
             self.late.append(granted - over if granted < over else granted - max(over, self._serves_since))
 
