@@ -189,9 +189,9 @@ class Lease:
             self.recording.add_done_callback(functools.partial(self._on_recorded, until))
 
     async def recorded(self) -> None:
-        """Wait until the state file has its end, if there is one."""
+        """Wait until the state file has its end, if there is one; not beyond the end that it has."""
         if self.recording is not None:
-            await asyncio.wait([self.recording])
+            await asyncio.wait([self.recording], timeout=self.remaining)
 
     def _on_recorded(self, until: float, recording: asyncio.Future[bool]) -> None:
         if recording.result():
