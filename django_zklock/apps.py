@@ -92,7 +92,8 @@ def session_options() -> SessionOptions:
     state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     if hasattr(state, "saved_data") and not (config.real_in_tests or process.allowed):
         raise RuntimeError(FORBIDDEN)
-    return SessionOptions(**{field.name: getattr(config, field.name) for field in fields(SessionOptions)})
+    names = {field.name for field in fields(SessionOptions)} - {"former"}
+    return SessionOptions(**{name: getattr(config, name) for name in names})
 
 
 def on_setting_changed(*, setting: str, **kwargs: Any) -> None:

@@ -137,3 +137,19 @@ def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str,
     pages, tokens = zip(*(line.split() for line in done.stdout.splitlines()), strict=True)
     assert pages == ("one", "two")
     assert int(tokens[0]) == int(tokens[1]) > 0
+
+
+def test_the_leases_of_the_unit_survive_a_restart(zoo: Zoo, tmp_path: Path) -> None:
+    unit = text_of(GUIDE).partition("# coordinator.service\n")[2].partition("```")[0]
+    options = re.findall(r"^ExecStart=\S+ manage.py zklock serve (.*)$", unit, re.MULTILINE)[0]
+    directory = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)[0]
+    assert f"/var/lib/{directory}/" in options
+    options = options.replace(f"/var/lib/{directory}", str(tmp_path))
+    with Serving(zoo, *shlex.split(options)) as serving, grpc.insecure_channel(serving.address) as channel:
+        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", request_id="r1")
+        lease = stub.RecordLock(wanted, timeout=20)
+        assert serving.drain() == 0
+        serving.start()
+        assert stub.RecordLock(wanted, timeout=20, wait_for_ready=True).lease_id == lease.lease_id
+        assert stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20).released

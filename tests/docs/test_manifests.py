@@ -16,6 +16,7 @@ ROOT = DOCS.parent
 KUBERNETES = ROOT / "examples" / "kubernetes"
 MANIFEST = list(yaml.safe_load_all((KUBERNETES / "zookeeper.yaml").read_text()))
 PROJECT = list(yaml.safe_load_all((KUBERNETES / "project.yaml").read_text()))
+COORDINATOR = list(yaml.safe_load_all((KUBERNETES / "coordinator.yaml").read_text()))
 
 
 def lost(given: Any, parsed: Any, path: str = "") -> Iterator[str]:
@@ -37,7 +38,9 @@ def settings(lines: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "document", [*MANIFEST, *PROJECT], ids=lambda document: f"{document['kind']}-{document['metadata']['name']}"
+    "document",
+    [*MANIFEST, *PROJECT, *COORDINATOR],
+    ids=lambda document: f"{document['kind']}-{document['metadata']['name']}",
 )
 def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
     assert list(lost(document, codecs.from_dict(document).to_dict())) == []
@@ -49,3 +52,4 @@ def test_the_project_reaches_the_ports_of_clients() -> None:
     assert rule["ports"] == [{"port": 2181}, {"port": 2281}]
     (label,) = rule["from"][0]["podSelector"]["matchLabels"].items()
     assert all(label in document["spec"]["template"]["metadata"]["labels"].items() for document in PROJECT)
+    assert label in COORDINATOR[1]["spec"]["template"]["metadata"]["labels"].items()

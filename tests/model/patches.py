@@ -61,10 +61,10 @@ class Stage:
             return Payload.decode(data)
         return Payload(guid=guid, host="", pid=1, thread="", what="", since="", template="", limit=int(limit))
 
-    def client(self, options: Any) -> Any:
+    def client(self, options: Any, former: Any) -> Any:
         world = self._here()
         if world is None or world.current is None:
-            return _real_client(options)
+            return _real_client(options, former)
         return SimulatedClient(options, world.current)
 
     def preempting(self, call: Callable[..., Any]) -> Callable[..., Any]:

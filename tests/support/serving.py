@@ -37,10 +37,16 @@ class Serving:
         self._command = ["-u", "-m", "django", "zklock", "serve", "--grpc", self.address, *options]
         self._env = {**zoo.environment(hosts, session_timeout), **(env or {})}
         self._leases = leases
-        self._folder: tempfile.TemporaryDirectory[str]
+        self._folder = tempfile.TemporaryDirectory()
+        self._begins_at = 0  # in the log
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
+        self.launch()
+        self.await_serving()
+
+    def launch(self) -> None:
+        """Start the process, and wait for nothing."""
         env = self._env
         if self._leases is not None:
             settings = Path(self._folder.name, "lease_settings.py")
@@ -48,10 +54,15 @@ class Serving:
             path = os.pathsep.join((self._folder.name, env["PYTHONPATH"]))
             env = {**env, "DJANGO_SETTINGS_MODULE": settings.stem, "PYTHONPATH": path}
         with self._log.open("ab") as log:
-            before = log.tell()
+            self._begins_at = log.tell()
             self.process = forked.start(self._command, cwd=TESTS, env=env, stdout=log, stderr=log)
+
+    def await_serving(self) -> None:
+        def begins() -> bool:
+            return self.process.poll() is not None or "gRPC is served" in self.log()[self._begins_at :]
+
         try:
-            eventually(lambda: self.process.poll() is not None or "gRPC is served" in self.log()[before:], 60)
+            eventually(begins, 60)
             assert self.process.poll() is None
         except AssertionError as error:
             self.kill()
@@ -81,7 +92,6 @@ class Serving:
             self.process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Serving:
-        self._folder = tempfile.TemporaryDirectory()
         self.start()
         return self
 

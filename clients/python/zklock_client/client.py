@@ -104,7 +104,7 @@ class AsyncZkLockClient:
 
     `addresses`: one "host:port", or several. For a new lease, the client asks the coordinator that gave the last one,
     and then the others in turn. A lease stays with the coordinator that gave it. If that coordinator ends, the lease
-    ends, too.
+    ends, too, unless the next process there goes on with it.
     """
 
     def __init__(self, addresses: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:

@@ -9,11 +9,15 @@ client was told.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
+import hashlib
+import hmac
 import itertools
+import math
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from django.core.signing import BadSignature, Signer
@@ -23,9 +27,13 @@ from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials, counted
 from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
 from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, for_client, over
+from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.escaping import printable
+from django_zklock.core.queue.escaping import printable, show_tails
+from django_zklock.core.queue.nodes import Payload
+from django_zklock.core.queue.untrusted import digits
 from django_zklock.core.zk import process
+from django_zklock.core.zk.gateway import Node
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZkLockError
 from django_zklock.inspection import LockInfo, look_at
 from django_zklock.names import template as names
@@ -62,6 +70,8 @@ SOON: Final = 0.05
 """Seconds. Clients keep a lease every 0.1 s at most; a flood of such messages must not delay other clients."""
 MOST_READS: Final = 200
 """The most reads of queues that are under way or no older than that. Each costs a thread some milliseconds."""
+END_TIMEOUT: Final = 1.0
+"""Seconds that the end waits for the thread of the protocol."""
 LOSSES_WITHIN: Final = 1.0
 """Seconds whose lost leases are one line of the log."""
 DRAINING: Final = "the coordinator is about to end"
@@ -72,14 +82,16 @@ _signer = Signer(salt="zklock.leases", sep=".")  # of the addresses in lease ids
 class Coordinator:
     """The leases of this process; on one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: StateFile | None = None) -> None:
         self.id = secrets.token_hex(4)
+        self._state = state
+        self._key = secrets.token_bytes(16) if state is None else state.key  # of the secrets in lease ids
         self._options = conf.current().leases
         self._addresses = Addresses()
         self._id_suffix = ""  # with the addresses, signed
-        self._leases: dict[str, Lease] = {}  # by lease id; also those that wait, or are about to end
-        self._by_request: dict[tuple[str, str], Lease] = {}  # by client and request id
-        self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, by lease id; the oldest first
+        self._leases: dict[str, Lease] = {}  # by `_own_part` of the lease id; also those that wait, or are about to end
+        self._by_request: dict[tuple[str, str], Lease] = {}  # by client and the hash of the request id
+        self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, likewise; the oldest first
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
         self._waiting: Counter[str] = Counter()  # calls, by client
@@ -98,6 +110,8 @@ class Coordinator:
         id must not send its token to a false address.
         """
         self._addresses, self._id_suffix = addresses, f".{_signer.sign_object(addresses)}"
+        for lease in self._leases.values():  # of an earlier process
+            lease.id = _own_part(lease.id) + self._id_suffix
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
@@ -157,7 +171,7 @@ class Coordinator:
 
     def cost_of_keeping(self, client: LeaseClient, lease_id: str, *, unknown: float = 1.0) -> float:
         """Return which part of a request a message counts that keeps or ends a lease: nothing if it is due."""
-        lease = self._leases.get(lease_id)
+        lease = self._leases.get(_own_part(lease_id))
         if lease is None or lease.client != client.name:
             return unknown
         return 0.0 if asyncio.get_running_loop().time() >= lease.kept_at + SOON else 1.0
@@ -178,10 +192,11 @@ class Coordinator:
 
     def find(self, client: LeaseClient, lease_id: str) -> Lease:
         """Return a lease of this client. Raises `Refusal`."""
-        lease = self._leases.get(lease_id)
+        lease = self._leases.get(_own_part(lease_id))
         if lease is not None and lease.client == client.name and lease.hold is not None:
+            lease.id = lease_id  # the process that gave it may have had other addresses
             return lease
-        owner, reason = self._ended.get(lease_id, ("", ""))
+        owner, reason = self._ended.get(_own_part(lease_id), ("", ""))
         if reason and owner == client.name:
             raise over(reason)
         raise self._unknown(lease_id)
@@ -241,19 +256,32 @@ class Coordinator:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Give no more leases; wait until those that are held are released, or have run out."""
+        """Give no more leases; wait until those that are held are released, or have run out. See `has_successor`."""
         await self._end_all(Lease.let_run_out)
 
     async def stop(self) -> None:
-        """Give no more leases; wait until every lease end that was told to a client has passed."""
+        """Give no more leases; wait until every lease end that was told to a client has passed. See `has_successor`."""
         await self._end_all(Lease.end_as_promised)
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether another process goes on with the leases, so that only those end that wait for their locks."""
+        return self._state is not None
 
     async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
-        for lease in list(self._leases.values()):
-            end(lease, DRAINING)
-        while self._leases:
-            await asyncio.wait([lease.task for lease in self._leases.values()])
+        while ending := [lease for lease in self._leases.values() if lease.hold is None or not self.has_successor]:
+            for lease in ending:
+                end(lease, DRAINING)
+            await asyncio.wait([lease.task for lease in ending])
+
+    def pass_on(self) -> None:
+        """Keep the session and all leases for another process, if there is to be one; else do nothing."""
+        session = process.peek()
+        if self.has_successor and session is not None:
+            session.keep_open(END_TIMEOUT)
+            for lease in self._leases.values():
+                lease.end_reason = DRAINING  # its task ends without a word
 
     # --- small parts ------------------------------------------------------------------------------------------------
 
@@ -261,7 +289,7 @@ class Coordinator:
         """Return the lease of a request that was sent before, unless it is over. Raises `Refusal`."""
         if len(request.request_id) > LONGEST_REQUEST_ID:
             raise Refusal(Code.INVALID, f"request_id has more than {LONGEST_REQUEST_ID} characters.")
-        lease = self._by_request.get((client.name, request.request_id))
+        lease = self._by_request.get((client.name, _hash(request.request_id)))
         if lease is None or lease.end_reason:
             return None
         if _asked(lease.request) != _asked(request):
@@ -275,7 +303,7 @@ class Coordinator:
             limit = client.max_leases
             raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {limit} leases or waits for them, its limit.")
         longest = self._options.max_term
-        key, term = key_of(request.resource_path), request.session_timeout_ms / 1000 or min(DEFAULT_TERM, longest)
+        key, term = key_of(request.resource_path), self._term(request)
         if not SHORTEST_TERM <= term <= longest:
             raise Refusal(
                 Code.INVALID,
@@ -286,16 +314,71 @@ class Coordinator:
         if not client_id:
             raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
         self._check_rights(client, key, request.kind)
-        number = f"{self.id}.{next(self._numbers)}"
-        lock = self._lock(key, request, waited, client_id, {"client": client.name, "lease": number})
-        lease_id = f"{number}.{secrets.token_urlsafe(16)}{self._id_suffix}"
-        lease = Lease(lease_id, number, lock, request, client=client.name, client_id=client_id, term=term)
-        self._leases[lease_id] = lease
-        if request.request_id:
-            self._by_request[client.name, request.request_id] = lease
-        self._leases_of[lease.client] += 1
-        lease.task.add_done_callback(lambda _: self._on_end(lease))
+        about = {"client": client.name, "lease": f"{self.id}.{next(self._numbers)}"}
+        request_hash = _hash(request.request_id)
+        if self._state is not None:  # what `restore` needs
+            about |= {"kind": request.kind, "term": str(request.session_timeout_ms), "request_hash": request_hash}
+        lock = self._lock(key, request, waited, client_id, about)
+        return self._begin(lock, request, client_id, about, request_hash)
+
+    def restore(self, node: Node, remaining: float, most: float) -> Lease:
+        """
+        Go on with the lease of an earlier process, whose znode this is.
+
+        `remaining` are the seconds until its end. NaN: they are unknown, but no client was told more than `most`.
+        Raises `Refusal` if the settings forbid such a lock, or if the data of the znode are lost.
+        """
+        payload = Payload.decode(node.data)
+        if payload is None:
+            raise Refusal(Code.INVALID, "Another program has written its znode.")
+        about = dict(payload.about)
+        request = LeaseRequest(
+            resource_path=show_tails(node.path.rpartition("/")[0].removeprefix(f"{conf.current().base}/")),
+            session_timeout_ms=digits(about.get("term"), default=0),
+            wait_limit_ms=None,
+            kind=about.get("kind", ""),
+            limit=payload.limit,
+        )
+        lock = self._lock(request.resource_path, request, 0.0, payload.what, about)
+        lock.resume(node)
+        if math.isnan(remaining):
+            remaining = min(self._term(request), most)  # a client comes again before that
+        until = asyncio.get_running_loop().time() + remaining
+        return self._begin(lock, request, payload.what, about, about.get("request_hash", ""), until)
+
+    def _begin(
+        self,
+        lock: LeaseLock,
+        request: LeaseRequest,
+        client_id: str,
+        about: Mapping[str, str],
+        request_hash: str,
+        until: float = math.inf,
+    ) -> Lease:
+        client, number = about.get("client", ""), about.get("lease", "")
+        secret = base64.urlsafe_b64encode(hmac.digest(self._key, number.encode(), "sha256")[:16]).decode().rstrip("=")
+        own_part = f"{number}.{secret}"
+        lease = Lease(
+            own_part + self._id_suffix,
+            number,
+            lock,
+            request,
+            client=client,
+            client_id=client_id,
+            term=self._term(request),
+            state=self._state,
+            until=until,
+        )
+        self._leases[own_part] = lease
+        if request_hash:
+            self._by_request[client, request_hash] = lease
+        self._leases_of[client] += 1
+        lease.task.add_done_callback(lambda _: self._on_end(lease, own_part, request_hash))
         return lease
+
+    def _term(self, request: LeaseRequest) -> float:
+        """Return the term that a request asks for, in seconds."""
+        return request.session_timeout_ms / 1000 or min(DEFAULT_TERM, self._options.max_term)
 
     def _check_rights(self, client: LeaseClient, key: str, kind: str) -> None:
         if kind not in KINDS:
@@ -332,13 +415,14 @@ class Coordinator:
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _on_end(self, lease: Lease) -> None:
-        del self._leases[lease.id]
-        sent = lease.client, lease.request.request_id
-        if self._by_request.get(sent) is lease:
-            del self._by_request[sent]
+    def _on_end(self, lease: Lease, own_part: str, request_hash: str) -> None:
+        del self._leases[own_part]
+        if self._state is not None:
+            self._state.forget(lease.token)
+        if self._by_request.get((lease.client, request_hash)) is lease:
+            del self._by_request[lease.client, request_hash]
         if lease.hold is not None:
-            self._ended[lease.id] = lease.client, lease.end_reason
+            self._ended[own_part] = lease.client, lease.end_reason
             if len(self._ended) > MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
         self._leases_of[lease.client] -= 1
@@ -381,7 +465,20 @@ def _read_queue(key: str) -> LockInfo | None:
 
 def _asked(request: LeaseRequest) -> LeaseRequest:
     """Return what a request that is sent again has in common with the first one."""
-    return dataclasses.replace(request, wait_limit_ms=0, signed_token=False)
+    key = key_of(request.resource_path)
+    return dataclasses.replace(
+        request, resource_path=key, client_id="", wait_limit_ms=0, signed_token=False, request_id=""
+    )
+
+
+def _own_part(lease_id: str) -> str:
+    """Return a lease id without the addresses of the coordinator that gave it."""
+    return ".".join(lease_id.split(".", 3)[:3])
+
+
+def _hash(request_id: str) -> str:
+    """Return the hash of a request id, which fits into a znode; empty for an empty one."""
+    return hashlib.sha256(request_id.encode("utf-8", "surrogatepass")).hexdigest()[:24] if request_id else ""
 
 
 def _label(client_id: str) -> str:

@@ -97,6 +97,7 @@ class HttpApplication:
             await self._coordinator.release(client, name)
             return _Response(204)
         lease = self._coordinator.keep(client, name) if method == "PUT" else self._coordinator.find(client, name)
+        await lease.recorded()
         return _Response(200, _description(lease))
 
     async def _acquire(self, client: LeaseClient, content_type: str, receive: _Receive) -> _Response:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
 from django_zklock.core.log import Logger
@@ -15,12 +16,17 @@ from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 
+if TYPE_CHECKING:
+    from django_zklock.contrib.leases.state import StateFile
+    from django_zklock.core.zk.gateway import Node
+
 audit = Logger("zklock.audit")
 logger = Logger("django_zklock.leases")
 
 NOT_KEPT: Final = "it was not kept in time"
 RELEASED: Final = "the client has released it"
 LEFT: Final = "the client has left the queue"
+NOT_RECORDED: Final = "the coordinator cannot write its state file; its log says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,11 @@ class LeaseLock(Lock):
 
     _lasts = "lease"
     queued: asyncio.Future[None]
+
+    def resume(self, node: Node) -> None:
+        """Acquire it by the znode by which an earlier process of this session has it."""
+        of_key = self.resolve
+        self.resolve = lambda config: replace(of_key(config), resumes=node, max_waiters=None)
 
     def _on_wait(self, waiter: Any) -> None:
         waiter.on_queued = self._report_queued
@@ -73,7 +84,10 @@ class Lease:
         client: str,
         client_id: str,
         term: float,
+        state: StateFile | None = None,
+        until: float = math.inf,
     ) -> None:
+        """Begin. `until` is the end of a lease that an earlier process has given, on the loop's clock."""
         self.id = lease_id  # a secret of the client
         self.number = number  # for logs and operators
         self.client = client
@@ -85,10 +99,13 @@ class Lease:
         self.error: ZkLockError | None = None  # why it was not acquired, or was lost
         self.end_reason = ""  # why it is over; empty while it waits or is held
         self.release_requested = ""  # why the client should release it
-        self.promised_until = -math.inf  # the latest end that the client was told, on the loop's clock
+        self.token = 0  # set by the grant
+        self.promised_until = -math.inf if until == math.inf else until  # the latest end told, on the loop's clock
         self.kept_at = -math.inf  # on the loop's clock
+        self.recording: asyncio.Future[bool] | None = None  # the latest write of its end, if there is a state file
+        self._state = state
         self._term = term
-        self._kept_until = math.inf  # on the loop's clock; set by the grant
+        self._kept_until = until  # on the loop's clock; set by the grant
         self._last_end = math.inf  # that keeping can reach
         self.observers: dict[Callable[[Lease], object], None] = {}  # called at each change
         self._loop = asyncio.get_running_loop()
@@ -164,7 +181,21 @@ class Lease:
         if not self.is_held or now >= self._kept_until:
             raise over(self.end_reason or NOT_KEPT)
         self.kept_at = now
-        self._kept_until = max(self._kept_until, min(now + self._term, self._last_end))
+        until = max(self._kept_until, min(now + self._term, self._last_end))
+        if self._state is None:
+            self._kept_until = until
+        else:
+            self.recording = self._state.set_end(self.token, until)
+            self.recording.add_done_callback(functools.partial(self._on_recorded, until))
+
+    async def recorded(self) -> None:
+        """Wait until the state file has its end, if there is one; not beyond the end that it has."""
+        if self.recording is not None:
+            await asyncio.wait([self.recording], timeout=self.remaining)
+
+    def _on_recorded(self, until: float, recording: asyncio.Future[bool]) -> None:
+        if recording.result():
+            self._kept_until = max(self._kept_until, until)
 
     def let_run_out(self, reason: str) -> None:
         """Do not renew beyond one more term; ask the client to release it. End it if it waits."""
@@ -205,6 +236,9 @@ class Lease:
     async def _run(self) -> None:
         try:
             async with self.lock as hold:
+                if not await self._record_grant(hold):
+                    self._over(NOT_RECORDED)
+                    return
                 self._begin(hold)
                 await self._until_not_kept()
                 self._over(NOT_KEPT)
@@ -217,13 +251,20 @@ class Lease:
             logger.exception("lease %s failed", self.number)
             self._over("the coordinator has failed; its log says why")
 
+    async def _record_grant(self, hold: Hold) -> bool:
+        """Set the end of the lease. Return whether the state file has it, if there is one."""
+        self.token, is_restored = hold.token, self._kept_until < math.inf
+        until = min(self._loop.time() + self._term, self._last_end, self._kept_until)
+        is_recorded = self._state is None or await self._state.set_end(self.token, until)
+        self._kept_until = until
+        return is_recorded or is_restored
+
     def _begin(self, hold: Hold) -> None:
-        self._kept_until = min(self._loop.time() + self._term, self._last_end)
         self.hold = hold
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
         held_of(hold).grant.logs_loss = False
-        self._log(hold, "granted")
+        self._log(hold, "granted" if self.promised_until == -math.inf else "goes on in this process")
         self._settle()
 
     async def _until_not_kept(self) -> None:
@@ -283,7 +324,7 @@ class Lease:
             observer(self)
 
 
-def wake(woken: asyncio.Future[None]) -> None:
+def wake(woken: asyncio.Future[Any], result: object = None) -> None:
     """Set the result of a future, unless it is done."""
     if not woken.done():
-        woken.set_result(None)
+        woken.set_result(result)

@@ -199,6 +199,7 @@ class _KeepAliveStream:
         self._unsent: dict[str, pb.LeaseState | None] = {}  # by lease id; None: the state as it is when it is sent
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
+        self._last_kept: Lease | None = None  # whose end is being recorded
 
     async def run(self) -> None:
         reader = asyncio.create_task(self._read())
@@ -228,6 +229,8 @@ class _KeepAliveStream:
             cost = self._coordinator.cost_of_keeping(self._client, request.lease_id, unknown=COST_OF_UNKNOWN)
             await self._access.keeping.wait(self._client, cost)
             self._keep(request.lease_id, request.sent_at)
+        if self._last_kept is not None:
+            await self._last_kept.recorded()  # the answers that wait for it are sent first
 
     def _keep(self, lease_id: str, sent_at: int) -> None:
         try:
@@ -240,7 +243,11 @@ class _KeepAliveStream:
             return
         lease.observers[self._on_change] = None
         self._leases[lease_id] = lease, sent_at
-        self._send(lease_id, None)
+        if lease.recording is None:
+            self._send(lease_id, None)
+        else:
+            self._last_kept = lease
+            lease.recording.add_done_callback(lambda _: self._send(lease_id, None))
 
     def _on_change(self, lease: Lease) -> None:
         self._send(lease.id, None)

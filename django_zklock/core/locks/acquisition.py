@@ -33,6 +33,7 @@ from django_zklock.core.protocol.adoption import Adopter
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.resumption import Resumed
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
@@ -156,12 +157,7 @@ class Acquisition:
         if seconds:
             seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
         if len(self.specs) == 1 or not self._start_several(specs, seconds):
-            kind: Any = Contender
-            if specs[0].linger:
-                kind = LingeringWaiter
-            elif specs[0].adopts is not None:
-                kind = Adopter
-            self.waiter, self.contender = self._new_contender(specs[0], seconds, kind)
+            self.waiter, self.contender = self._new_contender(specs[0], seconds, _kind_of_contender(specs[0]))
             self.contender.start()
         if self.holds and self.waiter not in self.outcomes:
             self._observe_losses()
@@ -258,7 +254,7 @@ class Acquisition:
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
-            hooks.events.acquired(held, outcome.since - self._since)
+            hooks.events.acquired(held, max(0.0, outcome.since - self._since))  # it may be an earlier process's
 
     def _observe_losses(self) -> None:
         """Cancel the wait if one of the locks is lost that the owner has so far."""
@@ -376,6 +372,14 @@ class Acquisition:
                 if contender not in held:
                     contender.abandon()
             self._batch = None
+
+
+def _kind_of_contender(spec: LockSpec) -> Any:
+    if spec.linger:
+        return LingeringWaiter
+    if spec.adopts is not None:
+        return Adopter
+    return Contender if spec.resumes is None else Resumed
 
 
 _NO_WORK = work.Work("", {})

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import HoldLabel
+
+if TYPE_CHECKING:
+    from django_zklock.core.zk.gateway import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class QueueSpec:
     template: str = ""  # of the key
     lasts: str = ""  # "leader", "run" or "lease" if the hold is meant to last; see `Payload`
     adopts: HandOver | None = None  # the hand-over to adopt, instead of queueing
+    resumes: Node | None = None  # the znode by which an earlier process of this session held the lock
 
 
 class Caller(NamedTuple):

@@ -6,11 +6,11 @@ session that have no reply yet, and those that wait until fewer are in flight; i
 `PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
 
 These private names of kazoo are used here and in `connection`, `gateway` and `session`:
-`KazooClient._notify_pending`, `_session_callback`, `_queue`, `_pending`, `_connection`, `_session_id`, `_stopped`,
-`_data_watchers`; `ConnectionHandler._connection_routine`, `_expand_client_hosts`, `_connect_loop`, `_connect_attempt`,
-`_connect`, `_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`,
-`_socket`, `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its
-`connection_stopped`.
+`KazooClient._notify_pending`, `_session_callback`, `_queue`, `_pending`, `_connection`, `_session_id`,
+`_session_passwd`, `_stopped`, `_data_watchers`; `ConnectionHandler._connection_routine`, `_expand_client_hosts`,
+`_connect_loop`, `_connect_attempt`, `_connect`, `_invoke`, `_send_request`, `_send_ping`, `_read_header`,
+`_read_socket`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`. `connection` overrides
+`ConnectionHandler.zk_loop` and reads its `connection_stopped`.
 They were looked up in kazoo 2.11.0. `tests/contract/zk/test_kazoo_surface.py` fails when a release changes one of them.
 """
 
@@ -39,7 +39,7 @@ from django_zklock.core.zk.errors import OutcomeUnknown, ZkError, failure, trans
 from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.loop import Loop, Timer
 from django_zklock.core.zk.multi import read_names
-from django_zklock.core.zk.options import SessionOptions
+from django_zklock.core.zk.options import FormerSession, Secret, SessionOptions
 from django_zklock.core.zk.outage import Outage, address
 
 if TYPE_CHECKING:
@@ -68,13 +68,14 @@ def acls(options: SessionOptions) -> list[ACL]:
 class Client(KazooClient):
     """A kazoo client with our handler and connection, bounded pauses, and the negotiated timeout."""
 
-    def __init__(self, options: SessionOptions) -> None:
+    def __init__(self, options: SessionOptions, former: FormerSession | None = None) -> None:
         self.options = options
         handler = new_handler(options)
         retry = KazooRetry(max_tries=-1, delay=FIRST_RETRY, sleep_func=handler.sleep_func)
         super().__init__(
             hosts=",".join(map(address, options.hosts)),
             timeout=options.session_timeout,
+            client_id=None if former is None else (former.id, bytes.fromhex(former.password)),
             handler=handler,
             default_acl=acls(options),
             auth_data=list(options.auth),
@@ -83,6 +84,8 @@ class Client(KazooClient):
             logger=KAZOO_LOGGER,
         )
         self._connection = Connection(self, retry.copy(), logger=self.logger)
+        if former is not None:
+            self._connection.negotiated_timeout = former.timeout
         self.outage = Outage(options.hosts)
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
         self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
@@ -113,6 +116,11 @@ class Client(KazooClient):
         except Exception as error:  # noqa: BLE001 - `close` raises no narrower one
             # The thread sees `_stopped`, now or when it begins. Then it ends, and calls `on_ended`.
             self.logger.debug("the connection ends by itself: %r", error)
+
+    def disconnect(self) -> None:
+        """End the connection, not the session, and connect no longer."""
+        self._stopped.set()
+        self.drop_connection()
 
     def join(self) -> None:
         """Wait until kazoo's thread has ended. That takes only moments after the end of the session."""
@@ -148,6 +156,11 @@ class Client(KazooClient):
         """The id of the present session, and `ephemeralOwner` of its znodes."""
         session_id = self._session_id
         return int(session_id) if session_id else None
+
+    @property
+    def session_password(self) -> Secret:
+        """The password by which another process can go on with the session, in hexadecimal digits."""
+        return Secret(self._session_passwd.hex())
 
     @property
     def server(self) -> str:

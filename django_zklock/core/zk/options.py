@@ -105,6 +105,17 @@ class Secret(str):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormerSession:
+    """A session that another process has left open, for a process that goes on with it."""
+
+    id: int
+    password: Secret
+    """16 bytes, in hexadecimal digits."""
+    timeout: float
+    """Seconds: the smallest that the servers have granted to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """The options of a session; times in seconds."""
 
@@ -122,6 +133,8 @@ class SessionOptions:
     jute_maxbuffer: int = 0xFFFFF  # bytes; the default of the servers
     max_lingering: int = 1000  # locks that are kept for their next owner
     stacks: bool = True  # whether operators may see the stacks of holders
+    former: FormerSession | None = field(default=None, repr=False)
+    """The session to go on with, if it is still alive."""
 
     @property
     def tell_wait_after(self) -> float:

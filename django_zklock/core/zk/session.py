@@ -10,21 +10,23 @@ import enum
 import os
 import threading
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KazooState
 
 from django_zklock.core import clock, hooks
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.client import Client, Requests
+from django_zklock.core.zk.client import Client, PendingRequest, Requests
 from django_zklock.core.zk.codes import meaning
-from django_zklock.core.zk.errors import OutcomeUnknown, SessionGone
+from django_zklock.core.zk.errors import INTERRUPTED, OutcomeUnknown, RequestRefused, SessionGone, ZkError
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
 from django_zklock.core.zk.loop import NEVER, Loop
-from django_zklock.core.zk.options import SessionOptions
+from django_zklock.core.zk.options import FormerSession, SessionOptions
 from django_zklock.core.zk.outage import Outage
 
 logger = Logger("django_zklock.zk")
@@ -78,6 +80,14 @@ class SessionObserver:
         """One of these methods has raised this error, which was logged."""
 
 
+class Fence(NamedTuple):
+    """A znode of a session, which another process writes when it claims the session."""
+
+    path: str
+    data: bytes
+    on_claimed: Callable[[], object]
+
+
 class Session(GrantSession):
     """
     The ZooKeeper session of this process, and its one connection.
@@ -99,6 +109,8 @@ class Session(GrantSession):
         self.suspect = True  # connection suspended, or the heartbeat late
         self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts)
+        self.fence: Fence | None = None  # loop thread; see `_check_fence`
+        self._former = options.former  # until there is a session
         self._client: Client | None = None
         self._closing_client: Client | None = None  # ends the session after `close`
         self._contact = LastContact()
@@ -133,6 +145,21 @@ class Session(GrantSession):
             client.join()
             self.loop.join()
 
+    def keep_open(self, timeout: float) -> None:
+        """Keep the session and its znodes for another process, and send nothing else. For any thread."""
+        self.pid = 0  # first: nothing is released any more, as in a forked child
+        disconnected = threading.Event()
+        self.loop.post(self._disconnect)
+        self.loop.post(disconnected.set)
+        disconnected.wait(timeout)
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        self.closing = True
+        self.requests.close()
+        if client is not None:
+            client.disconnect()
+
     def forget(self) -> None:
         """Drop the session in a forked child. The parent keeps its socket."""
         self.closing = True
@@ -142,6 +169,12 @@ class Session(GrantSession):
     @property
     def leased_until(self) -> float:
         return self.lease.until
+
+    def described(self) -> FormerSession:
+        """Describe the present session for a process that goes on with it; on the loop's thread."""
+        assert self._client is not None
+        assert self.session_id is not None
+        return FormerSession(id=self.session_id, password=self._client.session_password, timeout=self.timeout)
 
     @property
     def connected(self) -> bool:
@@ -235,7 +268,7 @@ class Session(GrantSession):
             self._replace_client_in(REPLACE_AFTER * self.timeout)
 
     def _new_client(self) -> Client:
-        client = Client(self.options)
+        client = Client(self.options, self._former)
 
         def listener(state: str) -> None:
             # This runs on kazoo's thread, which must not wait: pass on what the client knows at this moment.
@@ -290,15 +323,51 @@ class Session(GrantSession):
         if state == KazooState.CONNECTED and session_id is not None:
             self._contact.restart(connect_sent_at)
             self.lease.limit(connect_sent_at, timeout)
-            self._on_connected(client, session_id, timeout)
+            self._check_fence(client, session_id, timeout)
         elif state == KazooState.SUSPENDED:
             self._suspend(troubles.CONNECTION_SUSPENDED)
         elif state == KazooState.LOST:
             self._end_of_session()
             self._replace_client_in(REPLACE_AFTER * self.timeout)
 
+    def _check_fence(self, client: Client, session_id: int, timeout: float) -> None:
+        """
+        Go on with the session on this connection, unless another process has claimed it meanwhile.
+
+        A connection takes the session from the one before it, whichever process has that. So this connection first
+        reads the fence, after a sync, and sends nothing else before the reply. If the other process connects after
+        that, the servers refuse all writes of this one.
+        """
+        fence = self.fence
+        if fence is None or session_id != self.session_id:
+            self._on_connected(client, session_id, timeout)
+            return
+
+        def on_read(_: PendingRequest, reply: Any) -> None:
+            if client is not self._client or self.fence is not fence or isinstance(reply, INTERRUPTED):
+                return
+            if isinstance(reply, RequestRefused):
+                client.drop_connection()
+            elif isinstance(reply, ZkError) or reply[0] != fence.data:
+                self._on_claimed(fence)
+            else:
+                self._on_connected(client, session_id, timeout)
+
+        sync, read = wire.Sync(fence.path), wire.GetData(fence.path, None)
+        on_synced = PendingRequest(self.loop, sync, bool, lambda *_: None)
+        client.call_together([(sync, on_synced), (read, PendingRequest(self.loop, read, bool, on_read))])
+
+    def _on_claimed(self, fence: Fence) -> None:
+        """Lose all locks, and connect no longer: the session is that of another process."""
+        logger.error("another process has taken over the ZooKeeper session of this one, and all its locks")
+        self._disconnect()
+        self._end_of_session()
+        self._tell(lambda observer: observer.on_closed())
+        fence.on_claimed()
+
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0
+        self._former = None
         resumed = session_id == self.session_id
         asked = self.timeout
         if not resumed:
@@ -333,6 +402,7 @@ class Session(GrantSession):
         if self.session_id is None:
             return
         self.session_id = None
+        self.fence = None
         self.suspect = True
         self.refused = 0
         self.lease.end()

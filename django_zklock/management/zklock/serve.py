@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from django_zklock import conf
+from django_zklock.apps import session_options
 from django_zklock.conf import url
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, discard, write_line
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from django_zklock.contrib.leases.coordinator import Coordinator
     from django_zklock.contrib.leases.http_server import HttpServer
     from django_zklock.contrib.leases.service import Server
+    from django_zklock.contrib.leases.state import StateFile
 
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
 REFRESH_EVERY: Final = 5.0
 """Seconds between two looks for a renewed certificate."""
+WAITING: Final = "Waiting for the end of those that are held. Signal again to end them now."
+PASSED_ON: Final = "Those that are held go on in the next process with this state file."
 EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client can connect to
 
 
@@ -42,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
     advertised = "the host by which clients reach this coordinator (default: the one that it serves at)"
     add("--advertise", type=_host, metavar="HOST", help=advertised)
+    state = "a file by which the next process goes on with the leases of this one"
+    add("--state", type=Path, metavar="FILE", help=state)
     add("--tls-certificate", type=Path, metavar="FILE", help="the server's certificate (PEM)")
     add("--tls-key", type=Path, metavar="FILE", help="the key of that certificate (PEM)")
     add("--tls-client-ca", type=Path, metavar="FILE", help="clients need a certificate of this authority (PEM)")
@@ -50,9 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    """Serve until SIGTERM or SIGINT. The first one drains: it waits for the leases. The second one hurries."""
+    """
+    Serve until SIGTERM or SIGINT. The first one drains: it waits for the leases. The second one hurries.
+
+    With a state file, it leaves the leases to the next process instead.
+    """
     try:
         from django_zklock.contrib.leases import access, service  # noqa: F401, PLC0415 - an extra
+        from django_zklock.contrib.leases.state import StateFile  # noqa: PLC0415
     except ImportError as error:
         raise failure(f"The coordinator needs gRPC: pip install django-zklock[grpc]. ({error})") from error
     if options.new_token:
@@ -62,7 +73,8 @@ def run(out: Output, options: argparse.Namespace) -> None:
         return
     _check(options)
     try:
-        asyncio.run(_serve(out, options))
+        state = StateFile(options.state, conf.current().base, functools.partial(_say, out)) if options.state else None
+        asyncio.run(_serve(out, options, state))
     except OSError as error:
         raise failure(str(error)) from error
 
@@ -116,15 +128,16 @@ def _say(out: Output, text: str) -> None:
         pass
 
 
-async def _serve(out: Output, options: argparse.Namespace) -> None:
+async def _serve(out: Output, options: argparse.Namespace, state: StateFile | None) -> None:
     from django_zklock.contrib.leases.access import Access  # noqa: PLC0415 - as in `run`
     from django_zklock.contrib.leases.certificate import Certificate  # noqa: PLC0415
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
     from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
     from django_zklock.contrib.leases.service import Server  # noqa: PLC0415
+    from django_zklock.contrib.leases.takeover import Takeover  # noqa: PLC0415
 
     _allow_connections()
-    coordinator, access = Coordinator(), Access(conf.current().leases)
+    coordinator, access = Coordinator(state), Access(conf.current().leases)
     certificate = None
     if options.tls_certificate:
         certificate = Certificate(options.tls_certificate, options.tls_key, options.tls_client_ca)
@@ -137,9 +150,12 @@ async def _serve(out: Output, options: argparse.Namespace) -> None:
     )
     _refresh_on_hangup(certificate)
     try:
+        if state is not None:
+            await Takeover(state, coordinator, functools.partial(_say, out)).run(session_options)
         await _serve_until_drained(out, coordinator, server, http)
-    finally:
-        await coordinator.stop()  # after an error, too: the leases end with this process
+    finally:  # after an error, too: the leases end with this process, or go on in the next one
+        await coordinator.stop()
+        coordinator.pass_on()
 
 
 def _refresh_on_hangup(certificate: Certificate | None) -> None:
@@ -175,7 +191,7 @@ async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Se
         _say(out, f"HTTP is served on port {http.port}, at /locks/.")
     _say(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
     await signals.get()
-    _say(out, "No more leases are granted. Waiting for the end of those that are held. Signal again to end them now.")
+    _say(out, f"No more leases are granted. {PASSED_ON if coordinator.has_successor else WAITING}")
     await server.announce_end()
     drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
     await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)

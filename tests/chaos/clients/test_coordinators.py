@@ -11,16 +11,17 @@ import re
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import pytest
 from support import lease_clients
 from support.chaos.checker import check_history
 from support.chaos.history import Recorder, read
 from support.chaos.holds import Event, Run, time_of
-from support.coordinators import HttpConnection
+from support.coordinators import HttpConnection, stub_of
 from support.ensemble import Ensemble
 from support.lease_clients import SOAKS, Soak
 from support.proxy import Proxy
@@ -29,6 +30,7 @@ from support.serving import Serving
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.leases.access import hash_of
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client import AsyncZkLockClient, ZkLockError
 
 pytestmark = [pytest.mark.timeout(900)]
@@ -45,6 +47,11 @@ SESSION = 40.0  # long enough for such leases, however long ago the last heartbe
 USABLE = 0.9  # of a lease
 LATE = 0.1  # of a lease, at most
 BURST = 2000
+RESTARTS = 20
+RESTART_EVERY = 7.0
+LASTING_TERM = 60.0
+LASTING_SESSION = 300.0
+LEFT = LASTING_TERM * USABLE * 2 / 3  # seconds of a lease, at least, when a restart begins
 TOKEN = "t" * 40
 LOST = re.compile("LockLost|the lock was lost")
 
@@ -167,7 +174,7 @@ class Nemesis:
 
 @pytest.fixture(scope="module")
 def ensemble() -> Iterator[Ensemble]:
-    with Ensemble(nodes=1, max_session_timeout=SESSION) as ensemble:
+    with Ensemble(nodes=1, max_session_timeout=LASTING_SESSION) as ensemble:
         yield ensemble
 
 
@@ -325,3 +332,117 @@ def judge_load(run: Run) -> None:
     assert not ended, f"{len(ended)}: {reasons.most_common(5)}, load: {os.getloadavg()}"
     assert max(late.values()) <= LATE, late
     assert min(grants[language] for language in SOAKS) > LEASES / 2, "hardly a lease was granted"
+
+
+# --- restarts with a state file -------------------------------------------------------------------------------------
+
+
+class Restarts:
+    """Restarts of a coordinator that has a state file, and faults of its connections meanwhile."""
+
+    def __init__(self, coordinator: Coordinator, chance: random.Random) -> None:
+        self._coordinator = coordinator
+        self._chance = chance
+        self.lasted: list[float] = []
+        self.late: list[float] = []  # by so many seconds, another client has got the lock of a lease that nobody kept
+        self._serves_since = 0.0
+
+    async def run(self) -> None:
+        ends = [self._coordinator.serving.kill, self._stop] * (RESTARTS // 2)
+        self._chance.shuffle(ends)
+        faults: list[Callable[[], object]] = [self._coordinator.proxy.cut_all, self._coordinator.grpc.reset, bool]
+        leases = []
+        for number, end in enumerate(ends):
+            began = time.monotonic()
+            leases.append(asyncio.create_task(self._forget(f"forgotten-{number}")))
+            await asyncio.sleep(self._chance.uniform(0.5, 2.0))
+            self._chance.choice(faults)()
+            ended = time.monotonic()
+            await asyncio.to_thread(end)
+            await asyncio.to_thread(self._coordinator.serving.start)
+            self._serves_since = time.monotonic()
+            self.lasted.append(self._serves_since - ended)
+            self._chance.choice(faults)()
+            await asyncio.sleep(max(0.0, began + RESTART_EVERY - time.monotonic()))
+        await asyncio.gather(*leases)
+
+    def _stop(self) -> None:
+        assert self._coordinator.serving.drain() == 0
+
+    async def _forget(self, key: str) -> None:
+        """Take a lease and do not keep it. Note how late another client gets the lock, apart from a restart."""
+        options = [("grpc.max_reconnect_backoff_ms", 500)]
+        async with grpc.aio.insecure_channel(self._coordinator.serving.address, options=options) as channel:
+
+            async def acquire(**more: Any) -> Any:
+                wanted = pb.RecordLockRequest(resource_path=key, client_id="x", session_timeout_ms=4000, **more)
+                while True:
+                    with contextlib.suppress(grpc.RpcError):  # it restarts
+                        answer = await stub_of(channel).RecordLock(wanted, timeout=20, wait_for_ready=True)
+                        if answer.acquired:
+                            return answer
+                    await asyncio.sleep(0.05)
+
+            lease = await acquire(request_id=key)
+            over = time.monotonic() + lease.lease_duration_ms / 1000
+            await acquire(wait_blocking=True)
+            granted = time.monotonic()
+            self.late.append(granted - over if granted < over else granted - max(over, self._serves_since))
+
+
+async def test_leases_survive_restarts_of_their_coordinator(
+    arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """None is lost, and none lasts longer than its client was told."""
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(arena.address))
+        state = ("--state", str(tmp_path / "state"))
+        serving = stack.enter_context(Serving(arena, *state, hosts=proxy.address, session_timeout=LASTING_SESSION))
+        grpc_relay = stack.enter_context(Relay(serving.port))
+        share = LEASES // len(SOAKS)
+        programs = [
+            stack.enter_context(
+                Soak(
+                    language,
+                    [f"127.0.0.1:{grpc_relay.port}"],
+                    tmp_path,
+                    first=share * number,
+                    tasks=2 * share,  # each key has two programs
+                    keys=LEASES,
+                    terms=[LASTING_TERM],
+                    hold=LASTING_TERM / 3,
+                    seconds=RESTARTS * RESTART_EVERY,
+                )
+            )
+            for number, language in enumerate(SOAKS)
+        ]
+        for program in programs:
+            await asyncio.to_thread(eventually, program.has_begun, 30)
+        seed = pytestconfig.getoption("--soak-seed")
+        restarts = Restarts(Coordinator(serving, proxy, grpc_relay, grpc_relay), random.Random(seed))
+        await restarts.run()
+        for program in programs:
+            await asyncio.to_thread(program.assert_ended, 120)
+        assert not re.search(r'File ".*django_zklock/', serving.log()), (
+            serving.log()
+        )  # gRPC may log a call that it ends
+    verdict = check_history(read(tmp_path.glob("*.jsonl")))
+    assert verdict.ok, f"--soak-seed={seed}: {verdict.short()}"
+    judge_restarts(verdict.run, restarts)
+
+
+def judge_restarts(run: Run, restarts: Restarts) -> None:
+    grants = Counter(hold.process for holds in run.holds.values() for hold in holds)
+    refused = [call.answer for call in run.calls if call.answer is not None and not call.granted]
+    print(f"restarts: {[round(seconds, 1) for seconds in restarts.lasted]}, grants: {dict(grants)}")
+    print(f"refused: {Counter(answer['why'].partition(':')[0] for answer in refused)}")
+    print(f"late: {[round(seconds, 2) for seconds in restarts.late]}, load: {os.getloadavg()}")
+    assert max(restarts.lasted) < LEFT / 2, "a restart took longer than leases last"
+    assert not [call.lost for call in run.calls if call.lost]
+    assert not [answer for answer in refused if LOST.search(answer["why"])]
+    for call in run.calls:
+        for before, event in itertools.pairwise([event for event in (call.answer, *call.valids) if event]):
+            assert time_of(event) <= before.get("until", 0.0), (before, event)
+    assert min(restarts.late) > -0.1, "a lock was free before the end of its lease"
+    assert max(restarts.late) < 2.0, "a lease lasted longer than its client was told"
+    assert min(grants[language] for language in SOAKS) > LEASES / 8, "hardly a lease was granted"

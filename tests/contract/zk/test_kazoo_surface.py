@@ -26,6 +26,7 @@ def test_the_client_has_the_private_attributes() -> None:
         "_pending",
         "_connection",
         "_session_id",
+        "_session_passwd",
         "_data_watchers",
         "_stopped",
         "_session_callback",

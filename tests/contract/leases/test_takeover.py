@@ -1,0 +1,214 @@
+"""A coordinator goes on with the session and the leases of the one before; here, both are in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from support.proxy import Proxy
+from support.zoo import Zoo, eventually
+
+from django_zklock import conf, inspection, zk_lock
+from django_zklock.apps import session_options
+from django_zklock.contrib.leases.access import ANYBODY
+from django_zklock.contrib.leases.coordinator import Coordinator
+from django_zklock.contrib.leases.lease import Lease, LeaseRequest
+from django_zklock.contrib.leases.refusal import Code, Refusal
+from django_zklock.contrib.leases.state import StateFile
+from django_zklock.contrib.leases.takeover import Takeover
+from django_zklock.core.zk import process
+from django_zklock.operations import request_release
+
+KEY = "invoices/2026"
+
+
+class Successors:
+    """Coordinators with one state file, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[str] = []
+        self.state: StateFile
+        self.coordinator: Coordinator
+
+    async def start(self) -> Coordinator:
+        self.state = StateFile(self.path, conf.current().base, self.lines.append)
+        self.coordinator = Coordinator(self.state)
+        await Takeover(self.state, self.coordinator, self.lines.append).run(session_options)
+        return self.coordinator
+
+    async def end(self) -> None:
+        """End the coordinator as SIGTERM does."""
+        await self.coordinator.drain()
+        self.coordinator.pass_on()
+        leases = [lease.task for lease in self.coordinator._leases.values()]
+        for task in leases:
+            task.cancel()
+        if leases:
+            await asyncio.wait(leases)
+        self.state.close()
+        await asyncio.to_thread(process.reset)
+
+    async def next(self) -> Coordinator:
+        await self.end()
+        return await self.start()
+
+
+@pytest_asyncio.fixture
+async def successors(zoo: Zoo, tmp_path: Path) -> AsyncIterator[Successors]:
+    successors = Successors(tmp_path / "state")
+    await successors.start()
+    yield successors
+    for lease in list(successors.coordinator._leases.values()):
+        lease.end("the test is over")
+    await asyncio.wait_for(asyncio.gather(*(lease.task for lease in successors.coordinator._leases.values())), 20)
+    successors.state.close()
+    process.configure(session_options)
+    await asyncio.to_thread(process.reset)
+
+
+async def acquire(coordinator: Coordinator, **request: Any) -> Lease:
+    wanted = {"resource_path": KEY, "client_id": "node-1", "session_timeout_ms": 30_000, **request}
+    return await asyncio.wait_for(coordinator.acquire(ANYBODY, LeaseRequest(**wanted)), 60)
+
+
+async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo: Zoo, successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    again = (await successors.next()).find(ANYBODY, lease.id)
+    assert again is not lease
+    assert (again.token, again.path, again.number) == (lease.token, lease.path, lease.number)
+    assert again.remaining > 0
+    with pytest.raises(Refusal) as refused:
+        await acquire(successors.coordinator)
+    assert refused.value.code is Code.BUSY
+    await successors.coordinator.release(ANYBODY, lease.id)
+    assert zoo.children(KEY) == []
+
+
+async def test_many_restarts_do_not_prolong_a_lease(successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    end = lease._kept_until
+    for _ in range(3):
+        assert abs((await successors.next()).find(ANYBODY, lease.id)._kept_until - end) < 0.1
+
+
+async def test_a_lease_that_is_kept_is_kept_for_the_next_process(successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    before = lease._kept_until
+    await asyncio.sleep(0.3)
+    lease = successors.coordinator.keep(ANYBODY, lease.id)
+    assert lease.recording is not None
+    await lease.recording
+    assert (await successors.next()).find(ANYBODY, lease.id)._kept_until > before + 0.2
+
+
+async def test_a_released_lease_is_over_in_the_next_process(successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    other = await acquire(successors.coordinator, resource_path="other")
+    await successors.coordinator.release(ANYBODY, lease.id)
+    coordinator = await successors.next()
+    with pytest.raises(Refusal, match=r"no such lease|has ended"):
+        coordinator.find(ANYBODY, lease.id)
+    assert coordinator.find(ANYBODY, other.id)
+
+
+async def test_znodes_that_belong_to_no_lease_are_deleted(zoo: Zoo, successors: Successors) -> None:
+    """As after a crash between the create of a znode and the answer to the client."""
+    await acquire(successors.coordinator)
+    lost = await acquire(successors.coordinator, resource_path="lost")
+    successors.state.forget(lost.token)
+    await acquire(successors.coordinator, resource_path="a lease in its place")
+    coordinator = await successors.next()
+    await asyncio.to_thread(eventually, lambda: zoo.children("lost") == [])
+    assert len(zoo.children(KEY)) == 1
+    assert (await acquire(coordinator, resource_path="lost")).token > lost.token
+
+
+async def test_a_lease_lasts_as_long_as_it_may_have_been_promised_if_its_end_is_unknown(successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    short = await acquire(successors.coordinator, resource_path="short", session_timeout_ms=3000)
+    await successors.end()
+    copy = successors.path.with_name("copy")
+    successors.path.rename(copy)
+    successors.path.write_bytes(copy.read_bytes())
+    successors.path.chmod(0o600)
+    coordinator = await successors.start()
+    now, share = asyncio.get_running_loop().time(), 0.4 * process.current().timeout
+    assert share - 1 < coordinator.find(ANYBODY, lease.id)._kept_until - now <= share
+    assert 2 < coordinator.find(ANYBODY, short.id)._kept_until - now <= 3
+
+
+async def test_a_semaphore_whose_limit_is_lower_now_keeps_its_holders(zoo: Zoo, successors: Successors) -> None:
+    wanted = {"kind": "semaphore", "limit": 2}
+    leases = [await acquire(successors.coordinator, **wanted) for _ in range(2)]
+    zoo.client.create(f"{zoo.base}/{KEY}/!limit:1:")
+    coordinator = await successors.next()
+    assert [coordinator.find(ANYBODY, lease.id).token for lease in leases] == [lease.token for lease in leases]
+
+
+async def test_the_next_process_hears_of_a_release_request(successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    await asyncio.to_thread(request_release, KEY, by="kim", reason="a deploy")
+    lease = (await successors.next()).find(ANYBODY, lease.id)
+    await asyncio.to_thread(eventually, lambda: "a deploy" in lease.release_requested)
+
+
+async def test_the_next_process_hears_of_a_break(zoo: Zoo, successors: Successors) -> None:
+    lease = (await successors.next()) and await acquire(successors.coordinator)
+    lease = (await successors.next()).find(ANYBODY, lease.id)
+    zoo.client.delete(lease.path)
+    await asyncio.wait_for(asyncio.shield(lease.task), 20)
+    assert "deleted" in lease.end_reason
+
+
+async def test_the_queue_is_as_it_was(zoo: Zoo, successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    others = zoo.client
+    behind = others.create(
+        f"{zoo.base}/{KEY}/_c_{'1' * 8}-1111-1111-1111-{'1' * 12}-lock-", ephemeral=True, sequence=True
+    )
+    coordinator = await successors.next()
+    assert zoo.children(KEY) == [lease.path.rpartition("/")[2], behind.rpartition("/")[2]]
+    info = await asyncio.to_thread(inspection.look_at, KEY)
+    assert info is not None
+    assert [holder.about["lease"] for holder in info.holders] == [lease.number]
+    await coordinator.release(ANYBODY, lease.id)
+    others.delete(behind)
+
+
+async def test_a_state_file_of_another_root_is_not_used(zoo: Zoo, successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    await successors.end()
+    state = StateFile(successors.path, "/elsewhere", successors.lines.append)
+    assert state.former is None
+    assert "is not of the ROOT /elsewhere" in successors.lines[-1]
+    state.close()
+    await successors.start()
+    zoo.client.delete(lease.path)
+
+
+async def test_without_a_connection_a_takeover_waits(zoo: Zoo, successors: Successors) -> None:
+    lease = await acquire(successors.coordinator)
+    await successors.end()
+    with Proxy(zoo.address) as proxy:
+        proxy.refuse = True
+        with zoo.configured(hosts=proxy.address, session_timeout=20):
+            starting = asyncio.ensure_future(successors.start())
+            await asyncio.sleep(1)
+            assert not starting.done()
+            proxy.heal()
+            coordinator = await starting
+            assert coordinator.find(ANYBODY, lease.id).token == lease.token
+            await coordinator.release(ANYBODY, lease.id)
+            await successors.end()
+    await successors.start()
+
+
+async def test_other_locks_of_the_process_are_free(successors: Successors) -> None:
+    await successors.next()
+    async with zk_lock("other", timeout=0):
+        pass

@@ -1,0 +1,306 @@
+"""`manage.py zklock serve --state FILE`: the leases of a coordinator go on in the next process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from kazoo.client import KazooClient
+from support.locking import ending
+from support.proxy import Proxy
+from support.serving import Serving
+from support.zoo import Zoo, eventually
+
+from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
+from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
+
+SESSION = 20.0
+HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def serving(zoo: Zoo, state: Path) -> Iterator[Serving]:
+    with Serving(zoo, "--state", str(state), session_timeout=SESSION, http=True) as serving:
+        yield serving
+    end_session(zoo, state)
+
+
+@pytest.fixture
+def proxy(zoo: Zoo) -> Iterator[Proxy]:
+    with Proxy(zoo.address) as proxy:
+        yield proxy
+
+
+@contextlib.contextmanager
+def stub_of(serving: Serving) -> Iterator[Any]:
+    with grpc.insecure_channel(serving.address) as channel:
+        yield pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+
+
+def acquire(serving: Serving, key: str = "a", term: float = 60, **more: Any) -> Any:
+    wanted = pb.RecordLockRequest(resource_path=key, client_id="x", session_timeout_ms=round(term * 1000), **more)
+    with stub_of(serving) as stub:
+        return stub.RecordLock(wanted, timeout=20, wait_for_ready=True)
+
+
+def keep(serving: Serving, lease: Any) -> Any:
+    with stub_of(serving) as stub:
+        return next(stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease.lease_id)]), wait_for_ready=True))
+
+
+def release(serving: Serving, lease: Any) -> bool:
+    with stub_of(serving) as stub:
+        return bool(stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20).released)
+
+
+def kill(serving: Serving) -> None:
+    serving.kill()
+
+
+def stop(serving: Serving) -> None:
+    assert serving.drain() == 0
+
+
+def end_session(zoo: Zoo, state: Path) -> None:
+    """End the session in a state file, as ZooKeeper does in time."""
+    header = json.loads(state.read_bytes()[:4096])
+    client = KazooClient(zoo.address, client_id=(header["session"], bytes.fromhex(header["password"])))
+    client.start()
+    client.stop()
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+def test_a_lease_goes_on_in_the_next_process(zoo: Zoo, serving: Serving, end: Callable[[Serving], None]) -> None:
+    lease = acquire(serving)
+    names = zoo.children("a")
+    end(serving)
+    serving.start()
+    kept = keep(serving, lease)
+    assert (kept.state, kept.lease_id, kept.fencing_token) == (HELD, lease.lease_id, lease.fencing_token)
+    assert kept.lease_duration_ms > 1000
+    assert zoo.children("a") == names
+    assert not acquire(serving).acquired
+    assert release(serving, lease)
+    assert zoo.children("a") == []
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+def test_each_kind_of_lease_goes_on(zoo: Zoo, serving: Serving, end: Callable[[Serving], None]) -> None:
+    leases = [acquire(serving, "reads", kind=pb.KIND_READ) for _ in range(2)]
+    leases += [acquire(serving, "permits", kind=pb.KIND_SEMAPHORE, limit=2) for _ in range(2)]
+    leases.append(acquire(serving, "writes/Jürgen", kind=pb.KIND_WRITE))
+    for _ in range(2):
+        end(serving)
+        serving.start()
+    assert [keep(serving, lease).fencing_token for lease in leases] == [lease.fencing_token for lease in leases]
+    assert not acquire(serving, "reads", kind=pb.KIND_WRITE).acquired
+    assert not acquire(serving, "permits", kind=pb.KIND_SEMAPHORE, limit=2).acquired
+    assert all(release(serving, lease) for lease in leases)
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+def test_a_lease_that_is_not_kept_is_over_when_its_term_is(serving: Serving, end: Callable[[Serving], None]) -> None:
+    """The restart does not prolong it. Nor is it over before."""
+    lease = acquire(serving, term=3)
+    answered = time.monotonic()
+    end(serving)
+    serving.start()
+    assert acquire(serving, wait_blocking=True).acquired
+    assert answered + lease.lease_duration_ms / 1000 - 0.2 <= time.monotonic()
+    state = keep(serving, lease)
+    assert (state.state, "not kept in time" in state.detail) == (OVER, True), state
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+def test_a_request_that_is_sent_again_finds_its_lease(serving: Serving, end: Callable[[Serving], None]) -> None:
+    lease = acquire(serving, request_id="r1")
+    end(serving)
+    serving.start()
+    again = acquire(serving, request_id="r1")
+    assert (again.lease_id, again.fencing_token) == (lease.lease_id, lease.fencing_token)
+    with pytest.raises(grpc.RpcError, match="Another request had this request_id"):
+        acquire(serving, "b", request_id="r1")
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+def test_calls_that_wait_are_refused_and_leave_the_queue(
+    zoo: Zoo, serving: Serving, end: Callable[[Serving], None]
+) -> None:
+    lease = acquire(serving)
+    with stub_of(serving) as stub:
+        wanted = pb.RecordLockRequest(resource_path="a", client_id="y", wait_blocking=True)
+        waiting = stub.RecordLock.future(wanted)
+        zoo.wait_contenders("a", 2)
+        end(serving)
+        assert waiting.exception(20).code() is grpc.StatusCode.UNAVAILABLE
+    serving.start()
+    zoo.wait_contenders("a", 1)
+    assert keep(serving, lease).state == HELD
+
+
+def test_a_new_process_waits_for_the_one_that_uses_the_file(zoo: Zoo, serving: Serving, state: Path) -> None:
+    lease = acquire(serving)
+    with contextlib.ExitStack() as stack:
+        second = Serving(zoo, "--state", str(state), session_timeout=SESSION)
+        second.launch()
+        stack.push(second.__exit__)
+        eventually(lambda: "Another process uses" in second.log(), 60)
+        assert keep(serving, lease).state == HELD
+        serving.kill()
+        second.await_serving()
+        assert keep(second, lease).state == HELD
+
+
+def test_a_process_whose_session_is_taken_over_ends_and_releases_nothing(
+    zoo: Zoo, serving: Serving, state: Path
+) -> None:
+    """By a copy of its file."""
+    lease = acquire(serving)
+    copy = state.with_name("copy")
+    shutil.copy(state, copy)
+    copy.chmod(0o600)
+    with Serving(zoo, "--state", str(copy), session_timeout=SESSION) as second:
+        assert serving.process.wait(20) == 0  # so that no supervisor lets it take the session back
+        assert "has taken over" in serving.log()
+        assert keep(second, lease).fencing_token == lease.fencing_token
+        assert not acquire(second).acquired
+
+
+def test_a_paused_process_whose_session_is_taken_over_touches_no_lock(zoo: Zoo, serving: Serving, state: Path) -> None:
+    lease = acquire(serving)
+    copy = state.with_name("copy")
+    shutil.copy(state, copy)
+    copy.chmod(0o600)
+    with Serving(zoo, "--state", str(copy), session_timeout=SESSION) as second:
+        with serving.paused():
+            assert release(second, lease)
+            other = acquire(second)
+            assert other.fencing_token > lease.fencing_token
+        assert serving.process.wait(20) == 0
+        assert keep(second, other).state == HELD
+        assert len(zoo.children("a")) == 1
+
+
+def test_by_http_a_lease_is_kept_in_each_process(serving: Serving) -> None:
+    def request(method: str, name: str = "", content: object = None) -> Any:
+        address = f"http://localhost:{serving.http_port}/locks/{name}"
+        body = None if content is None else json.dumps(content).encode()
+        call = urllib.request.Request(address, body, {"content-type": "application/json"}, method=method)
+        with urllib.request.urlopen(call, timeout=20) as response:
+            return json.load(response)
+
+    wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 3000, "request_id": "r1"}
+    lease = request("POST", content=wanted)
+    time.sleep(1)
+    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 2500
+    serving.kill()
+    serving.start()
+    assert request("GET", lease["lease_id"])["fencing_token"] == lease["fencing_token"]
+    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 2500
+    assert request("POST", content=wanted)["lease_id"] == lease["lease_id"]
+
+
+def test_without_its_session_the_next_process_starts_without_leases(zoo: Zoo, serving: Serving, state: Path) -> None:
+    lease = acquire(serving)
+    serving.kill()
+    end_session(zoo, state)
+    serving.start()
+    assert f"The session of {state} is over. Starting without leases." in serving.log()
+    assert keep(serving, lease).state == OVER
+    other = acquire(serving)
+    serving.kill()
+    serving.start()
+    assert keep(serving, other).state == HELD
+
+
+def test_a_file_that_others_can_read_is_refused(zoo: Zoo, state: Path) -> None:
+    state.touch(0o640)
+    state.chmod(0o640)
+    status, _, message = ending("serve", "--grpc", "127.0.0.1:0", "--state", str(state))
+    assert (status, f"chmod 600 {state}" in message) == (1, True), message
+
+
+def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo: Zoo, serving: Serving, state: Path) -> None:
+    lease = acquire(serving)
+    serving.kill()
+    with Serving(zoo, session_timeout=SESSION) as other, contextlib.ExitStack() as stack:
+        second = Serving(zoo, "--state", str(state), "--grpc", other.address, session_timeout=SESSION)
+        second.launch()
+        stack.push(second.__exit__)
+        assert second.process.wait(60) == 1
+        assert "cannot be used" in second.log()
+    serving.start()
+    assert keep(serving, lease).state == HELD
+
+
+def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(
+    zoo: Zoo, state: Path, proxy: Proxy
+) -> None:
+    """Then it serves, and says that no lock can be given now."""
+    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=4) as serving:
+        lease = acquire(serving)
+        serving.kill()
+        proxy.refuse = True
+        began = time.monotonic()
+        serving.start()
+        assert time.monotonic() - began > 3.9
+        assert "within 4.0 s: " in serving.log()
+        assert "Starting without leases." in serving.log()
+        assert keep(serving, lease).state == OVER
+        proxy.refuse = False
+        assert acquire(serving, "b", wait_blocking=True).acquired
+    end_session(zoo, state)
+
+
+def test_a_takeover_that_comes_too_late_for_its_leases_frees_their_locks(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+    """As after an outage of ZooKeeper that all sessions survive."""
+    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
+        acquire(serving)
+        serving.kill()
+        header = json.loads(state.read_bytes()[:4096])
+        with state.open("r+b") as file:
+            file.write(json.dumps({**header, "timeout": 1.0}).encode().ljust(4096))
+        proxy.refuse = True
+        serving.start()
+        assert len(zoo.children("a")) == 1
+        proxy.refuse = False
+        zoo.wait_contenders("a", 0)
+    end_session(zoo, state)
+
+
+def test_a_lease_survives_an_outage_of_zookeeper_during_the_restart(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
+        lease = acquire(serving)
+        proxy.refuse = True
+        serving.kill()
+        serving.launch()
+        time.sleep(1)
+        proxy.refuse = False
+        serving.await_serving()
+        assert keep(serving, lease).fencing_token == lease.fencing_token
+        proxy.cut_all()
+        assert release(serving, lease)
+    end_session(zoo, state)
+
+
+def test_a_second_signal_does_no_harm(serving: Serving) -> None:
+    lease = acquire(serving)
+    for _ in range(2):
+        serving.process.send_signal(signal.SIGTERM)
+    assert serving.process.wait(20) in (0, -signal.SIGTERM)
+    serving.start()
+    assert keep(serving, lease).state == HELD

@@ -1,0 +1,229 @@
+"""The state file of a coordinator: what is refused, what the next process reads, and a disk that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from django_zklock.contrib.leases.state import HEADER, StateFile
+from django_zklock.core import clock
+from django_zklock.core.zk.options import FormerSession, Secret
+
+ROOT = "/zklock"
+SESSION = FormerSession(id=-5, password=Secret("0a" * 16), timeout=20.0)
+
+
+class Opened:
+    """State files as successive processes open them, and the lines that they say."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._files: list[StateFile] = []
+
+    def open(self, path: Path, root: str = ROOT) -> StateFile:
+        self.close()
+        self._files.append(StateFile(path, root, self.lines.append))
+        return self._files[-1]
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    opened = Opened()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+async def write(file: StateFile, ends: dict[int, float]) -> None:
+    """Write the session, and ends that are so many seconds away."""
+    now = asyncio.get_running_loop().time()
+    written = [file.set_end(token, now + seconds) for token, seconds in ends.items()]
+    await file.set_session(SESSION)
+    assert all(await asyncio.gather(*written))
+
+
+async def test_the_next_process_reads_the_session_and_the_ends(opened: Opened, path: Path) -> None:
+    file = opened.open(path)
+    await write(file, {7: 30.0, 8: -1.0})
+    ends_at = clock.now()
+    again = opened.open(path)
+    assert (again.former, again.key, opened.lines) == (SESSION, file.key, [])
+    assert {token: round(end - ends_at) for token, end in again.ends.items()} == {7: 30, 8: -1}
+
+
+async def test_a_lease_that_is_over_makes_room_for_another_one(opened: Opened, path: Path) -> None:
+    file = opened.open(path)
+    await write(file, {7: 30.0, 8: 30.0})
+    file.forget(7)
+    file.forget(7)
+    await write(file, {9: 30.0})
+    assert opened.open(path).ends.keys() == {8, 9}
+
+
+async def test_there_may_be_more_leases_than_were_allocated_for(
+    opened: Opened, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_zklock.contrib.leases.state.ALLOCATED", HEADER)
+    await write(opened.open(path), dict.fromkeys(range(1, 50), 30.0))
+    assert len(opened.open(path).ends) == 49
+
+
+async def test_in_a_copy_the_ends_are_unknown(opened: Opened, path: Path) -> None:
+    """The process that has the file may have written other ends since, or uses another clock."""
+    await write(opened.open(path), {7: 30.0})
+    copy = path.with_name("copy")
+    shutil.copy2(path, copy)
+    again = opened.open(copy)
+    assert again.former == SESSION
+    assert math.isnan(again.ends[7])
+
+
+async def test_after_a_restart_of_the_machine_the_ends_are_unknown(
+    opened: Opened, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(opened.open(path), {7: 30.0})
+    (tmp_path / "boot_id").write_text("another")
+    monkeypatch.setattr("django_zklock.contrib.leases.state._BOOT_ID", tmp_path / "boot_id")
+    assert math.isnan(opened.open(path).ends[7])
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+def _fill(path: Path) -> None:
+    path.write_bytes(os.urandom(HEADER * 2))
+
+
+def _change(**fields: object) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        header = {**json.loads(path.read_bytes()[:HEADER]), **fields}
+        with path.open("r+b") as file:
+            file.write(json.dumps(header).encode().ljust(HEADER))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (_cut, "is damaged, or of another release"),
+        (_fill, "is damaged, or of another release"),
+        (_change(session="1"), "is damaged, or of another release"),
+        (_change(password="0x"), "is damaged, or of another release"),
+        (_change(password=None), "is damaged, or of another release"),
+        (_change(timeout=math.inf), "is damaged, or of another release"),
+        (_change(key=[]), "is damaged, or of another release"),
+        (_change(root="/other"), f"is not of the ROOT {ROOT}"),
+    ],
+)
+async def test_a_useless_file_is_reported_once(
+    opened: Opened, path: Path, harm: Callable[[Path], None], problem: str
+) -> None:
+    await write(opened.open(path), {7: 30.0})
+    opened.close()
+    harm(path)
+    file = opened.open(path)
+    assert opened.lines == [f"{path} {problem}. Starting without leases."]
+    assert (file.former, file.ends) == (None, {})
+    await write(file, {9: 30.0})
+    assert opened.open(path).ends.keys() >= {9}
+    assert len(opened.lines) == 1
+
+
+@pytest.mark.parametrize("length", range(0, 48, 5))
+async def test_a_file_that_ends_anywhere_is_read(opened: Opened, path: Path, length: int) -> None:
+    await write(opened.open(path), {7: 30.0, 8: 30.0})
+    opened.close()
+    os.truncate(path, HEADER + length)
+    assert opened.open(path).ends.keys() <= {7, 8}
+
+
+def test_a_new_file_is_for_this_user_only(opened: Opened, path: Path) -> None:
+    before = os.umask(0)
+    try:
+        opened.open(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610])
+def test_a_file_that_others_can_use_is_refused(opened: Opened, path: Path, mode: int) -> None:
+    path.touch()
+    path.chmod(mode)
+    with pytest.raises(OSError, match=f"chmod 600 {path}"):
+        opened.open(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_file_of_another_user_is_refused(opened: Opened, path: Path) -> None:
+    path.touch(0o600)
+    os.chown(path, 1, 1)
+    with pytest.raises(OSError, match="chown 0"):
+        opened.open(path)
+
+
+def test_a_path_of_another_kind_is_refused(opened: Opened, path: Path) -> None:
+    os.mkfifo(path, 0o600)
+    with pytest.raises(OSError, match="is no regular file"):
+        opened.open(path)
+    with pytest.raises(OSError, match="Is a directory"):
+        opened.open(path.parent)
+    with pytest.raises(OSError, match="No such file"):
+        opened.open(path.parent / "none" / "state")
+
+
+async def test_a_disk_that_fails_is_told_and_tried_again(
+    opened: Opened, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, until = opened.open(path), asyncio.get_running_loop().time() + 30
+    written = os.dup(file.fileno())
+    unwritable = os.open(path, os.O_RDONLY)
+    os.dup2(unwritable, file.fileno())
+    assert [await file.set_end(7, until) for _ in range(2)] == [False, False]
+    os.dup2(written, file.fileno())
+    assert await file.set_end(7, until)
+    os.close(unwritable)
+    os.close(written)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert str(path) in caplog.text
+
+
+def test_a_full_disk_is_an_error_at_the_start(opened: Opened, path: Path) -> None:
+    """Later, it does no harm."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (HEADER, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"No space left|too large"):
+            opened.open(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_no_secret_is_shown(opened: Opened, path: Path) -> None:
+    file = opened.open(path)
+    await write(file, {7: 30.0})
+    again = opened.open(path)
+    assert SESSION.password not in repr(again.former)
