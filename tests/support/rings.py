@@ -79,11 +79,11 @@ class ClosedRing:
 
     def _run(self, index: int, met: threading.Barrier) -> None:
         try:
-            self._enter(index, met)
+            self._acquire_both(index, met)
         except (ZkLockError, threading.BrokenBarrierError) as error:
             self._failures.append(error)
 
-    def _enter(self, index: int, met: threading.Barrier) -> None:
+    def _acquire_both(self, index: int, met: threading.Barrier) -> None:
         with zk_lock(f"closed/{index}"):
             met.wait(60)
             self._go.wait()
