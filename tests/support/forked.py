@@ -8,6 +8,7 @@ import gc
 import importlib
 import inspect
 import io
+import multiprocessing.process
 import json
 import os
 import runpy
@@ -204,6 +205,7 @@ def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, h
         ctypes.CDLL(None).unshare(NEW_UTS)
         socket.sethostname(host)
     os.chdir(cwd)
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # below which its children look for the main module
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.clear()
     os.environ.update(env)
