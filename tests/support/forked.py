@@ -8,8 +8,8 @@ import gc
 import importlib
 import inspect
 import io
-import multiprocessing.process
 import json
+import multiprocessing.process
 import os
 import runpy
 import signal
@@ -205,7 +205,8 @@ def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, h
         ctypes.CDLL(None).unshare(NEW_UTS)
         socket.sethostname(host)
     os.chdir(cwd)
-    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # below which its children look for the main module
+    # Below it, its children look for the main module.
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.clear()
     os.environ.update(env)
