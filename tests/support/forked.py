@@ -9,6 +9,7 @@ import importlib
 import inspect
 import io
 import json
+import multiprocessing.process
 import os
 import runpy
 import signal
@@ -204,6 +205,8 @@ def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, h
         ctypes.CDLL(None).unshare(NEW_UTS)
         socket.sethostname(host)
     os.chdir(cwd)
+    # Below it, its children look for the main module.
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.clear()
     os.environ.update(env)
