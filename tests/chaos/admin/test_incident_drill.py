@@ -14,7 +14,7 @@ from support.neighbours.protocol import OtherClient
 from support.proxy import Proxy
 from support.zoo import TESTS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 KEY = "orders/1042"
 FIFTY = [f"orders/{number:03}" for number in range(50)]

@@ -123,6 +123,8 @@ class Turmoil:
 
     def settle(self) -> None:
         (self._home / "stop").touch()
+        for process in [process for process, role in self._processes.items() if role == "publisher"]:
+            process.wait(30)  # killed while it waits for a key, it would leave its contender until its session is over
         eventually(lambda: not [*(self._home / "messages").iterdir(), *(self._home / "claimed").iterdir()], 30)
 
     def events(self) -> list[dict[str, Any]]:

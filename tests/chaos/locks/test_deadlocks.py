@@ -70,6 +70,7 @@ def test_a_ring_of_any_size_ends(zoo: Zoo, size: int) -> None:
         began = time.monotonic()
         printed = [next_line(process).split() for process in processes]
         took = time.monotonic() - began
+        assert all(printed), "a process has failed, as after a loss on a machine that is too busy"
     victims, acquired = (sum(int(numbers[index]) for numbers in printed) for index in range(2))
     assert victims >= 1
     assert victims + acquired == size
