@@ -82,10 +82,12 @@ def test_the_callers_of_a_card_cost_no_request(zoo: Zoo, stage: Stage, operator:
         page(operator)
         proxy.reset()
         inspection.snapshot(max_age=0.0)
-        of_scan = reads(proxy)
+        lists, read = reads(proxy)
         proxy.reset()
         assert groups(page(operator, **REFRESH))[0].startswith("4 × POST /checkout/")
-        assert reads(proxy) == of_scan
+        lists_of_page, read_of_page = reads(proxy)
+        assert lists_of_page == lists
+        assert read_of_page - read <= 1  # the configuration of the servers, once in a while
 
 
 def test_a_refresh_sees_new_callers(stage: Stage, operator: Client) -> None:
