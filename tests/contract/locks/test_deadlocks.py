@@ -167,12 +167,25 @@ def test_one_owner_of_a_circle_of_any_kind_is_the_victim(zoo: Zoo, name: str) ->
     eventually(lambda: not zoo.contenders())  # a waiter of a circle has a znode of its own, which does not linger
 
 
+@contextlib.contextmanager
+def by_call(lock: Any) -> Iterator[None]:
+    """Any thread may release what a call has acquired, but not as long as that call waits for more."""
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize("use", [lambda locks: locks, by_call], ids=["block", "call"])
 @pytest.mark.parametrize(("keys", "awaited"), [("ab", "b"), ("abc", "b"), ("abc", "c")])
-def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(zoo: Zoo, keys: str, awaited: str) -> None:
+def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(
+    zoo: Zoo, use: Callable[[Any], Locks], keys: str, awaited: str
+) -> None:
     calls: list[BackgroundCall[Outcome]] = []
 
     def wait_for_both() -> None:
-        calls.append(BackgroundCall(partial(nested, contextlib.nullcontext(), zk_locks(*keys))))
+        calls.append(BackgroundCall(partial(nested, contextlib.nullcontext(), use(zk_locks(*keys)))))
         zoo.wait_contenders("a", 1)
         zoo.wait_contenders(awaited, 2)
 

@@ -174,9 +174,9 @@ def test_a_process_whose_session_is_taken_over_ends_and_releases_nothing(
     shutil.copy(state, copy)
     copy.chmod(0o600)
     with Serving(zoo, "--state", str(copy), session_timeout=SESSION) as second:
+        assert keep(second, lease).fencing_token == lease.fencing_token
         assert serving.process.wait(20) == 0  # so that no supervisor lets it take the session back
         assert "has taken over" in serving.log()
-        assert keep(second, lease).fencing_token == lease.fencing_token
         assert not acquire(second).acquired
 
 
