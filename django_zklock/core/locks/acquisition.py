@@ -59,6 +59,11 @@ class Acquisition:
     and no two callers can wait for each other.
     """
 
+    _in_transaction = False
+    """Whether transactions are open around the call."""
+    _is_inside_others = False
+    """Whether the caller works inside blocks of other owners, in a new order."""
+
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
         self._timeout: float | None = None  # seconds, for all locks together
@@ -75,8 +80,6 @@ class Acquisition:
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
-        self._in_transaction = False  # whether transactions are open around the call
-        self._is_inside_others = False  # whether the caller works inside blocks of other owners, in a new order
         self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
         # By waiter. The protocol's thread writes an outcome before it wakes the caller.
         self.outcomes: dict[Any, Outcome] = {}
@@ -150,8 +153,8 @@ class Acquisition:
     def _start(self, specs: tuple[LockSpec, ...]) -> float | None:
         """Start a contender for the first of these locks, unless that is done. Return the seconds to wait for it."""
         # Coroutines, and messages that wait for their work to begin, have no transactions.
-        self._in_transaction = self._new_waiter is ThreadWaiter and bool(hooks.scope.is_open())
-        if self._in_transaction:
+        if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
+            self._in_transaction = True
             hooks.scope.check(specs[0])
         seconds = self._timeout
         if seconds:
@@ -235,7 +238,8 @@ class Acquisition:
             return
         if len(self.specs) > 1 and not self.contenders:
             order.note_sorted(contender, self.specs)
-        self._is_inside_others |= order.note(contender, self.owner, in_transaction=self._in_transaction)
+        if order.note(contender, self.owner, in_transaction=self._in_transaction):
+            self._is_inside_others = True
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
