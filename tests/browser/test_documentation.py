@@ -71,7 +71,7 @@ SEARCHES = [
     ("branch", FIRST, "how-to/environments/"),
     ("laptop", FIRST, "how-to/environments/"),
     ("cancel", FIRST, "reference/locks/#options"),
-    ("mypy", FIRST, "reference/locks/#types"),
+    ("mypy", FIRST, "reference/types/"),
     ("is False", FIRST, "how-to/move-from-cache-lock/"),
     ("ready()", FIRST, "how-to/lock-any-code/"),
     ("RunPython", FIRST, "how-to/deploy/#migrate-once"),
