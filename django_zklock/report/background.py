@@ -118,13 +118,16 @@ last: Final = LastLook()
 
 def causes() -> Mapping[str, int]:
     """
-    Return how many incidents the last look has found, by each cause; empty before the first look.
+    Return `counts()`, or nothing in a process that has not used a lock.
 
-    A process that has not used a lock does not look, as it has no connection. From any thread; it does not wait.
+    Such a process does not look, as it has no connection. From any thread; it does not wait.
     """
-    if process.peek() is None:
-        return {}
-    figures = last.get(EVERY)
+    return {} if process.peek() is None else counts()
+
+
+def counts() -> Mapping[str, int]:
+    """Return how many incidents a recent look has found, by each cause; empty if there was none. It begins the next."""
+    figures = last.recent(EVERY)
     return {**_counts(figures.counts), UNKNOWN: 1} if last.hangs else figures.counts
 
 
