@@ -64,7 +64,7 @@ class BlockExit:
     def __get__(self, lock: object | None, cls: type) -> Any:
         if lock is None:  # `ExitStack` looks it up on the class
             return self._close_innermost
-        if sys._getframe(1).f_globals.get("__name__") == "inspect":  # the same from Python 3.15 on
+        if sys.version_info >= (3, 15) and sys._getframe(1).f_globals.get("__name__") == "inspect":  # the same
             return functools.partial(self._close_innermost, lock)
         return self._new_end(lock)
 
