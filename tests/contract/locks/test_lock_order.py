@@ -29,14 +29,7 @@ from support.zoo import Zoo
 from django_zklock import Lock, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.core.locks import order
 
-
-@pytest.fixture(autouse=True)
-def fresh(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that has seen nothing, and tells the run nothing: the orders here are meant."""
-    monkeypatch.delenv(order.FILE, raising=False)
-    before, order.seen = order.seen, order.LockOrder()
-    yield
-    order.seen = before
+pytestmark = pytest.mark.usefixtures("zoo")
 
 
 def stock(sku: object) -> Lock:

@@ -7,12 +7,11 @@ import concurrent.futures
 import contextvars
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locks
 from django_zklock.core.locks import order
@@ -23,13 +22,7 @@ TIMES = 3
 """How often a flow acquires its lock. On a busy machine, another thread may not wait for it yet at the first time."""
 
 
-@pytest.fixture(autouse=True)
-def fresh(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that has seen nothing, and tells the run nothing: the orders here are meant."""
-    monkeypatch.delenv(order.FILE, raising=False)
-    before, order.seen = order.seen, order.LockOrder()
-    yield
-    order.seen = before
+pytestmark = pytest.mark.usefixtures("zoo")
 
 
 def lock_b() -> None:
