@@ -308,6 +308,7 @@ def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
             zoo.assert_empty()
             assert not held_locks._kept, "acquired and never released"
             assert not held_locks._guards, "a block that never ended"
+            assert not held_locks.all(), "held by what nobody refers to any more, or in a session that has gone"
             assert not abort._thread_aborts, "work that could still be stopped, and has ended"
     finally:
         # Or the next test's owner, or its count, would be wrong, or it would find what this one has left.

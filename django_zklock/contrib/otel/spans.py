@@ -98,6 +98,7 @@ class Spans:
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_failed, self._on_failed),
             (signals.lock_released, self._on_released),
+            (signals.lock_release_refused, self._on_release_refused),
             (signals.lock_lost, self._on_lost),
             (signals.lock_release_requested, self._on_release_requested),
         )
@@ -168,6 +169,12 @@ class Spans:
         span = self._holds.pop(grant, None)
         if span is not None:
             span.end(_wall_time(grant.since + held))
+
+    def _on_release_refused(self, *, lock: str, reason: str, **kwargs: object) -> None:
+        for grant in [grant for grant in self._holds if grant.key == lock and not grant.shares]:
+            span = self._holds.pop(grant)
+            span.set_status(Status(StatusCode.ERROR, reason))
+            span.end()
 
     def _on_lost(self, *, hold: Hold, reason: str, receipt: Receipt | None, **kwargs: object) -> None:
         span = self._holds.pop(held_of(hold).grant, None)

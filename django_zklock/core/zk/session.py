@@ -148,10 +148,8 @@ class Session(GrantSession):
     def keep_open(self, timeout: float) -> None:
         """Keep the session and its znodes for another process, and send nothing else. For any thread."""
         self.pid = 0  # first: nothing is released any more, as in a forked child
-        disconnected = threading.Event()
         self.loop.post(self._disconnect)
-        self.loop.post(disconnected.set)
-        disconnected.wait(timeout)
+        self._closed.wait(timeout)
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -159,6 +157,7 @@ class Session(GrantSession):
         self.requests.close()
         if client is not None:
             client.disconnect()
+        self._end_threads()
 
     def forget(self) -> None:
         """Drop the session in a forked child. The parent keeps its socket."""

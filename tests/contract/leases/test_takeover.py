@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from django_zklock.contrib.leases.lease import Lease, LeaseRequest
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.contrib.leases.takeover import Takeover
+from django_zklock.core.locks.held import held_locks
 from django_zklock.core.zk import process
 from django_zklock.operations import request_release
 
@@ -69,6 +71,9 @@ async def successors(zoo: Zoo, tmp_path: Path) -> AsyncIterator[Successors]:
     successors.state.close()
     process.configure(session_options)
     await asyncio.to_thread(process.reset)
+    await asyncio.to_thread(
+        eventually, lambda: gc.collect() >= 0 and not held_locks.all()
+    )  # a process takes its holds along
 
 
 async def acquire(coordinator: Coordinator, **request: Any) -> Lease:

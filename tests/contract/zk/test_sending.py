@@ -184,7 +184,7 @@ def test_requests_arrive_in_order_and_complete(server: Server, pki: Path, batche
         server.reads.clear()
         for number in range(batches):
             if number == batches // 2:
-                assert client._connection._unwritten or client._queue, "the socket is full"
+                eventually(lambda: client._connection._unwritten or client._queue, 10, "the socket is full")
                 server.reads.set()
             requests = deletes(random.randrange(1, 5), outcomes, longest)
             sent += [request for request, _ in requests]

@@ -14,6 +14,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode,
 from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, acquire_once, cut, due, proxied
 from support.primitives import end_session
+from support.refused import no_deletes
 from support.signalled import signalled
 from support.traced import SPANS, WAITING, Traced, in_file, traced
 from support.work import assert_refused
@@ -224,6 +225,15 @@ def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
     assert abort.end_time == held.end_time
     attributes = abort.attributes or {}
     assert (attributes["zklock.abort.delivered"], attributes["zklock.abort.swallowed"]) == (True, False)
+
+
+def test_the_span_of_a_hold_ends_when_its_release_is_refused(zoo: Zoo, spans: Traced) -> None:
+    with no_deletes(zoo, "k"), zk_lock("other"):
+        with zk_lock("k"):
+            pass
+        (held,) = spans.wait("zklock.hold")
+    assert (held.attributes or {})["zklock.key_template"] == "k"
+    assert "NoAuthError" in (held.status.description or "")
 
 
 def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced) -> None:

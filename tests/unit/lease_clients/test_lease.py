@@ -86,7 +86,8 @@ async def test_a_lease_has_one_pending_request_on_a_slow_stream(keeper: Keeper) 
     for _ in range(9):
         keeper.keep(lease)
         await asyncio.sleep(0)
-    assert keeper._queue.qsize() <= 1
+    pending = [keeper._queue.get_nowait() for _ in range(keeper._queue.qsize())]  # and the end of a refused stream
+    assert pending.count(lease) <= 1
 
 
 async def test_texts_of_a_coordinator_are_short_and_printable(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
