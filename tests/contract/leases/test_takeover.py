@@ -71,9 +71,13 @@ async def successors(zoo: Zoo, tmp_path: Path) -> AsyncIterator[Successors]:
     successors.state.close()
     process.configure(session_options)
     await asyncio.to_thread(process.reset)
-    await asyncio.to_thread(
-        eventually, lambda: gc.collect() >= 0 and not held_locks.all()
-    )  # a process takes its holds along
+    await asyncio.to_thread(eventually, no_hold_is_left)
+
+
+def no_hold_is_left() -> bool:
+    """As of a process that has ended: its threads and its holds refer to one another."""
+    gc.collect()
+    return not held_locks.all()
 
 
 async def acquire(coordinator: Coordinator, **request: Any) -> Lease:
