@@ -63,6 +63,10 @@ class Acquisition:
     """Whether transactions are open around the call."""
     _is_inside_others = False
     """Whether the caller works inside blocks of other owners, in a new order."""
+    _loss_observers: tuple[_LossObserver, ...] = ()
+    """Of the holds, while it waits for another lock."""
+    _open_blocks: OpenBlocks
+    """Of the lock object; has this while its block is open. Set before the block."""
 
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
@@ -76,7 +80,6 @@ class Acquisition:
         self.use = object()
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
-        self._loss_observers: list[_LossObserver] = []  # of these, while it waits for another lock
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
@@ -84,7 +87,6 @@ class Acquisition:
         # By waiter. The protocol's thread writes an outcome before it wakes the caller.
         self.outcomes: dict[Any, Outcome] = {}
         self.block: Block | None = None
-        self.open_blocks: OpenBlocks = {}  # of the lock object; has this while the block is open
         self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
     # --- acquire --------------------------------------------------------------------------------------------------
@@ -264,14 +266,14 @@ class Acquisition:
         """Cancel the wait if one of the locks is lost that the owner has so far."""
         for hold in self.holds:
             observer = _LossObserver(self, hold.grant)
-            self._loss_observers.append(observer)
+            self._loss_observers += (observer,)
             hold.grant.observe(observer)
 
     def _detach_observers(self) -> None:
         while self._loss_observers:
             observer = self._loss_observers[-1]
             observer.grant.detach(observer)
-            self._loss_observers.pop()
+            self._loss_observers = self._loss_observers[:-1]
 
     @abort.shielded
     def _release_after(self, error: BaseException) -> bool:
@@ -324,8 +326,8 @@ class Acquisition:
     @abort.shielded
     def open_block(self, open_blocks: OpenBlocks) -> None:
         """Open the block under the locks."""
+        self._open_blocks = open_blocks
         self.block = Block(self.owner, tuple(self.holds), self.specs)
-        self.open_blocks = open_blocks
         open_blocks.setdefault(self.owner.subject, []).append(self)
         self.block.open()
 
@@ -348,11 +350,11 @@ class Acquisition:
         Waits for nothing; see `held.released`.
         """
         if self.block is not None:
-            acquisitions = self.open_blocks.get(self.owner.subject, [])
+            acquisitions = self._open_blocks.get(self.owner.subject, [])
             if self in acquisitions:
                 acquisitions.remove(self)
             if not acquisitions:
-                self.open_blocks.pop(self.owner.subject, None)
+                self._open_blocks.pop(self.owner.subject, None)
             if self.block.is_open:
                 self.block.discard()
         if self.contender is not None:
