@@ -149,6 +149,7 @@ class Session(GrantSession):
         """Keep the session and its znodes for another process, and send nothing else. For any thread."""
         self.pid = 0  # first: nothing is released any more, as in a forked child
         self.loop.post(self._disconnect)
+        self.loop.post(self._end_threads)
         self._closed.wait(timeout)
 
     def _disconnect(self) -> None:
@@ -157,7 +158,6 @@ class Session(GrantSession):
         self.requests.close()
         if client is not None:
             client.disconnect()
-        self._end_threads()
 
     def forget(self) -> None:
         """Drop the session in a forked child. The parent keeps its socket."""
