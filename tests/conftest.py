@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import translation
 from hypothesis import HealthCheck, settings
 from support import debian, foreign_calls, programs, reply_timeout
 from support.brokers import RabbitMQ, Redis
@@ -190,6 +191,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{count:5}  {reason}")
     if missing := [problem for find in programs.FINDS if (problem := debian.missing(find))]:
         terminalreporter.line(f"To run more of them: {debian.advice(missing)}")
+
+
+@pytest.fixture(autouse=True)
+def own_language() -> None:
+    """A request in another language, by Django's client, leaves it to its thread."""
+    translation.deactivate()
 
 
 @pytest.fixture(scope="session", autouse=True)

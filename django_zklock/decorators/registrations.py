@@ -58,10 +58,14 @@ def _wrappers(locked: LockedFunction) -> Iterator[Any]:
 
 
 def _is_receiver(function: Any) -> bool:
-    """Return whether a signal has a weak reference to the function: Django's and Celery's remove it by a finalizer."""
-    callbacks = [reference.__callback__ for reference in weakref.getweakrefs(function)]
-    alive = [callback.peek() for callback in callbacks if isinstance(callback, weakref.finalize)]
-    return any(hasattr(getattr(details[1], "__self__", None), "connect") for details in alive if details is not None)
+    """Return whether a signal has a weak reference to the function, whose end calls a method of the signal."""
+    for reference in weakref.getweakrefs(function):
+        callback: Any = reference.__callback__
+        if isinstance(callback, weakref.finalize):  # as Celery has it, and Django before 6.1
+            _, callback, *_ = callback.peek() or (None, None)
+        if hasattr(getattr(callback, "__self__", None), "connect"):
+            return True
+    return False
 
 
 def _is_called_by_name(function: Any) -> bool:
