@@ -147,7 +147,7 @@ def test_the_leases_of_the_unit_survive_a_restart(zoo: Zoo, tmp_path: Path) -> N
     options = options.replace(f"/var/lib/{directory}", str(tmp_path))
     with Serving(zoo, *shlex.split(options)) as serving, grpc.insecure_channel(serving.address) as channel:
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
-        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", request_id="r1")
+        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", request_id="r1", session_timeout_ms=60_000)
         lease = stub.RecordLock(wanted, timeout=20)
         assert serving.drain() == 0
         serving.start()

@@ -124,10 +124,11 @@ def test_a_server_that_refuses_our_certificate_is_not_down(
 def assert_named(days: str, name: str) -> None:
     """Fail unless `status`, the doctor and its exit code name this certificate."""
     text = f"The certificate of {name} {days}"
-    status, printed, _ = ending("doctor", "--incident")
+    patient = "--reply-timeout=60s"
+    status, printed, _ = ending("doctor", "--incident", patient)
     assert (status, text in printed) == (ExitCode.CERTIFICATE, True), printed
-    assert text in " ".join(ending("doctor")[1].split())
-    assert "A TLS certificate ends soon" in ending("status")[1]
+    assert text in " ".join(ending("doctor", patient)[1].split())
+    assert "A TLS certificate ends soon" in ending("status", patient)[1]
 
 
 @pytest.mark.parametrize(("ends", "days"), [(9.1, "ends in 9 days, at "), (1.1, "ends in 1 day, at ")])
