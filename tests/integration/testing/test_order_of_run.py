@@ -98,7 +98,6 @@ def test_workers_and_other_processes_belong_to_the_run(project: Project) -> None
 
 INNER_RUN = """
 import subprocess, sys
-import django
 import pytest
 
 def test_runs_tests(tmp_path):
@@ -109,7 +108,6 @@ def test_runs_tests(tmp_path):
 """
 AWAY = """
 import os
-import django
 import pytest
 
 @pytest.fixture(autouse=True)
