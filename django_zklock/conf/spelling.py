@@ -1,60 +1,113 @@
-"""Warn of names of locks that look misspelt, and of "None" in a name; with `STRICT`, refuse what is no entry."""
+"""
+Warn of names of locks that look misspelt, of paths that lose the options of their entries, and of "None" in a name.
+
+With `STRICT`, what is no entry is refused.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-import sys
-import warnings
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from django_zklock.conf import Config
-from django_zklock.exceptions import InvalidLockName
+from django_zklock.conf.arguments import UNSET
+from django_zklock.conf.options import LockOptions
+from django_zklock.exceptions import InvalidLockName, warn
+from django_zklock.names.field_values import NO_VALUES
 from django_zklock.names.template import Template
 
-MOST_CHECKED: Final = 1000  # names; formatted ones with numbers are not checked after that
+MOST_CHECKED: Final = 1000  # names; those that may be formatted are not looked at after that
 SIMILAR: Final = 0.8  # ratio of `difflib`, at most 1.0, from which a word counts as misspelt
 _OWN: Final = "celery-beat/"  # the lock of our scheduler for Celery needs no entry
 _DIGITS: Final = re.compile(r"\d+")
-_FIELD: Final = re.compile(r"\{[^{}]*\}")
+_FIELD: Final = re.compile(r"\{[^{}:]*")  # without the end of {url:digest}, which makes another key
 _SEPARATOR: Final = re.compile(r"[/:._-]")
 
 
-def check_spelling(config: Config, name: str) -> None:
+def check_spelling(config: Config, name: str, given: LockOptions, known: Collection[str]) -> None:
     """
-    Check the name of a lock, once for each bare name and each template with a field.
+    Check the name of a lock, once for each template, and once for all others that differ in digits only.
 
-    A name is bare if it has neither a slash nor a field. A misspelt name of an entry of `LOCKS`, or a misspelt path of
-    one, is a lock of its own that protects nothing. Raises `InvalidLockName` with `STRICT`.
+    A misspelt name of an entry of `LOCKS`, or a misspelt path of one, is a lock of its own that protects nothing. The
+    path of an entry is its lock, but without its options. Of these, the caller uses the `known` ones that are not
+    `given`. Raises `InvalidLockName` with `STRICT`.
     """
     if name in config.locks or name in config.checked_names:
         return
-    if "None" in name:
-        _warn_of_none(config, name)
-    is_formatted = "/" in name and "{" not in name  # perhaps by an f-string: there may be millions of them
-    if config.strict:
-        if _is_separate(config, name):
-            raise InvalidLockName(f'{_fault(name)}, and ZKLOCK["STRICT"] is True. {_meant(config, name)}'.rstrip())
-        if not is_formatted:
-            config.checked_names.add(name)
-    elif config.locks:
-        _warn_if_similar(config, name, _DIGITS.sub("", name) if is_formatted else name)
-
-
-def _warn_if_similar(config: Config, name: str, checked: str) -> None:
-    """Warn once of a name that looks like an entry. Formatted names are `checked` without numbers, and only some."""
-    if checked in config.checked_names or (checked != name and len(config.checked_names) >= MOST_CHECKED):
+    _warn_of_none(config, name)
+    is_formatted = "{" not in name  # perhaps by an f-string: there may be millions of them
+    checked = _DIGITS.sub("", name) if is_formatted else name
+    is_checked = checked in config.checked_names or (is_formatted and len(config.checked_names) >= MOST_CHECKED)
+    if (is_checked or not config.locks) and not config.strict:
         return
+    entries = _entries_of(config, name)
+    is_separate = not entries and not name.startswith(_OWN)
+    if is_separate and config.strict:
+        text = f'{_fault(name)}. Add it there, because ZKLOCK["STRICT"] is True. {_meant(config, name)}'
+        raise InvalidLockName(text.rstrip())
+    if is_checked:
+        return
+    lost = {entry: _lost_options(config, entry, given, known) for entry in entries if _is_path(config, entry, name)}
+    has_all = not all(lost.values())
+    if has_all and all(len(config.locks[entry]) > 1 for entry in lost):
+        return  # another call may not give what this one gives
     config.checked_names.add(checked)  # before the warning, which may be an error
-    meant = _meant(config, name) if _is_separate(config, name) else ""
-    if meant:
-        text = f"{_fault(name)}, so it is a separate lock. {meant} If not, add it to LOCKS."
-        warnings.warn(text, stacklevel=frames_of_package())
+    if lost and not has_all:
+        _warn_of_lost_options(config, name, lost)
+    elif is_separate and (meant := _meant(config, name)):
+        _warn_once(config, name, f"{_fault(name)}, so it is a separate lock.", f"{meant} If not, add it to LOCKS.")
 
 
-def _is_separate(config: Config, name: str) -> bool:
-    """Return whether this is neither our own name nor the path of an entry."""
-    return not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example))
+def _entries_of(config: Config, name: str) -> tuple[str, ...]:
+    """Return the entries whose path can become the key of this lock, or an example of its keys."""
+    entries = config.entries_of_templates.get(name)
+    if entries is None:
+        key = Template.parse(name).example
+        paths = {entry: Template.parse(options["path"]) for entry, options in config.locks.items()}
+        entries = tuple(entry for entry, path in paths.items() if path.may_render(key))
+        if "{" in name:
+            config.entries_of_templates[name] = entries
+    return entries
+
+
+def _is_path(config: Config, entry: str, name: str) -> bool:
+    """Return whether one of these names is written as the path of the entry. A path of fields only fits any name."""
+    path = config.locks[entry]["path"]
+    shape = _FIELD.sub("{", path)
+    return _FIELD.sub("{", name) == shape or ("{" not in name and bool(shape.replace("{}", "").strip("/")))
+
+
+def _lost_options(config: Config, entry: str, given: LockOptions, known: Collection[str]) -> list[str]:
+    """Return the options of an entry that a call with its path does not have."""
+    return [
+        option
+        for option, value in config.locks[entry].items()
+        if option in known and option not in given and config.defaults.get(option, UNSET) != value
+    ]
+
+
+def _warn_of_lost_options(config: Config, name: str, lost: Mapping[str, list[str]]) -> None:
+    """Warn that a call with a path does not have the options of an entry, nor those of another one with that path."""
+    options = " or ".join(f"{' and '.join(names)} of {entry!r}" for entry, names in lost.items())
+    fields = {field for entry in lost for field in Template.parse(config.locks[entry]["path"]).fields}
+    differ = sorted(fields.difference(Template.parse(name).fields))
+    hint = f", which has the field {' and '.join(f'{{{field}}}' for field in differ)}" if differ else ""
+    _warn_once(
+        config,
+        name,
+        f'{name!r} is the path of an entry of ZKLOCK["LOCKS"], not its name, so the lock does not have {options}.',
+        f"Write the name {' or '.join(map(repr, lost))}{hint}, or give these options here.",
+    )
+
+
+def _warn_once(config: Config, name: str, fault: str, remedy: str) -> None:
+    """Warn. There may be many names with values, so warn of one of those with this remedy."""
+    is_formatted = "/" in name and "{" not in name
+    if not (is_formatted and remedy in config.checked_names):
+        config.checked_names.add(remedy)
+        warn(f"{fault} {remedy}")
 
 
 def _fault(name: str) -> str:
@@ -63,10 +116,10 @@ def _fault(name: str) -> str:
 
 def _warn_of_none(config: Config, name: str) -> None:
     """Warn once of a "None" in a name, which is then a part of it in `checked_names`: names with one may be many."""
-    if "None" in name.split("/") and "" not in config.checked_names:
+    missing = next((part for part in name.split("/") if part in NO_VALUES), None)
+    if missing is not None and "" not in config.checked_names:
         config.checked_names.add("")
-        text = f"{name!r} has the part 'None', the text of no value. Use a field such as {{pk}}: it refuses None."
-        warnings.warn(text, stacklevel=frames_of_package())
+        warn(f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None.")
 
 
 def _meant(config: Config, name: str) -> str:
@@ -84,9 +137,9 @@ def _differ_in_a_letter(name: str, path: str) -> bool:
 
     A formatted name has values where the template has fields.
     """
-    texts = [_FIELD.sub("{}", text) for text in (name, path)]
-    words, others = (_SEPARATOR.split(text.lower()) for text in texts)
-    if texts[0] == texts[1] or len(words) != len(others):
+    texts = [_FIELD.sub("{", text).replace(":digest}", "}").lower() for text in (name, path)]
+    words, others = map(_SEPARATOR.split, texts)
+    if len(words) != len(others):
         return False
     is_formatted = "{" not in name
     different = [
@@ -97,13 +150,3 @@ def _differ_in_a_letter(name: str, path: str) -> bool:
     return len(different) <= 1 and all(
         difflib.SequenceMatcher(None, word, other).ratio() >= SIMILAR for word, other in different
     )
-
-
-def frames_of_package() -> int:
-    """Return the stack level, for `warnings.warn` in the calling function, of the first frame outside this package."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("django_zklock."):
-        frame = frame.f_back
-        level += 1
-    return level

@@ -17,6 +17,11 @@ from django_zklock.exceptions import InvalidLockName
 _DEEPEST = 8  # lists and dicts within each other
 _LITERALS = {None: "null", True: "true", False: "false"}  # in lists and dicts
 
+NO_VALUES = frozenset({"None", "[object Object]"})
+"""Texts that Python and JavaScript give for a value that is missing, or has no text of its own."""
+NO_IDS = NO_VALUES | {"undefined", "null", "NaN", "nan"}
+"""The same, where the value identifies a row. Elsewhere, a choice may be "undefined", and "nan" is a language."""
+
 
 class NoneArgument:
     """An optional argument that is None. Unlike a None by mistake, it has a text."""

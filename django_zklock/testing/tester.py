@@ -59,6 +59,12 @@ def flush_logs(timeout: float = 10.0) -> None:
         raise AssertionError(f"The log handlers did not handle all records within {timeout:g} s.")
 
 
+class _Observed(Lock):
+    """A lock that a test looks at. It may be named by its path: the options of its entry do not matter."""
+
+    _known = ()
+
+
 class LockTester:
     """
     The locks of one test: an empty namespace on a dev server, faults to inject, and assertions about queues.
@@ -242,7 +248,7 @@ class LockTester:
 
         Raises `AssertionError` if it does not get the lock at once. Raises `TimeoutError` if a fault stops this client.
         """
-        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0, linger=0)
+        lock = _Observed(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0, linger=0)
         kind_of_znode = lock.spec.kind  # first: this raises an error for options that contradict each other
         other = ForeignClient(self.server)
         self._other_clients.append(other)
@@ -260,7 +266,7 @@ class LockTester:
     def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[QueueEntry]:
         """Return the contenders of a lock, in order of arrival; none of a block of this process that has ended."""
         wait_released()
-        return queues.entries(self.server, Lock(name, fields=fields).spec.parent)
+        return queues.entries(self.server, _Observed(name, fields=fields).spec.parent)
 
     def assert_held(
         self,
@@ -318,7 +324,7 @@ class LockTester:
         problem: str,
     ) -> None:
         if not _wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
-            key = Lock(name, fields=fields).key
+            key = _Observed(name, fields=fields).key
             raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
 
     def _queues(self) -> dict[str, list[QueueEntry]]:
