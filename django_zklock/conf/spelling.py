@@ -64,9 +64,7 @@ def _entries_of(config: Config, name: str) -> tuple[str, ...]:
     """Return the entries whose path can become the key of this lock, or an example of its keys."""
     entries = config.entries_of_templates.get(name)
     if entries is None:
-        key = Template.parse(name).example
-        paths = {entry: Template.parse(options["path"]) for entry, options in config.locks.items()}
-        entries = tuple(entry for entry, path in paths.items() if path.may_render(key))
+        entries = config.entries_of_key(Template.parse(name).example)
         if "{" in name:
             config.entries_of_templates[name] = entries
     return entries

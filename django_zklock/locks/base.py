@@ -19,7 +19,7 @@ from django_zklock.conf.arguments import UNSET, FunctionPolicy, Unset
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
-from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.core.execution.waiters import Awaited, AwaitedByHand, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.core.locks.held import HeldLock, KeptUse, held_locks, released
 from django_zklock.core.locks.refusals import CANCELLED
@@ -239,7 +239,9 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
     def __aenter__(self) -> Any:
         if self._skips:
             check_bound(sys._getframe().f_back)
-        return Awaited(self._open_without_finalizers(TaskWaiter, self._looked_up_async_exits.pop(get_ident(), None)))
+        opened = self._looked_up_async_exits.pop(get_ident(), None)
+        awaited = AwaitedByHand if opened is None else Awaited
+        return awaited(self._open_without_finalizers(TaskWaiter, opened))
 
     def _open_without_finalizers(
         self, new_waiter: type[Any], opened: list[Acquisition] | None = None, use: KeptUse | None = None

@@ -120,7 +120,7 @@ class Lock(LockBase[Hold, BlockPolicy]):
         check_own_key(key := show_tails(key))
         work = options.pop("what", ""), options.pop("about", None) or NOTHING
         own: Any = {option: options.pop(option) for option in ("on_conflict", "cancel") if option in options}
-        complete = {**conf.current().options_of_key(key), **given_options(options)}
+        complete = conf.current().options_of_key(key, given_options(options))
         check_contradictions(key, complete)
         lock = cls(key, **own)
         lock.resolve = partial(spec_of_key, key, complete, work)

@@ -20,7 +20,7 @@ _LITERALS = {None: "null", True: "true", False: "false"}  # in lists and dicts
 NO_VALUES = frozenset({"None", "[object Object]"})
 """Texts that Python and JavaScript give for a value that is missing, or has no text of its own."""
 NO_IDS = NO_VALUES | {"undefined", "null", "NaN", "nan"}
-"""The same, where the value identifies a row. Elsewhere, a choice may be "undefined", and "nan" is a language."""
+"""These have no meaning as the id of a row. As another value, "nan" is a language, and "undefined" may be a choice."""
 
 
 class NoneArgument:

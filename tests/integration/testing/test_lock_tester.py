@@ -89,7 +89,7 @@ def test_a_test_may_look_at_a_lock_by_the_path_of_its_entry(server: DevServer) -
     locks = {"order": {"path": "order/{pk}", "max_hold": 60}}
     with LockTester(server, settings={"LOCKS": locks}) as zklock:
         zklock.assert_free("order/7")
-        with zklock.held_elsewhere("order/{pk}", {"pk": 7}):
+        with zklock.busy_by("order/{pk}", {"pk": 7}):
             zklock.assert_held("order/7")
 
 

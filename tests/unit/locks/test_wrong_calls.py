@@ -413,7 +413,7 @@ def test_a_block_that_loses_nothing_hides_no_decorator() -> None:
     with with_order(on_conflict="retry"):
         used(zk_lock("order/{pk}", fields={"pk": 7}))
         with pytest.warns(UserWarning, match="on_conflict of 'order'"):
-            zk_locked("order/{pk}")(lambda pk: None)
+            zk_locked("order/{pk}")(lambda pk=7: None)
 
 
 def test_an_option_that_all_locks_have_is_not_lost() -> None:
@@ -423,7 +423,7 @@ def test_an_option_that_all_locks_have_is_not_lost() -> None:
 
 
 def test_of_two_entries_with_a_path_the_call_needs_the_options_of_one() -> None:
-    sides = {"shared": {"path": "k", "kind": "read"}, "alone": {"path": "k", "timeout": 3}}
+    sides: dict[str, Any] = {"shared": {"path": "k", "kind": "read"}, "alone": {"path": "k", "timeout": 3}}
     with with_entries(**sides):
         used(zk_read("k"))
         used(zk_lock("k", timeout=3))
@@ -450,8 +450,12 @@ def test_formatted_names_warn_once_for_each_entry() -> None:
 
 def test_the_key_of_a_unique_task_needs_no_options() -> None:
     with with_order(timeout=3):
-        locked: Any = zk_locked("order/{pk}", timeout=3)(lambda pk: None)
-        assert locked.zk_locked.key((7,), {}) == "order/7"
+
+        @zk_locked("order/{pk}", timeout=3)
+        def ship(pk: int) -> None: ...
+
+        wrapper: Any = ship
+        assert wrapper.zk_locked.key((7,), {}) == "order/7"
 
 
 # --- texts of missing values ------------------------------------------------------------------------------------------
