@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from django_zklock.conf import Config
@@ -37,27 +37,46 @@ def check_spelling(config: Config, name: str, given: LockOptions, known: Collect
     if name in config.locks or name in config.checked_names:
         return
     _warn_of_none(config, name)
-    is_formatted = "{" not in name  # perhaps by an f-string: there may be millions of them
-    checked = _DIGITS.sub("", name) if is_formatted else name
-    is_checked = checked in config.checked_names or (is_formatted and len(config.checked_names) >= MOST_CHECKED)
-    if (is_checked or not config.locks) and not config.strict:
-        return
-    entries = _entries_of(config, name)
-    is_separate = not entries and not name.startswith(_OWN)
-    if is_separate and config.strict:
-        text = f'{_fault(name)}. Add it there, because ZKLOCK["STRICT"] is True. {_meant(config, name)}'
-        raise InvalidLockName(text.rstrip())
-    if is_checked:
-        return
-    lost = {entry: _lost_options(config, entry, given, known) for entry in entries if _is_path(config, entry, name)}
-    has_all = not all(lost.values())
-    if has_all and all(len(config.locks[entry]) > 1 for entry in lost):
-        return  # another call may not give what this one gives
+    checked = name if "{" in name else _DIGITS.sub("", name)  # perhaps by an f-string: there may be millions of them
+    is_full = "{" not in name and len(config.checked_names) >= MOST_CHECKED
+    is_new = checked not in config.checked_names and not is_full
+    if is_new or config.strict:
+        entries = _entries_of(config, name)
+        if not entries and not name.startswith(_OWN):
+            _report_separate(config, name, checked)
+        elif is_new:
+            _report_lost_options(config, name, checked, entries, given, known)
+
+
+def _report_separate(config: Config, name: str, checked: str) -> None:
+    """Raise with `STRICT`, or warn if the name is similar to an entry."""
+    meant = _meant(config, name)
+    fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+    if config.strict:
+        raise InvalidLockName(f'{fault}. Add it there, because ZKLOCK["STRICT"] is True. {meant}'.rstrip())
     config.checked_names.add(checked)  # before the warning, which may be an error
-    if lost and not has_all:
-        _warn_of_lost_options(config, name, lost)
-    elif is_separate and (meant := _meant(config, name)):
-        _warn_once(config, name, f"{_fault(name)}, so it is a separate lock.", f"{meant} If not, add it to LOCKS.")
+    if meant:
+        is_formatted = "/" in name and "{" not in name
+        text = f"{fault}, so it is a separate lock. {meant} If not, add it to LOCKS."
+        _warn_once(config, meant if is_formatted else text, text)
+
+
+def _report_lost_options(
+    config: Config, name: str, checked: str, entries: Sequence[str], given: LockOptions, known: Collection[str]
+) -> None:
+    """Warn of a path as a name, unless the call has all options of an entry with that path."""
+    lost = {entry: _lost_options(config, entry, given, known) for entry in entries if _is_path(config, entry, name)}
+    is_lost = all(lost.values())
+    if is_lost or any(len(config.locks[entry]) == 1 for entry in lost):  # else another call may not give them
+        config.checked_names.add(checked)
+    if lost and is_lost:
+        options = " or ".join(f"{' and '.join(names)} of {entry!r}" for entry, names in lost.items())
+        names = " or ".join(f"{entry!r} (path {config.locks[entry]['path']!r})" for entry in lost)
+        text = (
+            f'{name!r} is the path of an entry of ZKLOCK["LOCKS"], not its name, so the lock lacks {options}. '
+            f"Write the name {names}, or give these options here."
+        )
+        _warn_once(config, text if "{" in name else names, text)
 
 
 def _entries_of(config: Config, name: str) -> tuple[str, ...]:
@@ -86,38 +105,19 @@ def _lost_options(config: Config, entry: str, given: LockOptions, known: Collect
     ]
 
 
-def _warn_of_lost_options(config: Config, name: str, lost: Mapping[str, list[str]]) -> None:
-    """Warn that a call with a path does not have the options of an entry, nor those of another one with that path."""
-    options = " or ".join(f"{' and '.join(names)} of {entry!r}" for entry, names in lost.items())
-    fields = {field for entry in lost for field in Template.parse(config.locks[entry]["path"]).fields}
-    differ = sorted(fields.difference(Template.parse(name).fields))
-    hint = f", which has the field {' and '.join(f'{{{field}}}' for field in differ)}" if differ else ""
-    _warn_once(
-        config,
-        name,
-        f'{name!r} is the path of an entry of ZKLOCK["LOCKS"], not its name, so the lock does not have {options}.',
-        f"Write the name {' or '.join(map(repr, lost))}{hint}, or give these options here.",
-    )
-
-
-def _warn_once(config: Config, name: str, fault: str, remedy: str) -> None:
-    """Warn. There may be many names with values, so warn of one of those with this remedy."""
-    is_formatted = "/" in name and "{" not in name
-    if not (is_formatted and remedy in config.checked_names):
-        config.checked_names.add(remedy)
-        warn(f"{fault} {remedy}")
-
-
-def _fault(name: str) -> str:
-    return f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+def _warn_once(config: Config, key: str, text: str) -> None:
+    """Warn once with this key: there may be many names with values."""
+    if key not in config.checked_names:
+        config.checked_names.add(key)
+        warn(text)
 
 
 def _warn_of_none(config: Config, name: str) -> None:
-    """Warn once of a "None" in a name, which is then a part of it in `checked_names`: names with one may be many."""
+    """Warn once of a "None" in a name: names with one may be many."""
     missing = next((part for part in name.split("/") if part in NO_VALUES), None)
-    if missing is not None and "" not in config.checked_names:
-        config.checked_names.add("")
-        warn(f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None.")
+    if missing is not None:
+        text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
+        _warn_once(config, "", text)
 
 
 def _meant(config: Config, name: str) -> str:
