@@ -42,7 +42,7 @@ def check_spelling(config: Config, name: str, given: LockOptions, known: Collect
     is_new = checked not in config.checked_names and not is_full
     if is_new or config.strict:
         entries = _entries_of(config, name)
-        if not entries and not name.startswith(_OWN):
+        if not entries:
             _report_separate(config, name, checked)
         elif is_new:
             _report_lost_options(config, name, checked, entries, given, known)
@@ -52,7 +52,7 @@ def _report_separate(config: Config, name: str, checked: str) -> None:
     """Raise with `STRICT`, or warn if the name is similar to an entry."""
     meant = _meant(config, name)
     fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
-    if config.strict:
+    if config.strict and not name.startswith(_OWN):
         raise InvalidLockName(f'{fault}. Add it there, because ZKLOCK["STRICT"] is True. {meant}'.rstrip())
     config.checked_names.add(checked)  # before the warning, which may be an error
     if meant:
@@ -117,7 +117,7 @@ def _warn_of_none(config: Config, name: str) -> None:
     missing = next((part for part in name.split("/") if part in NO_VALUES), None)
     if missing is not None:
         text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
-        _warn_once(config, "", text)
+        _warn_once(config, "a missing value", text)
 
 
 def _meant(config: Config, name: str) -> str:

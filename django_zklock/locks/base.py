@@ -363,7 +363,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             over = [opened for opened in blocks if len(blocks) == 1 or any(block.owner.is_over for block in opened)]
             acquisitions = over[-1] if over else None
         if not acquisitions:
-            raise LockNotHeld("The block was opened by another task, greenlet or thread.")
+            raise LockNotHeld("The block was opened by another task, greenlet or thread. End it there.")
         return acquisitions[-1:]
 
     @abort.shielded

@@ -115,7 +115,9 @@ class Lock(LockBase[Hold, BlockPolicy]):
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
         if "fields" in options:
-            raise TypeError("Lock.of_key() has no option 'fields': a key has no fields.")
+            raise TypeError(
+                "Lock.of_key() has no option 'fields': a key has its values in it. For a name, use zk_lock()."
+            )
         check_arguments("Lock.of_key", key, (), options, LockArguments)
         check_own_key(key := show_tails(key))
         work = options.pop("what", ""), options.pop("about", None) or NOTHING
@@ -322,7 +324,7 @@ def spec_of_name(
     """Return the spec of the lock `name`, with the options that a call gave. Raises `InvalidLockName`."""
     if fields or any(work) or type(name) is not str:
         return resolve(name, resolve_options(config, name, options, known), fields, work, config)
-    cache_key = name, id(options)
+    cache_key = name, id(options), not known
     cached = config.specs.get(cache_key)
     if cached is None:
         if len(config.specs) >= MOST_SPECS:

@@ -53,7 +53,9 @@ def text_of(value: object, what: str, most: int = MAX_SEGMENT) -> str:
     if isinstance(value, NoneArgument):
         return f"[{_LITERALS[None]}]"
     if value is None:
-        raise InvalidLockName(f"{what} is None. Use a text or a number, or give the argument the default None.")
+        raise InvalidLockName(
+            f"{what} is None. Pass a value. A parameter of a decorated function may be None if None is its default."
+        )
     kind = quoted(type(value).__name__)
     if callable(value):
         raise InvalidLockName(f"{what} is a callable ({kind}). Name an attribute or a property instead.")

@@ -238,7 +238,9 @@ class _Field:
 
     def text(self, values: Mapping[str, object]) -> str:
         if self.root not in values:
-            raise InvalidLockName(f"{self.what} has no value. Pass one. For braces in a value, {AS_FIELD}.")
+            raise InvalidLockName(
+                f"{self.what} has no value. Pass one in fields={{...}}. For braces in a value, {AS_FIELD}."
+            )
         value = values[self.root]
         for attribute in self.attributes:
             try:
