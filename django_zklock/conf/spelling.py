@@ -16,13 +16,12 @@ from django_zklock.conf.arguments import UNSET
 from django_zklock.conf.options import LockOptions
 from django_zklock.exceptions import InvalidLockName, warn
 from django_zklock.names.field_values import NO_VALUES
-from django_zklock.names.template import Template
+from django_zklock.names.template import Template, shape
 
 MOST_CHECKED: Final = 1000  # names; those that may be formatted are not looked at after that
 SIMILAR: Final = 0.8  # ratio of `difflib`, at most 1.0, from which a word counts as misspelt
 _OWN: Final = "celery-beat/"  # the lock of our scheduler for Celery needs no entry
 _DIGITS: Final = re.compile(r"\d+")
-_FIELD: Final = re.compile(r"\{[^{}:]*")  # without the end of {url:digest}, which makes another key
 _SEPARATOR: Final = re.compile(r"[/:._-]")
 
 
@@ -70,11 +69,11 @@ def _report_lost_options(
     if is_lost or any(len(config.locks[entry]) == 1 for entry in lost):  # else another call may not give them
         config.checked_names.add(checked)
     if lost and is_lost:
-        options = " or ".join(f"{' and '.join(names)} of {entry!r}" for entry, names in lost.items())
-        names = " or ".join(f"{entry!r} (path {config.locks[entry]['path']!r})" for entry in lost)
+        names = " or ".join(map(repr, lost))
+        options = ", ".join(sorted(set().union(*lost.values())))
         text = (
-            f'{name!r} is the path of an entry of ZKLOCK["LOCKS"], not its name, so the lock lacks {options}. '
-            f"Write the name {names}, or give these options here."
+            f'{name!r} is the path of an entry of ZKLOCK["LOCKS"], not its name, so the lock does not have the options '
+            f"of the entry: {options}. Write the name, {names}, or give these options here."
         )
         _warn_once(config, text if "{" in name else names, text)
 
@@ -90,10 +89,9 @@ def _entries_of(config: Config, name: str) -> tuple[str, ...]:
 
 
 def _is_path(config: Config, entry: str, name: str) -> bool:
-    """Return whether one of these names is written as the path of the entry. A path of fields only fits any name."""
+    """Return whether a name that has locks of an entry is its path. One that begins with a field fits many names."""
     path = config.locks[entry]["path"]
-    shape = _FIELD.sub("{", path)
-    return _FIELD.sub("{", name) == shape or ("{" not in name and bool(shape.replace("{}", "").strip("/")))
+    return shape(name) == shape(path) or ("{" not in name and not path.startswith("{"))
 
 
 def _lost_options(config: Config, entry: str, given: LockOptions, known: Collection[str]) -> list[str]:
@@ -135,7 +133,7 @@ def _differ_in_a_letter(name: str, path: str) -> bool:
 
     A formatted name has values where the template has fields.
     """
-    texts = [_FIELD.sub("{", text).replace(":digest}", "}").lower() for text in (name, path)]
+    texts = [shape(text).replace(":digest}", "}").lower() for text in (name, path)]
     words, others = map(_SEPARATOR.split, texts)
     if len(words) != len(others):
         return False

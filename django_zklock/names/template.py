@@ -39,6 +39,7 @@ MAX_DIGESTED = 10_000
 
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
+_NAME_OF_FIELD = re.compile(r"\{[^{}:]*")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 # A placeholder of another language. Some have a sign that texts have, too: these stand between separators.
 _FOREIGN = re.compile(
@@ -142,6 +143,11 @@ def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -
         what = f"lock name {quoted(lock)}" if is_path else f"lock name {quoted(lock)}, whose path is {paths},"
         entry = ' It is no entry of ZKLOCK["LOCKS"] either.' if is_path and not used else ""
         raise InvalidLockName(f"{what} has no field {quoted(str(unused))}; {hint}{entry}")
+
+
+def shape(text: str) -> str:
+    """Return a template without the names of its fields. A digest stays, as it makes other keys."""
+    return _NAME_OF_FIELD.sub("{", text)
 
 
 def check_type(name: object) -> None:
