@@ -65,7 +65,7 @@ class Config(SessionOptions):
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
     entries_of_templates: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     """The entries that have the locks of a template, for `conf.spelling`. Any thread adds to it; none removes."""
-    specs: dict[tuple[str, int, bool], Any] = field(default_factory=dict, compare=False, repr=False)
+    specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """The specs of locks without fields, which `locks.lock` has resolved. Any thread adds to it, or clears it."""
 
     @property

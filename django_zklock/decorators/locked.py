@@ -51,7 +51,7 @@ from django_zklock.decorators.validation import (
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable, warn
 from django_zklock.http import requests
 from django_zklock.locks.arguments import check_arguments
-from django_zklock.locks.lock import Lock, resolve_options
+from django_zklock.locks.lock import Lock, resolve_options, template_of
 from django_zklock.locks.multi import TOGETHER, Locks, MultiLock, joined, shortest
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names, partial_below
 
@@ -218,7 +218,8 @@ class LockedFunction:
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
-        return joined(self._several(binding).keys)
+        config = conf.current()
+        return joined(template_of(config, name).render(binding.fields) for name in binding.names)
 
     def context_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None
@@ -325,17 +326,14 @@ class LockedFunction:
 
     def _lock(self, binding: KeyBinding, context: FunctionContext) -> Locks:
         options = context.options
-        work: Any = {"what": context.what, "about": context.about}
+        work: Any = {"fields": binding.fields, "what": context.what, "about": context.about}
         if not binding.several:
-            return Lock.with_options(binding.names[0], options, fields=binding.fields, **work)
-        return self._several(binding, **work, **{name: options[name] for name in TOGETHER & options.keys()})
-
-    def _several(self, binding: KeyBinding, **more: Any) -> MultiLock:
-        """Return the locks of a call, with the options of the decorator, and `more`. Not all arguments are in names."""
+            return Lock.with_options(binding.names[0], options, **work)
         # Each lock fills the gaps from its own entry in the settings.
         given = {name: value for name, value in self.options.items() if name in KindOptions.__annotations__}
-        lock = MultiLock(*binding.names, fields=binding.fields, **{**given, **more})
-        lock.fields = {}
+        together = {name: options[name] for name in TOGETHER & options.keys()}
+        lock = MultiLock(*binding.names, **work, **{**given, **together})
+        lock.fields = {}  # an argument need not be in a name
         return lock
 
 

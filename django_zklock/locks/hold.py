@@ -410,7 +410,11 @@ def current_hold(key: str | None = None) -> Hold:
         check_type(key)
     held = _held_by(current_owner(), key) or _inherited(key)
     if held is None:
-        raise LockNotHeld("The caller is in no block, nor under @zk_locked.") if key is None else not_held(key)
+        raise (
+            LockNotHeld("The caller is under no lock: neither in a block nor under @zk_locked.")
+            if key is None
+            else not_held(key)
+        )
     return hold_of(held)
 
 

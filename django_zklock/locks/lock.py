@@ -65,9 +65,6 @@ class Lock(LockBase[Hold, BlockPolicy]):
     entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
 
-    _known: Collection[str] = KindOptions.__annotations__
-    """The options of an entry that matter to a lock with its path."""
-
     def __init__(
         self,
         name: str,
@@ -93,7 +90,7 @@ class Lock(LockBase[Hold, BlockPolicy]):
         self.fields: Mapping[str, object] = fields or NOTHING
         """Values that were given for fields. Each must have its field. For this package only."""
         # Completes the options by the settings. For this package only.
-        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, (what, about), self._known)
+        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, (what, about))
         # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -300,7 +297,16 @@ class ReadWriteLock(Generic[BlockPolicy]):
 MOST_SPECS: Final = 1000  # in the cache, for the next lock with the same name and options
 
 
-def resolve_options(config: Config, name: str, given: LockOptions, known: Collection[str]) -> LockOptions:
+def template_of(config: Config, name: str) -> Template:
+    """Return the template of the lock `name`, for code that acquires nothing. Raises `InvalidLockName`."""
+    check_type(name)
+    check_spelling(config, name, NOT_GIVEN, ())
+    return Template.parse(config.options_for(name).get("path", name))
+
+
+def resolve_options(
+    config: Config, name: str, given: LockOptions, known: Collection[str] = KindOptions.__annotations__
+) -> LockOptions:
     """
     Return the options of the lock `name`: those `given`, completed by the settings. All are checked.
 
@@ -314,22 +320,17 @@ def resolve_options(config: Config, name: str, given: LockOptions, known: Collec
 
 
 def spec_of_name(
-    name: str,
-    options: LockOptions,
-    fields: Mapping[str, object] | None,
-    work: _Work,
-    known: Collection[str],
-    config: Config,
+    name: str, options: LockOptions, fields: Mapping[str, object] | None, work: _Work, config: Config
 ) -> LockSpec:
     """Return the spec of the lock `name`, with the options that a call gave. Raises `InvalidLockName`."""
     if fields or any(work) or type(name) is not str:
-        return resolve(name, resolve_options(config, name, options, known), fields, work, config)
-    cache_key = name, id(options), not known
+        return resolve(name, resolve_options(config, name, options), fields, work, config)
+    cache_key = name, id(options)
     cached = config.specs.get(cache_key)
     if cached is None:
         if len(config.specs) >= MOST_SPECS:
             config.specs.clear()
-        spec = resolve(name, resolve_options(config, name, options, known), None, work, config)
+        spec = resolve(name, resolve_options(config, name, options), None, work, config)
         cached = config.specs[cache_key] = options, spec  # keeps the options, so no others get their id
     result: LockSpec = cached[1]
     return result

@@ -308,7 +308,7 @@ class Rows:
         yield from (1, 2)
 
 
-@pytest.mark.parametrize("result", [len, functools.partial(int, "7"), Rows(), threading.current_thread()], ids=repr)
+@pytest.mark.parametrize("result", [len, functools.partial(int, "7"), Rows(), threading.current_thread()], ids=range(4))
 def test_a_result_that_others_may_use_later_is_returned(zoo: Zoo, result: object) -> None:
     """A decorator returns a function, and Django's forms are iterated when they are rendered."""
     assert zk_locked("work")(lambda: result)() is result
