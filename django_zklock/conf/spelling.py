@@ -40,8 +40,8 @@ def check_spelling(config: Config, name: str, given: LockOptions, known: Collect
     is_full = "{" not in name and len(config.checked_names) >= MOST_CHECKED
     is_new = checked not in config.checked_names and not is_full
     if is_new or config.strict:
-        entries = _entries_of(config, name)
-        if not entries:
+        entries = _entries_with_path(config, name)
+        if entries is None:
             _report_separate(config, name, checked)
         elif is_new:
             _report_lost_options(config, name, checked, entries, given, known)
@@ -64,7 +64,7 @@ def _report_lost_options(
     config: Config, name: str, checked: str, entries: Sequence[str], given: LockOptions, known: Collection[str]
 ) -> None:
     """Warn of a path as a name, unless the call has all options of an entry with that path."""
-    lost = {entry: _lost_options(config, entry, given, known) for entry in entries if _is_path(config, entry, name)}
+    lost = {entry: _lost_options(config, entry, given, known) for entry in entries}
     is_lost = all(lost.values())
     if is_lost or any(len(config.locks[entry]) == 1 for entry in lost):  # else another call may not give them
         config.checked_names.add(checked)
@@ -78,20 +78,25 @@ def _report_lost_options(
         _warn_once(config, text if "{" in name else names, text)
 
 
-def _entries_of(config: Config, name: str) -> tuple[str, ...]:
-    """Return the entries whose path can become the key of this lock, or an example of its keys."""
+def _entries_with_path(config: Config, name: str) -> tuple[str, ...] | None:
+    """Return the entries of which this name is the path, perhaps with values; None if no entry has this lock at all."""
     entries = config.entries_of_templates.get(name)
     if entries is None:
-        entries = config.entries_of_key(Template.parse(name).example)
+        all_entries = config.entries_of_key(Template.parse(name).example)
+        entries = tuple(entry for entry in all_entries if _is_path(name, config.locks[entry]["path"]))
+        if not all_entries:
+            return None
         if "{" in name:
             config.entries_of_templates[name] = entries
     return entries
 
 
-def _is_path(config: Config, entry: str, name: str) -> bool:
-    """Return whether a name that has locks of an entry is its path. One that begins with a field fits many names."""
-    path = config.locks[entry]["path"]
-    return shape(name) == shape(path) or ("{" not in name and not path.startswith("{"))
+def _is_path(name: str, path: str) -> bool:
+    """Return whether a name that has locks of this path is written as it. One that begins with a field fits many."""
+    parts, others = shape(name).split("/"), shape(path).split("/")
+    if path.startswith("{"):
+        return parts == others
+    return all(part == other or "{" not in part for part, other in zip(parts, others, strict=True))
 
 
 def _lost_options(config: Config, entry: str, given: LockOptions, known: Collection[str]) -> list[str]:

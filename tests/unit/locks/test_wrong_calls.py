@@ -439,6 +439,13 @@ def test_a_path_of_fields_only_is_not_the_path_of_each_name() -> None:
             used(zk_lock("{a}/{b}", fields={"a": 1, "b": 2}))
 
 
+def test_a_path_with_a_value_in_place_of_a_field_warns() -> None:
+    with with_entries(order={"path": "shop/{shop}/order/{pk}", **OPTIONS}):
+        with pytest.warns(UserWarning, match="'shop/7/order/{pk}' is the path"):
+            used(zk_lock("shop/7/order/{pk}", fields={"pk": 1}))
+        used(zk_lock("shop/7/order/{pk}:{line}", fields={"pk": 1, "line": 2}))
+
+
 def test_formatted_names_warn_once_for_each_entry() -> None:
     with with_order(**OPTIONS):
         with pytest.warns(UserWarning, match="'order/a' is the path"):
