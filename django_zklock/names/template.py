@@ -316,7 +316,10 @@ def _check_parts(text: str, what: str) -> None:
 
 @lru_cache(maxsize=1024)  # so it warns once
 def _warn_of_no_value(what: str, text: str) -> None:
-    warn(f"{what} is the text {text!r}, as of a value that is missing. Pass the value itself: a field refuses None.")
+    warn(
+        f"{what} is the text {text!r}, as of a value that is missing. All calls without a value share this lock. Pass "
+        "the value itself, as a field refuses None, or refuse this text first."
+    )
 
 
 @lru_cache(maxsize=1024)
