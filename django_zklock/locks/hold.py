@@ -404,13 +404,11 @@ def current_hold(key: str | None = None) -> Hold:
     if key is not None:
         check_type(key)
     held = _held_by(current_owner(), key) or _inherited(key)
-    if held is None:
-        raise (
-            LockNotHeld("The caller is under no lock: neither in a block nor under @zk_locked.")
-            if key is None
-            else not_held(key)
-        )
-    return hold_of(held)
+    if held is not None:
+        return hold_of(held)
+    if key is not None:
+        raise not_held(key)
+    raise LockNotHeld("The caller is under no lock: neither in a block nor under @zk_locked.")
 
 
 def _held_by(owner: Owner, key: str | None) -> HeldLock | None:
