@@ -19,7 +19,7 @@ from django_zklock.conf.arguments import UNSET, FunctionPolicy, Unset
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
-from django_zklock.core.execution.waiters import Awaited, AwaitedByHand, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.core.locks.held import HeldLock, KeptUse, held_locks, released
 from django_zklock.core.locks.refusals import CANCELLED
@@ -239,9 +239,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
     def __aenter__(self) -> Any:
         if self._skips:
             check_bound(sys._getframe().f_back)
-        opened = self._looked_up_async_exits.pop(get_ident(), None)
-        awaited = AwaitedByHand if opened is None else Awaited
-        return awaited(self._open_without_finalizers(TaskWaiter, opened))
+        return Awaited(self._open_without_finalizers(TaskWaiter, self._looked_up_async_exits.pop(get_ident(), None)))
 
     def _open_without_finalizers(
         self, new_waiter: type[Any], opened: list[Acquisition] | None = None, use: KeptUse | None = None
@@ -363,7 +361,10 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             over = [opened for opened in blocks if len(blocks) == 1 or any(block.owner.is_over for block in opened)]
             acquisitions = over[-1] if over else None
         if not acquisitions:
-            raise LockNotHeld("The block was opened by another task, greenlet or thread. End it there.")
+            raise LockNotHeld(
+                "The caller is in no block of this lock. Another task, greenlet or thread has opened it, and must end "
+                "it, or __aenter__() was not awaited."
+            )
         return acquisitions[-1:]
 
     @abort.shielded

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import warnings
 from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
@@ -46,21 +45,6 @@ class Awaited(Generic[_Value]):
     def __await__(self) -> Routine[_Value]:
         running_loop()  # raises without a loop; a routine that need not wait would not notice that there is none
         return self._routine
-
-
-class AwaitedByHand(Awaited[_Value]):
-    """Warns if no code has awaited it, as Python does for a coroutine. `async with` always awaits."""
-
-    is_awaited = False
-
-    def __await__(self) -> Routine[_Value]:
-        self.is_awaited = True
-        return super().__await__()
-
-    def __del__(self) -> None:
-        if not self.is_awaited:
-            text = "__aenter__() was never awaited, so the lock was not acquired. Write async with, or await it."
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 class ThreadWaiter(Generic[_Value]):
