@@ -27,7 +27,7 @@ from django_zklock.decorators import library
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.decorators.registrations import ADVICE, unlocked_callers
 from django_zklock.http.requests import atomic_databases, opted_out
-from django_zklock.names.template import Template
+from django_zklock.names.template import Template, shape
 
 if TYPE_CHECKING:
     from django_zklock.decorators.locked import LockedFunction
@@ -84,7 +84,7 @@ def check_semaphores(config: conf.Config) -> Iterator[checks.CheckMessage]:
         options = over_defaults(entry, config.defaults)
         if options.get("limit") is None:
             continue
-        first_name, limit = first_entries.setdefault(options["path"], (name, options["limit"]))
+        first_name, limit = first_entries.setdefault(shape(options["path"]), (name, options["limit"]))
         if limit != options["limit"]:
             yield checks.Warning(
                 f'ZKLOCK["LOCKS"]["{name}"] and ZKLOCK["LOCKS"]["{first_name}"] have the same path, but different '

@@ -1,7 +1,13 @@
-"""The errors of this package. `ZkLockError` is their root. Some are builtin errors, too, such as `TimeoutError`."""
+"""
+The errors of this package, and its warnings.
+
+`ZkLockError` is the root of the errors. Some are builtin errors, too, such as `TimeoutError`.
+"""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 from django_zklock.core.errors import (
@@ -79,3 +85,13 @@ class InvalidToken(ZkLockError, PermissionError):
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # the public path, for tracebacks, pickles and the filters of monitors
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, at the line outside this package that has called it."""
+    level = 1
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("django_zklock."):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(text, category, stacklevel=level)

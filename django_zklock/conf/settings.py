@@ -63,6 +63,8 @@ class Config(SessionOptions):
     """For how many days `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
+    entries_of_templates: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
+    """The entries that have the locks of a template, for `conf.spelling`. Any thread adds to it; none removes."""
     specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """The specs of locks without fields, which `locks.lock` has resolved. Any thread adds to it, or clears it."""
 
@@ -81,14 +83,13 @@ class Config(SessionOptions):
         entry = self.locks.get(name)
         return over_defaults(given if entry is None else {**entry, **given}, self.defaults)
 
-    def entry_of_key(self, key: str) -> str:
-        """Return the name of the first entry whose path can render to this key; empty if there is none."""
-        return next((name for name, entry in self.locks.items() if Template.parse(entry["path"]).may_render(key)), "")
+    def entries_of_key(self, key: str) -> tuple[str, ...]:
+        """Return the names of the entries whose path can render to this key."""
+        return tuple(name for name, entry in self.locks.items() if Template.parse(entry["path"]).may_render(key))
 
-    def options_of_key(self, key: str) -> LockOptions:
-        """Return the options of the first entry whose path can render to this key; else the defaults."""
-        entry = self.entry_of_key(key)
-        return self.options_for(entry) if entry else self.defaults
+    def options_of_key(self, key: str, given: LockOptions = NOT_GIVEN) -> LockOptions:
+        """Return the options of a lock: those `given`, else those of its first entry, else the defaults."""
+        return self.options_for(next(iter(self.entries_of_key(key)), ""), given)
 
 
 def problems(raw: object) -> list[Problem]:

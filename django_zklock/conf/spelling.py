@@ -1,72 +1,126 @@
-"""Warn of names of locks that look misspelt, and of "None" in a name; with `STRICT`, refuse what is no entry."""
+"""
+Warn of names of locks that look misspelt, of paths that lose the options of their entries, and of "None" in a name.
+
+With `STRICT`, what is no entry is refused.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-import sys
-import warnings
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from django_zklock.conf import Config
-from django_zklock.exceptions import InvalidLockName
-from django_zklock.names.template import Template
+from django_zklock.conf.arguments import UNSET
+from django_zklock.conf.options import LockOptions
+from django_zklock.exceptions import InvalidLockName, warn
+from django_zklock.names.field_values import NO_VALUES
+from django_zklock.names.template import Template, shape
 
-MOST_CHECKED: Final = 1000  # names; formatted ones with numbers are not checked after that
+MOST_CHECKED: Final = 1000  # names; those that may be formatted are not looked at after that
 SIMILAR: Final = 0.8  # ratio of `difflib`, at most 1.0, from which a word counts as misspelt
 _OWN: Final = "celery-beat/"  # the lock of our scheduler for Celery needs no entry
 _DIGITS: Final = re.compile(r"\d+")
-_FIELD: Final = re.compile(r"\{[^{}]*\}")
 _SEPARATOR: Final = re.compile(r"[/:._-]")
 
 
-def check_spelling(config: Config, name: str) -> None:
+def check_spelling(config: Config, name: str, given: LockOptions, known: Collection[str]) -> None:
     """
-    Check the name of a lock, once for each bare name and each template with a field.
+    Check the name of a lock, once for each template, and once for all others that differ in digits only.
 
-    A name is bare if it has neither a slash nor a field. A misspelt name of an entry of `LOCKS`, or a misspelt path of
-    one, is a lock of its own that protects nothing. Raises `InvalidLockName` with `STRICT`.
+    A misspelt name of an entry of `LOCKS`, or a misspelt path of one, is a lock of its own that protects nothing. The
+    path of an entry is its lock, but without its options. Of these, the caller uses the `known` ones that are not
+    `given`. Raises `InvalidLockName` with `STRICT`.
     """
     if name in config.locks or name in config.checked_names:
         return
-    if "None" in name:
-        _warn_of_none(config, name)
-    is_formatted = "/" in name and "{" not in name  # perhaps by an f-string: there may be millions of them
-    if config.strict:
-        if _is_separate(config, name):
-            raise InvalidLockName(f'{_fault(name)}, and ZKLOCK["STRICT"] is True. {_meant(config, name)}'.rstrip())
-        if not is_formatted:
-            config.checked_names.add(name)
-    elif config.locks:
-        _warn_if_similar(config, name, _DIGITS.sub("", name) if is_formatted else name)
+    _warn_of_none(config, name)
+    checked = name if "{" in name else _DIGITS.sub("", name)  # perhaps by an f-string: there may be millions of them
+    is_full = "{" not in name and len(config.checked_names) >= MOST_CHECKED
+    is_new = checked not in config.checked_names and not is_full
+    if is_new or config.strict:
+        entries = _entries_with_path(config, name)
+        if entries is None:
+            _report_separate(config, name, checked)
+        elif is_new:
+            _report_lost_options(config, name, checked, entries, given, known)
 
 
-def _warn_if_similar(config: Config, name: str, checked: str) -> None:
-    """Warn once of a name that looks like an entry. Formatted names are `checked` without numbers, and only some."""
-    if checked in config.checked_names or (checked != name and len(config.checked_names) >= MOST_CHECKED):
-        return
+def _report_separate(config: Config, name: str, checked: str) -> None:
+    """Raise with `STRICT`, or warn if the name is similar to an entry."""
+    meant = _meant(config, name)
+    fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+    if config.strict and not name.startswith(_OWN):
+        raise InvalidLockName(f'{fault}. Add it there, because ZKLOCK["STRICT"] is True. {meant}'.rstrip())
     config.checked_names.add(checked)  # before the warning, which may be an error
-    meant = _meant(config, name) if _is_separate(config, name) else ""
     if meant:
-        text = f"{_fault(name)}, so it is a separate lock. {meant} If not, add it to LOCKS."
-        warnings.warn(text, stacklevel=frames_of_package())
+        is_formatted = "/" in name and "{" not in name
+        text = f"{fault}, so it is a separate lock. {meant} If not, add it to LOCKS."
+        _warn_once(config, meant if is_formatted else text, text)
 
 
-def _is_separate(config: Config, name: str) -> bool:
-    """Return whether this is neither our own name nor the path of an entry."""
-    return not (name.startswith(_OWN) or config.entry_of_key(Template.parse(name).example))
+def _report_lost_options(
+    config: Config, name: str, checked: str, entries: Sequence[str], given: LockOptions, known: Collection[str]
+) -> None:
+    """Warn of a path as a name, unless the call has all options of an entry with that path."""
+    lost = {entry: _lost_options(config, entry, given, known) for entry in entries}
+    is_lost = all(lost.values())
+    if is_lost or any(len(config.locks[entry]) == 1 for entry in lost):  # else another call may not give them
+        config.checked_names.add(checked)
+    if lost and is_lost:
+        names = " or ".join(map(repr, lost))
+        options = ", ".join(sorted(set().union(*lost.values())))
+        text = (
+            f'{name!r} is the path of an entry of ZKLOCK["LOCKS"], not its name, so the lock does not have the options '
+            f"of the entry: {options}. Write the name, {names}, or give these options here."
+        )
+        _warn_once(config, text if "{" in name else names, text)
 
 
-def _fault(name: str) -> str:
-    return f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+def _entries_with_path(config: Config, name: str) -> tuple[str, ...] | None:
+    """Return the entries of which this name is the path, perhaps with values; None if no entry has this lock at all."""
+    entries = config.entries_of_templates.get(name)
+    if entries is None:
+        all_entries = config.entries_of_key(Template.parse(name).example)
+        entries = tuple(entry for entry in all_entries if _is_path(name, config.locks[entry]["path"]))
+        if not all_entries:
+            return None
+        if "{" in name:
+            config.entries_of_templates[name] = entries
+    return entries
+
+
+def _is_path(name: str, path: str) -> bool:
+    """Return whether a name that has locks of this path is written as it. One that begins with a field fits many."""
+    parts, others = shape(name).split("/"), shape(path).split("/")
+    if path.startswith("{"):
+        return parts == others
+    return all(part == other or "{" not in part for part, other in zip(parts, others, strict=True))
+
+
+def _lost_options(config: Config, entry: str, given: LockOptions, known: Collection[str]) -> list[str]:
+    """Return the options of an entry that a call with its path does not have."""
+    return [
+        option
+        for option, value in config.locks[entry].items()
+        if option in known and option not in given and config.defaults.get(option, UNSET) != value
+    ]
+
+
+def _warn_once(config: Config, key: str, text: str) -> None:
+    """Warn once with this key: there may be many names with values."""
+    if key not in config.checked_names:
+        config.checked_names.add(key)
+        warn(text)
 
 
 def _warn_of_none(config: Config, name: str) -> None:
-    """Warn once of a "None" in a name, which is then a part of it in `checked_names`: names with one may be many."""
-    if "None" in name.split("/") and "" not in config.checked_names:
-        config.checked_names.add("")
-        text = f"{name!r} has the part 'None', the text of no value. Use a field such as {{pk}}: it refuses None."
-        warnings.warn(text, stacklevel=frames_of_package())
+    """Warn once of a "None" in a name: names with one may be many."""
+    missing = next((part for part in name.split("/") if part in NO_VALUES), None)
+    if missing is not None:
+        text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
+        _warn_once(config, "a missing value", text)
 
 
 def _meant(config: Config, name: str) -> str:
@@ -84,9 +138,9 @@ def _differ_in_a_letter(name: str, path: str) -> bool:
 
     A formatted name has values where the template has fields.
     """
-    texts = [_FIELD.sub("{}", text) for text in (name, path)]
-    words, others = (_SEPARATOR.split(text.lower()) for text in texts)
-    if texts[0] == texts[1] or len(words) != len(others):
+    texts = [shape(text).replace(":digest}", "}").lower() for text in (name, path)]
+    words, others = map(_SEPARATOR.split, texts)
+    if len(words) != len(others):
         return False
     is_formatted = "{" not in name
     different = [
@@ -97,13 +151,3 @@ def _differ_in_a_letter(name: str, path: str) -> bool:
     return len(different) <= 1 and all(
         difflib.SequenceMatcher(None, word, other).ratio() >= SIMILAR for word, other in different
     )
-
-
-def frames_of_package() -> int:
-    """Return the stack level, for `warnings.warn` in the calling function, of the first frame outside this package."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("django_zklock."):
-        frame = frame.f_back
-        level += 1
-    return level

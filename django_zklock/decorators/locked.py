@@ -10,7 +10,6 @@ import asyncio
 import functools
 import inspect
 import time
-import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
@@ -38,7 +37,6 @@ from django_zklock.conf.arguments import (
     Unset,
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
-from django_zklock.conf.spelling import frames_of_package
 from django_zklock.core.locks.order import line_of
 from django_zklock.decorators import library
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
@@ -50,10 +48,10 @@ from django_zklock.decorators.validation import (
     function_to_lock,
     is_unrendered,
 )
-from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable, warn
 from django_zklock.http import requests
 from django_zklock.locks.arguments import check_arguments
-from django_zklock.locks.lock import Lock, resolve_options
+from django_zklock.locks.lock import Lock, resolve_options, template_of
 from django_zklock.locks.multi import TOGETHER, Locks, MultiLock, joined, shortest
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names, partial_below
 
@@ -211,16 +209,17 @@ class LockedFunction:
                 config = conf.current()
             except ImproperlyConfigured:
                 return  # the system checks report it
-            options = resolve_options(config, name, self.options)
+            options = resolve_options(config, name, self.options, _OPTIONS)
             self.binder.check_fields(options.get("path", name))
             if not is_named and name not in config.locks:
                 text = f"{name} is locked by its dotted name. To keep the lock when it moves: @zk_locked({name!r})."
-                warnings.warn(text, PendingDeprecationWarning, stacklevel=frames_of_package())
+                warn(text, PendingDeprecationWarning)
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""
         binding = self.binder.bind(args, kwargs)
-        return joined(_several(binding, fields=binding.fields).keys)
+        config = conf.current()
+        return joined(template_of(config, name).render(binding.fields) for name in binding.names)
 
     def context_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], context: FunctionContext | None = None
@@ -245,7 +244,7 @@ class LockedFunction:
             return self._resolved[1]
         if binding.several:
             return over_defaults({**self._of_entries(binding.names, config), **self.options}, config.defaults)
-        options = resolve_options(config, binding.names[0], self.options)
+        options = resolve_options(config, binding.names[0], self.options, _OPTIONS)
         if binding.names == self.binder.templates:  # so each call has the same options
             self._resolved = config, options
         return options
@@ -333,14 +332,9 @@ class LockedFunction:
         # Each lock fills the gaps from its own entry in the settings.
         given = {name: value for name, value in self.options.items() if name in KindOptions.__annotations__}
         together = {name: options[name] for name in TOGETHER & options.keys()}
-        return _several(binding, **work, **{**given, **together})
-
-
-def _several(binding: KeyBinding, **options: Any) -> MultiLock:
-    """Return the locks of a call. An argument need not be in a name."""
-    lock = MultiLock(*binding.names, **options)
-    lock.fields = {}
-    return lock
+        lock = MultiLock(*binding.names, **work, **{**given, **together})
+        lock.fields = {}  # an argument need not be in a name
+        return lock
 
 
 def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:

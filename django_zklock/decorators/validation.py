@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import itertools
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -133,7 +134,7 @@ def check_result(result: object, function: Callable[..., Any], name: str) -> Non
         within = "" if value is result else f" in a {type(result).__name__}"
         raise TypeError(
             f"{name} returned a {type(value).__name__}{within}, whose work would run after the lock is released. "
-            'Return what it gives: list(...), future.result(), or await it in an "async def".'
+            'Do it in the function: list(...), future.result(), thread.join(), or await in an "async def".'
         )
 
 
@@ -154,12 +155,15 @@ def _parts(result: object) -> Iterator[object]:
 
 def _is_lazy(value: object, kinds: tuple[type, ...]) -> bool:
     """
-    Return whether work remains: of an iterator, of a future, or of a QuerySet, or a page of one, that has read no rows.
+    Return whether work remains: of an iterator, a future, a thread that was not started, or of a QuerySet, or a page of
+    one, that has read no rows.
 
     An iterator that knows how many items remain, as that of a list does, has computed them. So has an open file.
     """
     if isinstance(value, _FUTURES):
         return not value.done()
+    if isinstance(value, threading.Thread):
+        return value.ident is None
     rows = getattr(value, "object_list", value)
     if getattr(rows, "_result_cache", ()) is None:
         is_empty = getattr(getattr(rows, "query", None), "is_empty", bool)  # as that of `none()` is

@@ -361,7 +361,10 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             over = [opened for opened in blocks if len(blocks) == 1 or any(block.owner.is_over for block in opened)]
             acquisitions = over[-1] if over else None
         if not acquisitions:
-            raise LockNotHeld("The block was opened by another task, greenlet or thread.")
+            raise LockNotHeld(
+                "The caller is in no block of this lock. Another task, greenlet or thread has opened it, and must end "
+                "it, or __aenter__() was not awaited."
+            )
         return acquisitions[-1:]
 
     @abort.shielded

@@ -325,6 +325,6 @@ def check_entry(name: str) -> None:
     options = [option for option, value in _OF_LEADERS.items() if entry.get(option, value) != value]
     if options:
         raise ValueError(
-            f'ZKLOCK["LOCKS"]["{name}"] sets {" and ".join(options)}. The lock of a leader cannot have that: there is '
-            "one leader at a time, candidates wait without limit, and the work is not a transaction."
+            f'ZKLOCK["LOCKS"]["{name}"] sets {" and ".join(options)}. Remove that, or give the leader another '
+            "entry: there is one leader at a time, candidates wait without limit, and the work is not a transaction."
         )

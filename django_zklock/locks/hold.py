@@ -92,8 +92,8 @@ class HoldBase(Releasable):
     if not TYPE_CHECKING:  # a type checker reports these mistakes by itself
 
         def __getattr__(self, name: str) -> NoReturn:
-            message = f"This hold has no attribute {name!r}{_INSTEAD.get(name, '')}"
-            raise AttributeError(message, name=name, obj=self)
+            hint = ". A hold needs no extension: it lasts until the release." if name == "extend" else ""
+            raise AttributeError(f"This hold has no attribute {name!r}{hint}", name=name, obj=self)
 
         def __enter__(self) -> NoReturn:
             """Raise `TypeError`. First release what `with lock.acquire():` would hold for good."""
@@ -105,11 +105,6 @@ class HoldBase(Releasable):
             )
 
         __exit__ = __aenter__ = __aexit__ = __enter__  # Python looks up both before it calls the first
-
-
-_INSTEAD = {
-    "extend": ". A hold needs no extension: it lasts until the release.",
-}
 
 
 class Hold(HoldBase):
@@ -409,9 +404,11 @@ def current_hold(key: str | None = None) -> Hold:
     if key is not None:
         check_type(key)
     held = _held_by(current_owner(), key) or _inherited(key)
-    if held is None:
-        raise LockNotHeld("The caller is under no lock.") if key is None else not_held(key)
-    return hold_of(held)
+    if held is not None:
+        return hold_of(held)
+    if key is not None:
+        raise not_held(key)
+    raise LockNotHeld("The caller is under no lock: neither in a block nor under @zk_locked.")
 
 
 def _held_by(owner: Owner, key: str | None) -> HeldLock | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias
@@ -17,6 +17,7 @@ from django_zklock.conf.arguments import (
     Atomic,
     Compat,
     KindOfLock,
+    KindOptions,
     LockArguments,
     NamedLock,
     NamedSide,
@@ -111,12 +112,14 @@ class Lock(LockBase[Hold, BlockPolicy]):
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
         if "fields" in options:
-            raise TypeError("Lock.of_key() has no option 'fields': a key has no fields.")
+            raise TypeError(
+                "Lock.of_key() has no option 'fields': a key has its values in it. For a name, use zk_lock()."
+            )
         check_arguments("Lock.of_key", key, (), options, LockArguments)
         check_own_key(key := show_tails(key))
         work = options.pop("what", ""), options.pop("about", None) or NOTHING
         own: Any = {option: options.pop(option) for option in ("on_conflict", "cancel") if option in options}
-        complete = {**conf.current().options_of_key(key), **given_options(options)}
+        complete = conf.current().options_of_key(key, given_options(options))
         check_contradictions(key, complete)
         lock = cls(key, **own)
         lock.resolve = partial(spec_of_key, key, complete, work)
@@ -294,10 +297,23 @@ class ReadWriteLock(Generic[BlockPolicy]):
 MOST_SPECS: Final = 1000  # in the cache, for the next lock with the same name and options
 
 
-def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:
-    """Return the options of the lock `name`: those `given`, completed by the settings. All are checked."""
+def template_of(config: Config, name: str) -> Template:
+    """Return the template of the lock `name`, for code that acquires nothing. Raises `InvalidLockName`."""
     check_type(name)
-    check_spelling(config, name)
+    check_spelling(config, name, NOT_GIVEN, ())
+    return Template.parse(config.options_for(name).get("path", name))
+
+
+def resolve_options(
+    config: Config, name: str, given: LockOptions, known: Collection[str] = KindOptions.__annotations__
+) -> LockOptions:
+    """
+    Return the options of the lock `name`: those `given`, completed by the settings. All are checked.
+
+    The caller uses the `known` options of an entry.
+    """
+    check_type(name)
+    check_spelling(config, name, given, known)
     options = config.options_for(name, given)
     check_contradictions(name, options)
     return options

@@ -129,9 +129,8 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
             )
         _check_reach(names, options.keys(), on_conflict)
         cancel = options.pop("cancel", None)
-        single = {option: value for option, value in options.items() if option != "timeout"}
         self._options = given_options({name: options[name] for name in TOGETHER & options.keys()})
-        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **single) for name in names)
+        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **options) for name in names)
         self._named = tuple(lock for lock, name in zip(self._given, names, strict=True) if lock is not name)
         self.fields = options.get("fields") or {}
         """Values that were given for fields. One of the names must have each field. For this package only."""

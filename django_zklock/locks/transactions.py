@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import traceback
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -17,14 +16,13 @@ from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError, atomic
 
-from django_zklock.conf.spelling import frames_of_package
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.hooks import Scope
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.exceptions import LockInTransaction, ZkLockError
+from django_zklock.exceptions import LockInTransaction, ZkLockError, warn
 from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
@@ -219,12 +217,11 @@ def _warn_of_snapshots(name: str) -> None:
     """Warn of open transactions whose queries read old rows, although the lock is acquired now."""
     aliases = [connection.alias for connection in connections_in_transaction() if _has_snapshot(connection)]
     if aliases:
-        warnings.warn(
+        warn(
             f"The lock {name!r} is acquired after the first query of a transaction with a snapshot (REPEATABLE READ or "
             f"SERIALIZABLE on {', '.join(map(repr, aliases))}). Queries in it read rows as they were before the lock. "
             "Acquire the lock before the first query, or use READ COMMITTED, or read the rows by select_for_update().",
             RuntimeWarning,
-            stacklevel=frames_of_package(),
         )
 
 

@@ -91,7 +91,8 @@ class KeyBinder:
         """Return the name and fields of one call. Raises `TypeError` if it has several names."""
         binding = self.bind(args, kwargs)
         if binding.several:
-            raise TypeError(f"one key is needed here, not several: {', '.join(map(repr, binding.names))}.")
+            keys = ", ".join(map(repr, binding.names))
+            raise TypeError(f"{self._function} needs one key, not several: {keys}. Give it one name, or a callable.")
         return binding.names[0], binding.fields
 
     def _fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:

@@ -17,6 +17,11 @@ from django_zklock.exceptions import InvalidLockName
 _DEEPEST = 8  # lists and dicts within each other
 _LITERALS = {None: "null", True: "true", False: "false"}  # in lists and dicts
 
+NO_VALUES = frozenset({"None", "[object Object]"})
+"""Texts that Python and JavaScript give for a value that is missing, or has no text of its own."""
+NO_IDS = NO_VALUES | {"undefined", "null", "NaN", "nan"}
+"""These have no meaning as the id of a row. As another value, "nan" is a language, and "undefined" may be a choice."""
+
 
 class NoneArgument:
     """An optional argument that is None. Unlike a None by mistake, it has a text."""
@@ -48,7 +53,9 @@ def text_of(value: object, what: str, most: int = MAX_SEGMENT) -> str:
     if isinstance(value, NoneArgument):
         return f"[{_LITERALS[None]}]"
     if value is None:
-        raise InvalidLockName(f"{what} is None. Use a text or a number, or give the argument the default None.")
+        raise InvalidLockName(
+            f"{what} is None. Pass a value. A parameter of a decorated function may be None if None is its default."
+        )
     kind = quoted(type(value).__name__)
     if callable(value):
         raise InvalidLockName(f"{what} is a callable ({kind}). Name an attribute or a property instead.")

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from django_zklock.core.queue.escaping import (
     AS_FIELD,
+    MAX_SEGMENT,
     SAFE,
     check_characters,
     check_segment,
@@ -25,8 +26,8 @@ from django_zklock.core.queue.escaping import (
     show_tails,
     unescape,
 )
-from django_zklock.exceptions import InvalidLockName
-from django_zklock.names.field_values import text_of
+from django_zklock.exceptions import InvalidLockName, warn
+from django_zklock.names.field_values import NO_IDS, NO_VALUES, text_of
 
 __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "show_tails", "unescape"]
 
@@ -38,6 +39,7 @@ MAX_DIGESTED = 10_000
 
 _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
+_NAME_OF_FIELD = re.compile(r"\{[^{}:]*")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
 # A placeholder of another language. Some have a sign that texts have, too: these stand between separators.
 _FOREIGN = re.compile(
@@ -57,6 +59,7 @@ _FOREIGN = re.compile(
     re.VERBOSE,
 )
 
+_ID = re.compile(r"(?:.*_)?(?:id|pk|uuid)")  # the name of a field, or of its last attribute
 # The text of an object without one of its own. Most have its address, so no two calls would share a lock.
 _OBJECT = re.compile(r"<[\w.:-]+\s[^<>]*>|\bobject \(None\)")
 
@@ -140,6 +143,11 @@ def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -
         what = f"lock name {quoted(lock)}" if is_path else f"lock name {quoted(lock)}, whose path is {paths},"
         entry = ' It is no entry of ZKLOCK["LOCKS"] either.' if is_path and not used else ""
         raise InvalidLockName(f"{what} has no field {quoted(str(unused))}; {hint}{entry}")
+
+
+def shape(text: str) -> str:
+    """Return a template without the names of its fields. A digest stays, as it makes other keys."""
+    return _NAME_OF_FIELD.sub("{", text)
 
 
 def check_type(name: object) -> None:
@@ -228,6 +236,7 @@ class _Field:
     attributes: tuple[str, ...]
     is_digest: bool
     what: str  # the subject of an error about it
+    missing: frozenset[str]  # texts that stand for no value
 
     def pattern(self, reserved: str) -> str:
         """Return the pattern of its text in a key, in which these characters are percent-encoded."""
@@ -235,7 +244,9 @@ class _Field:
 
     def text(self, values: Mapping[str, object]) -> str:
         if self.root not in values:
-            raise InvalidLockName(f"{self.what} has no value. Pass one. For braces in a value, {AS_FIELD}.")
+            raise InvalidLockName(
+                f"{self.what} has no value. Pass one in fields={{...}}. For braces in a value, {AS_FIELD}."
+            )
         value = values[self.root]
         for attribute in self.attributes:
             try:
@@ -243,9 +254,11 @@ class _Field:
             except AttributeError as error:
                 owner = quoted(type(value).__name__)
                 raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
+        text = text_of(value, self.what, MAX_DIGESTED if self.is_digest else MAX_SEGMENT)
+        if text in self.missing:
+            _warn_of_no_value(self.what, text)
         if self.is_digest:
-            return digest(text_of(value, self.what, MAX_DIGESTED), self.what)
-        text = text_of(value, self.what)
+            return digest(text, self.what)
         check_segment(text, self.what)
         return text
 
@@ -301,6 +314,14 @@ def _check_parts(text: str, what: str) -> None:
         )
 
 
+@lru_cache(maxsize=1024)  # so it warns once
+def _warn_of_no_value(what: str, text: str) -> None:
+    warn(
+        f"{what} is the text {text!r}, as of a value that is missing. All calls without a value share this lock. Pass "
+        "the value itself, as a field refuses None, or refuse this text first."
+    )
+
+
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> Template:
     what = f"lock name {quoted(text)}"
@@ -335,7 +356,8 @@ def _field(text: str, what: str) -> _Field:
         )
     if any(name.startswith("_") for name in attributes):
         raise InvalidLockName(f"{what} has the field {quoted(text)}, a private attribute; use a public one.")
-    return _Field(root, tuple(attributes), bool(colon), f"field {quoted(text)} of {what}")
+    missing = NO_IDS if _ID.fullmatch(value.rpartition(".")[2]) else NO_VALUES
+    return _Field(root, tuple(attributes), bool(colon), f"field {quoted(text)} of {what}", missing)
 
 
 def _segment(split: list[str | _Field], what: str) -> str | _Segment:

@@ -13,17 +13,18 @@ from django.test import override_settings
 
 from django_zklock import conf
 from django_zklock.conf.arguments import KindOfLock
+from django_zklock.conf.options import given_options
 from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
 from django_zklock.core.locks import held
 from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import operator_hold
-from django_zklock.core.queue.escaping import SEQUENCE_TAIL, session_hex
+from django_zklock.core.queue.escaping import SEQUENCE_TAIL, key_of, path, session_hex
 from django_zklock.core.zk import process
 from django_zklock.core.zk.session import Session
-from django_zklock.locks.lock import Lock
-from django_zklock.names import template as names
+from django_zklock.locks.lock import kind_of, template_of
+from django_zklock.names.template import check_used
 from django_zklock.testing import queues
 from django_zklock.testing.foreign_client import ForeignClient
 from django_zklock.testing.queues import QueueEntry
@@ -57,6 +58,12 @@ def flush_logs(timeout: float = 10.0) -> None:
     """
     if not log.flush(timeout):
         raise AssertionError(f"The log handlers did not handle all records within {timeout:g} s.")
+
+
+def _key_of(name: str, fields: Mapping[str, object] | None) -> str:
+    template = template_of(conf.current(), name)
+    check_used(fields or {}, name, (template.text,))
+    return template.render(fields or {})
 
 
 class LockTester:
@@ -242,14 +249,14 @@ class LockTester:
 
         Raises `AssertionError` if it does not get the lock at once. Raises `TimeoutError` if a fault stops this client.
         """
-        lock = Lock(name, fields=fields, kind=kind, limit=limit, compat=None, min_hold=0, linger=0)
-        kind_of_znode = lock.spec.kind  # first: this raises an error for options that contradict each other
+        options = given_options({"kind": kind, "limit": limit})  # raises an error if they contradict each other
+        parent = path(conf.current().base, _key_of(name, fields))
         other = ForeignClient(self.server)
         self._other_clients.append(other)
         wait_released()
         try:
-            path = other.create(lock.spec.parent, what, kind_of_znode, limit or 0)
-            if not any(entry.path == path and entry.holds for entry in self.queue(name, fields)):
+            node = other.create(parent, what, kind_of(options), limit or 0)
+            if not any(entry.path == node and entry.holds for entry in self.queue(name, fields)):
                 raise AssertionError(f"The lock {name!r} is not free.\n{self.describe()}")
             yield
         finally:
@@ -260,7 +267,7 @@ class LockTester:
     def queue(self, name: str, fields: Mapping[str, object] | None = None) -> list[QueueEntry]:
         """Return the contenders of a lock, in order of arrival; none of a block of this process that has ended."""
         wait_released()
-        return queues.entries(self.server, Lock(name, fields=fields).spec.parent)
+        return queues.entries(self.server, path(conf.current().base, _key_of(name, fields)))
 
     def assert_held(
         self,
@@ -301,7 +308,7 @@ class LockTester:
         """Return the queues of all locks in the namespace, as text."""
         text = []
         for directory, queue in self._queues().items():
-            text.append(names.key_of(self._base, directory))
+            text.append(key_of(self._base, directory))
             for entry in queue:
                 since = " since before the test" if entry.path in self._before else ""
                 text.append(f"  {'holds' if entry.holds else 'waits'}  {entry}{since}")
@@ -318,8 +325,7 @@ class LockTester:
         problem: str,
     ) -> None:
         if not _wait_for(lambda: condition([entry.holds for entry in self.queue(name, fields)]), timeout):
-            key = Lock(name, fields=fields).key
-            raise AssertionError(f"The lock {key!r} {problem}.\n{self.describe()}")
+            raise AssertionError(f"The lock {_key_of(name, fields)!r} {problem}.\n{self.describe()}")
 
     def _queues(self) -> dict[str, list[QueueEntry]]:
         """Return the queues of all locks that have contenders, by directory."""

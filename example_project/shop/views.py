@@ -42,7 +42,7 @@ def shop(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@locked("inventory/{sku}")
+@locked("inventory")
 def buy(request: HttpRequest, sku: str) -> HttpResponse:
     """Sell one, or say that it is sold out."""
     try:

@@ -267,7 +267,8 @@ class HeldLock:
         if self.reads or grant.kind is Kind.READ:
             return
         if grant.kind is not Kind.WRITE:
-            raise ZkLockError(f'The lock {self.key!r} was not acquired with kind="write".', lock=self.key)
+            text = f'The lock {self.key!r} cannot become a read lock: acquire it by zk_write(), or with kind="write".'
+            raise ZkLockError(text, lock=self.key)
         if len(self.uses) > 1:
             raise ZkLockError(
                 f"The write lock {self.key!r} was acquired more than once. Call release() until one acquisition is "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 logger = Logger("django_zklock.locks")
 
 LOOKS: Final = (5.0, 10.0, 20.0, 40.0)  # seconds after the grant, at which the holder looks who waits
+MOST_NAMED: Final = 1000  # locks; then all are forgotten, and may be named again
 
 
 class LongHold:
@@ -69,6 +70,8 @@ class LongHold:
 
     def _warn(self, gone: int) -> None:
         grant = self._grant
+        if len(self._registry.held_long) >= MOST_NAMED:  # a formatted name is no template: there may be millions
+            self._registry.held_long.clear()
         self._registry.held_long.add(self._name)
         logger.warning(
             "lock %r has been held for %.0f s, and others (%d) have given up waiting for it. Make slow calls before or "

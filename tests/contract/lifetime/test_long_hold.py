@@ -12,6 +12,8 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import zk_leader, zk_lock, zk_read
 from django_zklock.core.protocol import contender, long_hold
+from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.zk import process
 from django_zklock.testing import flush_logs
 
 
@@ -92,3 +94,16 @@ def test_a_hold_for_which_others_wait_in_patience_is_not_looked_at(
             looks.wait()
         looks.wait()
     assert not told(caplog)
+
+
+def test_the_names_that_were_told_are_bounded(
+    zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name with a value in it is no template, and there may be millions of them."""
+    monkeypatch.setattr(long_hold, "MOST_NAMED", 2)
+    for number in range(3):
+        with zk_lock(f"order-{number}"):
+            with zoo.hold_elsewhere(f"order-{number}"):
+                looks.wait()
+            eventually(lambda number=number: len(told(caplog)) == number + 1)  # type: ignore[misc]
+    assert len(process.current().attached(Registry).held_long) == 1

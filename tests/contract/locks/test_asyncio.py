@@ -136,6 +136,13 @@ async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(z
     assert len(set(tokens)) == 400
 
 
+async def test_the_end_of_a_block_whose_begin_was_not_awaited_says_so(zoo: Zoo) -> None:
+    lock = Lock("k")
+    lock.__aenter__()  # type: ignore[unused-coroutine]
+    with pytest.raises(LockNotHeld, match=r"or __aenter__\(\) was not awaited"):
+        await lock.__aexit__(None, None, None)
+
+
 async def test_a_sync_call_in_a_running_loop_is_refused_with_the_one_to_await(zoo: Zoo) -> None:
     lock = Lock("sync")
     assert_refused(lock, SynchronousOnlyOperation, "async with")

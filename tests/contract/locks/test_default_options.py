@@ -66,8 +66,8 @@ def test_read_and_write_locks_ignore_a_default_limit(zoo: Zoo) -> None:
         with zk_lock("side"):
             assert wants("k") == "write"
         assert zk_locked("k", kind="read")(lambda: wants("k"))() == "read"
-        with zk_lock("k"):
-            assert wants("k") == "semaphore"
+        with zk_lock("l"):
+            assert wants("l") == "semaphore"
 
 
 def test_an_explicit_plain_lock_ignores_a_default_limit(zoo: Zoo) -> None:

@@ -9,6 +9,7 @@ import csv
 import functools
 import inspect
 import itertools
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def test_an_optional_argument_may_be_none() -> None:
     def key_of(function: Any, *args: object) -> str:
         return str(function.zk_locked.key(args, {}))
 
-    keys = [key_of(report, 7, region) for region in (None, "null", "None", "[]")]
+    keys = [key_of(report, 7, region) for region in (None, "null", "none", "[]")]
     assert keys[0] == "report/7/%5Bnull%5D/%5Bfalse%5D"
     assert len(set(keys)) == len(keys)
     for function, argument in ((report, None), (pay, Order(None)), (pay, None)):  # type: ignore[arg-type]
@@ -258,6 +259,8 @@ UNFINISHED: dict[str, Callable[[], object]] = {
     "islice": lambda: itertools.islice((1, 2), 1),
     "reader": lambda: csv.reader(["a,b"]),
     "QuerySet": lambda: ContentType.objects.order_by("pk"),
+    "Thread": threading.Thread,
+    "Timer": lambda: threading.Timer(1, print),
     "Page": lambda: Page(ContentType.objects.order_by("pk"), 1, Paginator([], 2)),
 }
 
@@ -296,6 +299,19 @@ def test_a_result_with_a_part_whose_work_has_not_run_is_refused(
 ) -> None:
     with pytest.raises(TypeError, match=f"returned a {kind}, whose work would run after"):
         zk_locked("work")(make)()
+
+
+class Rows:
+    """A container as many are: its iterator is a generator, over what it has."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (1, 2)
+
+
+@pytest.mark.parametrize("result", [len, functools.partial(int, "7"), Rows(), threading.current_thread()], ids=range(4))
+def test_a_result_that_others_may_use_later_is_returned(zoo: Zoo, result: object) -> None:
+    """A decorator returns a function, and Django's forms are iterated when they are rendered."""
+    assert zk_locked("work")(lambda: result)() is result
 
 
 def test_a_result_may_contain_itself_and_be_large(zoo: Zoo) -> None:

@@ -84,6 +84,15 @@ def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -
         zklock.assert_held("orders/{order}", {"order": "4/7"}, timeout=0)
 
 
+def test_a_test_may_look_at_a_lock_by_the_path_of_its_entry(server: DevServer) -> None:
+    """It loses no options: it acquires nothing. A warning would be an error here."""
+    locks = {"order": {"path": "order/{pk}", "max_hold": 60}}
+    with LockTester(server, settings={"LOCKS": locks}) as zklock:
+        zklock.assert_free("order/7")
+        with zklock.busy_by("order/{pk}", {"pk": 7}):
+            zklock.assert_held("order/7")
+
+
 def test_assertions_work_during_a_fault_and_busy_by_raises(zklock: LockTester) -> None:
     with zklock.busy_by("a"):
         with zklock.suspended():

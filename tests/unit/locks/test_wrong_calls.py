@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import operator
+import re
 import string
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_type_hints
+from uuid import uuid4
 
 import pytest
 import trio
@@ -238,8 +240,7 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
         assert [warning.filename for warning in warned] == [__file__]
         _ = zk_lock(name, fields=fields).key
         _ = zk_lock("order/Nonesuch").key
-        _ = zk_lock("another/None").key  # formatted names are many; each would be remembered
-        assert conf.current().checked_names == {""}
+        _ = zk_lock("another/None").key  # formatted names are many
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/y"}), pytest.warns(UserWarning, match="'k/None' has the"):
         zk_locked(lambda: f"k/{None}")(len).zk_locked.key((), {})  # type: ignore[attr-defined]
     with with_locks("None"):
@@ -296,6 +297,205 @@ def test_formatted_names_of_their_own_do_not_warn_and_are_not_remembered_for_eve
         for name in ("inventory/7", "inventory/7/count", "orders/7"):
             _ = zk_lock(name).key
         assert len(conf.current().checked_names) <= 1000
+
+
+def test_a_field_without_its_digest_looks_like_the_path_of_an_entry() -> None:
+    locks = {"feed": {"path": "feed/{url:digest}"}}
+    with (
+        override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks}),
+        pytest.warns(UserWarning, match=r"Did you mean 'feed/\{url:digest\}'\?"),
+    ):
+        _ = zk_lock("feed/{url}", fields={"url": "a"}).key
+
+
+@pytest.mark.parametrize("form", ["order-{}", "{}", "order/{}"])
+def test_formatted_names_without_digits_are_not_remembered_for_ever(form: str) -> None:
+    with with_locks("inventory"):
+        for number in range(3000):
+            _ = zk_lock(form.format(str(number).translate(LETTERS))).key
+        assert len(conf.current().checked_names) <= 1000
+
+
+# --- the path of an entry instead of its name -------------------------------------------------------------------------
+
+OPTIONS: dict[str, Any] = {"timeout": 3, "max_hold": 60}
+
+
+def with_entries(**entries: dict[str, Any]) -> override_settings:
+    return override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": entries})
+
+
+def with_order(**options: Any) -> override_settings:
+    return with_entries(order={"path": "order/{pk}", **options})
+
+
+def used(lock: Any) -> None:
+    """Resolve a lock, as its first acquisition does. A warning is an error in these tests."""
+    _ = lock.specs if hasattr(lock, "specs") else lock.key
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: zk_lock("order/{pk}", fields={"pk": 7}),
+        lambda: zk_lock("order/{order.pk}", fields={"order": SimpleNamespace(pk=7)}),
+        lambda: zk_lock("order/7"),
+        lambda: zk_lock("order/{pk}", fields={"pk": 7}, timeout=1),
+        lambda: zk_locks("order/{pk}", "stock", fields={"pk": 7}, timeout=1),
+        lambda: zk_read("order/{pk}", fields={"pk": 7}),
+        lambda: zk_write("order/{pk}", fields={"pk": 7}),
+        lambda: zk_semaphore("order/{pk}", 3, fields={"pk": 7}),
+        lambda: ReadWriteLock("order/{pk}", fields={"pk": 7}),
+        lambda: zk_leader("order/{pk}", fields={"pk": 7}),
+        lambda: zk_lock(mark_safe("order/7")),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_path_of_an_entry_warns_once_that_its_options_are_lost(make: Callable[[], Any], strict: bool) -> None:
+    locks = {"order": {"path": "order/{pk}", **OPTIONS}, "stock": {"path": "stock"}}
+    expected = r"^'order/.*' is the path of an entry .*not its name.*: max_hold.*\. Write the name, 'order', or"
+    with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks, "STRICT": strict}):
+        with pytest.warns(UserWarning, match=expected) as warned:
+            used(make())
+        assert [warning.filename for warning in warned] == [__file__]
+        used(make())
+        used(zk_lock("order", fields={"pk": 7}))
+
+
+def test_the_warning_names_the_lost_options_and_what_to_write() -> None:
+    text = (
+        "'order/{order.pk}' is the path of an entry of ZKLOCK[\"LOCKS\"], not its name, so the lock does not have the "
+        "options of the entry: max_hold. Write the name, 'order', or give these options here."
+    )
+    with with_order(**OPTIONS), pytest.warns(UserWarning, match=re.escape(text)):
+        used(zk_lock("order/{order.pk}", fields={"order": SimpleNamespace(pk=7)}, timeout=1))
+
+
+def test_a_decorator_with_the_path_of_an_entry_warns_at_its_line() -> None:
+    with with_order(on_conflict="retry"):
+        with pytest.warns(UserWarning, match=r": on_conflict\. Write the name, 'order', or") as warned:
+
+            @zk_locked("order/{pk}")
+            def ship(pk: int) -> None: ...
+
+        assert [warning.filename for warning in warned] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("options", "make"),
+    [
+        ({}, lambda: zk_lock("order/{pk}", fields={"pk": 7})),
+        (OPTIONS, lambda: zk_lock("order/{pk}", fields={"pk": 7}, timeout=5, max_hold=9)),
+        (OPTIONS, lambda: zk_locks("order/{pk}", "stock", fields={"pk": 7}, timeout=5, max_hold=9)),
+        (OPTIONS, lambda: zk_lock("order/{pk}/lines", fields={"pk": 7})),
+        (OPTIONS, lambda: zk_lock("order/{pk}:{line}", fields={"pk": 7, "line": 1})),
+        ({"on_conflict": "skip", "skip_value": 1}, lambda: zk_lock("order/{pk}", fields={"pk": 7})),
+        ({"kind": "read"}, lambda: zk_read("order/{pk}", fields={"pk": 7})),
+        ({"limit": 3}, lambda: zk_semaphore("order/{pk}", 3, fields={"pk": 7})),
+        ({"compat": None}, lambda: zk_lock("order/{pk}", fields={"pk": 7}, compat=None)),
+    ],
+)
+def test_a_path_that_loses_no_option_does_not_warn(options: dict[str, Any], make: Callable[[], Any]) -> None:
+    with with_order(**options):
+        for _ in range(2):
+            used(make())
+
+
+def test_a_call_that_gives_all_options_hides_no_other_call() -> None:
+    with with_order(**OPTIONS):
+        used(zk_lock("order/{pk}", fields={"pk": 7}, **OPTIONS))
+        with pytest.warns(UserWarning, match=": max_hold, timeout. Write"):
+            used(zk_lock("order/{pk}", fields={"pk": 7}))
+
+
+def test_a_block_that_loses_nothing_hides_no_decorator() -> None:
+    with with_order(on_conflict="retry"):
+        used(zk_lock("order/{pk}", fields={"pk": 7}))
+        with pytest.warns(UserWarning, match=": on_conflict. Write"):
+            zk_locked("order/{pk}")(lambda pk=7: None)
+
+
+def test_an_option_that_all_locks_have_is_not_lost() -> None:
+    locks = {"order": {"path": "order/{pk}", "timeout": 3}}
+    with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks, "DEFAULTS": {"timeout": 3}}):
+        used(zk_lock("order/{pk}", fields={"pk": 7}))
+
+
+def test_of_two_entries_with_a_path_the_call_needs_the_options_of_one() -> None:
+    sides: dict[str, Any] = {"shared": {"path": "k", "kind": "read"}, "alone": {"path": "k", "timeout": 3}}
+    with with_entries(**sides):
+        used(zk_read("k"))
+        used(zk_lock("k", timeout=3))
+        with pytest.warns(UserWarning, match=": kind, timeout. Write the name, 'shared' or 'alone', or"):
+            used(zk_lock("k"))
+
+
+def test_a_path_of_fields_only_is_not_the_path_of_each_name() -> None:
+    with with_entries(any={"path": "{name}", **OPTIONS}, two={"path": "{app}/{pk}", **OPTIONS}):
+        for name in ("nightly", "cron/nightly"):
+            used(zk_lock(name))
+        used(zk_lock("cron/{job}", fields={"job": "a"}))
+        with pytest.warns(UserWarning, match="the name, 'two', or"):
+            used(zk_lock("{a}/{b}", fields={"a": 1, "b": 2}))
+
+
+def test_a_path_with_a_value_in_place_of_a_field_warns() -> None:
+    with with_entries(order={"path": "shop/{shop}/order/{pk}", **OPTIONS}):
+        with pytest.warns(UserWarning, match="'shop/7/order/{pk}' is the path"):
+            used(zk_lock("shop/7/order/{pk}", fields={"pk": 1}))
+        used(zk_lock("shop/7/order/{pk}:{line}", fields={"pk": 1, "line": 2}))
+
+
+def test_formatted_names_warn_once_for_each_entry() -> None:
+    with with_order(**OPTIONS):
+        with pytest.warns(UserWarning, match="'order/a' is the path"):
+            used(zk_lock("order/a"))
+        for name in ("order/b", "order/7", "order/c-d"):
+            used(zk_lock(name))
+
+
+def test_the_key_of_a_unique_task_needs_no_options() -> None:
+    with with_order(timeout=3):
+
+        @zk_locked("order/{pk}", timeout=3)
+        def ship(pk: int) -> None: ...
+
+        wrapper: Any = ship
+        assert wrapper.zk_locked.key((7,), {}) == "order/7"
+
+
+# --- texts of missing values ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("user", text) for text in ("None", "[object Object]")),
+        *(("pk", text) for text in ("None", "undefined", "null", "NaN", "nan", "[object Object]")),
+        *((field, "undefined") for field in ("id", "order_id", "order.pk", "uuid", "order_uuid:digest")),
+    ],
+)
+def test_the_text_of_a_missing_value_in_a_field_warns_once(field: str, value: str) -> None:
+    """All requests without a user would share a lock. Python and JavaScript make such texts."""
+    name = f"{uuid4().hex}/{{{field}}}"
+    root = field.partition(".")[0].partition(":")[0]
+    fields: Any = {root: SimpleNamespace(pk=value) if "." in field else value}
+    with with_locks("inventory"):
+        with pytest.warns(
+            UserWarning, match=rf"is the text '{re.escape(value)}', as of a value that is missing"
+        ) as warned:
+            used(zk_lock(name, fields=fields))
+        assert [warning.filename for warning in warned] == [__file__]
+        used(zk_lock(name, fields=fields))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("category", "undefined"), ("language", "nan"), ("surname", "null"), ("user", "none"), ("pk", "Nonesuch")],
+)
+def test_a_text_that_may_be_a_value_does_not_warn(field: str, value: str) -> None:
+    with with_locks("inventory"):
+        used(zk_lock(f"list/{{{field}}}", fields={field: value}))
 
 
 @pytest.mark.parametrize(

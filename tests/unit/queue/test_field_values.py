@@ -344,8 +344,8 @@ def test_a_misspelt_digest_is_refused_with_a_suggestion(field: str, message: str
         lambda: zk_lock('import-{"a": 1}'),
         lambda: zk_lock(f"import-{'k' * 240}"),
         lambda: zk_lock(f"import-{'k' * 2400}"),
-        lambda: zk_lock("feed/{url}", fields={"url": "k" * 240}),
-        lambda: zk_lock("feed/{url}", fields={"url": "ü" * 40}),
+        lambda: zk_lock("news/{url}", fields={"url": "k" * 240}),
+        lambda: zk_lock("news/{url}", fields={"url": "ü" * 40}),
     ],
     ids=range(8),
 )
@@ -364,17 +364,17 @@ def test_every_call_takes_a_digest() -> None:
     with override_settings(ZKLOCK=ZKLOCK):
         for lock in (
             zk_lock("feed", fields=fields),
-            zk_semaphore("feed/{url:digest}", 3, fields=fields),
-            ReadWriteLock("feed/{url:digest}", fields=fields),
+            zk_semaphore("feed/{url:digest}", 3, fields=fields, timeout=3),
+            ReadWriteLock("feed/{url:digest}", fields=fields, timeout=3),
         ):
             assert lock.key == key
-        several = zk_locks("feed", "feed/{url:digest}", "rows/{url:digest}", fields=fields)
+        several = zk_locks("feed", "feed/{url:digest}", "rows/{url:digest}", fields=fields, timeout=3)
         assert several.keys == (key, key.replace("feed", "rows"))
         assert zk_lock("feed", fields=fields).spec.template == "feed/{url:digest}"
         binder = KeyBinder("feed/{url:digest}", fetch)
         binder.check_fields("feed/{url:digest}")
         name, bound = binder.bind_one((), {})
-        assert zk_lock(name, fields=bound).key == key
+        assert zk_lock(name, fields=bound, timeout=3).key == key
 
 
 def test_a_key_with_a_digest_leads_to_its_entry() -> None:

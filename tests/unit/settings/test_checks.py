@@ -156,6 +156,11 @@ def test_two_limits_of_a_path_cause_a_warning() -> None:
     assert run({"URL": "zk://localhost/app", "LOCKS": {**locks, "b": {"path": "x", "limit": 2}}}) == []
 
 
+def test_two_limits_of_a_path_with_other_names_of_its_fields_cause_a_warning() -> None:
+    locks = {"a": {"path": "x/{kind}", "limit": 2}, "b": {"path": "x/{name}", "limit": 3}}
+    assert ids({"URL": "zk://localhost/app", "LOCKS": locks}) == ["W007"]
+
+
 def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="a semaphore has no sides"):
         zk_locked("a", kind="read", limit=3)
