@@ -38,12 +38,12 @@ const (
 	shortestPause = 100 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
 	forever       = 10 * 365 * 24 * time.Hour // a longer wait has no limit, as sums would overflow
+	releases      = 10                        // tries: a coordinator that is gone for longer has ended its leases
+	// A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
+	longWait = time.Second
 	// If a lease gets no answer for so long, nor for a third of its time, its connection hangs: the packets of a
 	// coordinator that restarts elsewhere may vanish, or a proxy may accept a connection and say nothing.
 	shortestSilence = time.Second
-	releases        = 10 // tries: a coordinator that is gone for longer has ended its leases
-	// A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
-	longWait = time.Second
 )
 
 // RefusedError says why no lock was granted. Code is the word of the coordinator. It is empty if none has answered.
@@ -107,7 +107,7 @@ func (c *Client) Close() {
 	}
 }
 
-// connection returns the connection to an address. The caller calls calls.Done when it needs it no more.
+// connection returns the connection to an address. The caller calls calls.Done at the end.
 func (c *Client) connection(address string) (*connection, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

@@ -72,7 +72,7 @@ class ZkLockClient {
     this._stubs = new Map(); // by address
     this._preferred = 0; // the index of the address to ask first
     this._leases = new Set();
-    this._waiting = new Set(); // calls that ask for a lock
+    this._waiting = new Map(); // calls that ask for a lock, with their stubs
     this._closed = false;
   }
 
@@ -91,7 +91,7 @@ class ZkLockClient {
 
   close() {
     this._closed = true;
-    for (const call of this._waiting) call.cancel();
+    for (const call of this._waiting.keys()) call.cancel();
     for (const lease of this._leases) lease._lose("the client was closed");
     for (const stub of this._stubs.values()) stub.close();
   }
@@ -107,7 +107,11 @@ class ZkLockClient {
   _leave(address, stub) {
     if (this._stubs.get(address) !== stub) return;
     this._stubs.delete(address);
-    stub.close();
+    this._closeIfIdle(stub);
+  }
+
+  _closeIfIdle(stub) {
+    if (![...this._waiting.values()].includes(stub)) stub.close();
   }
 
   // Fail if no connection is made in time: gRPC would wait for a frozen coordinator as long as the call may take.
@@ -133,13 +137,15 @@ class ZkLockClient {
       signal?.throwIfAborted();
       let isQueued = false;
       const cancel = () => call.cancel();
-      const call = this._stub(address)[method](
+      const stub = this._stub(address);
+      const call = stub[method](
         request,
         this._metadata,
         { deadline: Date.now() + timeout },
         (error, reply) => {
           signal?.removeEventListener("abort", cancel);
           this._waiting.delete(call);
+          if (this._stubs.get(address) !== stub) this._closeIfIdle(stub);
           if (!error) return resolve(reply);
           if (signal?.aborted) return reject(signal.reason);
           const code = hint(error.metadata, "zklock-code");
@@ -151,7 +157,7 @@ class ZkLockClient {
       );
       call.on("metadata", (metadata) => (isQueued = hint(metadata, "zklock-queued") !== ""));
       signal?.addEventListener("abort", cancel);
-      if (method === "RecordLock") this._waiting.add(call);
+      if (method === "RecordLock") this._waiting.set(call, stub);
     });
   }
 

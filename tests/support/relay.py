@@ -14,14 +14,14 @@ class Relay:
     It can be frozen: nothing passes, and no end is told. It accepts connections nevertheless. It can refuse them, too.
     """
 
-    def __init__(self, port: int) -> None:
-        self._target = port
+    def __init__(self, target: int, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._target = target
         self.refuses = False
         self.accepted = 0  # connections
         self._open = threading.Event()  # of the connections from now on
         self._open.set()
         self._stranded: list[threading.Event] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, port))
         self._sockets: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
 

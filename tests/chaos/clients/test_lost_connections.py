@@ -1,7 +1,8 @@
-"""The clients of the lock coordinator in all languages keep their leases on new connections, where old ones are lost."""
+"""The clients of the lock coordinator in all languages keep their leases on new connections when old ones are lost."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import lease_clients
+from support.chaos.namespaces import unshare
 from support.ensemble import Ensemble
 from support.lease_clients import Holder, Soak
 from support.relay import Relay
@@ -22,7 +24,7 @@ pytestmark = [pytest.mark.timeout(600)]  # the first test of a language compiles
 TERM = 10.0
 SESSION = 60.0  # long enough for such leases, however long ago the last heartbeat of the coordinator was
 USABLE = 0.9 * TERM
-LEFT = USABLE * 2 / 3  # seconds of a lease, at least, if its keep-alives are answered
+LEFT = USABLE * 2 / 3  # seconds of a lease, at least, if each request to keep it is answered
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +58,9 @@ def holder(language: str, link: Relay) -> Iterator[Holder]:
         yield holder
 
 
-def assert_is_kept(holder: Holder, coordinator: Serving) -> None:
+def assert_is_kept(holder: Holder, coordinator: Serving, term: float = TERM) -> None:
     """See that nobody gets the lock for longer than a lease lasts that is not kept."""
-    with ZkLockClient(coordinator.address) as client, pytest.raises(LockTimeout), client.lock("a", wait=TERM + 1):
+    with ZkLockClient(coordinator.address) as client, pytest.raises(LockTimeout), client.lock("a", wait=term + 1):
         pass
     holder.release()
 
@@ -87,6 +89,39 @@ def test_a_connection_that_is_accepted_and_never_answered_costs_no_lease(
     eventually(lambda: link.accepted > accepted)
     link.strand()
     assert_is_kept(holder, coordinator)
+
+
+def test_a_call_that_waits_keeps_its_place(language: str, coordinator: Serving, link: Relay) -> None:
+    """Its connection seems to hang. The client keeps the lease on another one, and the call goes on where it is."""
+    zoo = coordinator.zoo
+    with zoo.hold_elsewhere("b"), Holder(language, f"127.0.0.1:{link.port}", term=TERM, also=["b"]) as holder:
+        holder.token()
+        places, accepted = zoo.wait_contenders("b", 2), link.accepted
+        with coordinator.paused():
+            eventually(lambda: link.accepted > accepted, TERM)
+        with ZkLockClient(coordinator.address) as client, pytest.raises(LockTimeout), client.lock("a", wait=TERM):
+            pass
+        assert zoo.children("b") == places
+        zoo.delete("b")
+        assert holder.line() == "also held"
+        holder.release()
+
+
+def test_a_coordinator_that_comes_back_with_another_address_is_found(
+    language: str, coordinator: Serving, tmp_path: Path
+) -> None:
+    """By its name, as a pod of a StatefulSet. The first look at the name was a moment ago."""
+    hosts, term = tmp_path / "hosts", 1.5 * TERM  # Go reads the file every 5 s
+    to_hosts = [*unshare("--mount"), "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
+    hosts.write_text("127.0.0.2 coordinator.test\n")
+    with contextlib.ExitStack() as stack:
+        with Relay(coordinator.port, "127.0.0.2") as former:
+            address = f"coordinator.test:{former.port}"
+            holder = stack.enter_context(Holder(language, address, term=term, before=to_hosts))
+            holder.token()
+        hosts.write_text("127.0.0.3 coordinator.test\n")
+        stack.enter_context(Relay(coordinator.port, "127.0.0.3", former.port))
+        assert_is_kept(holder, coordinator, term)
 
 
 def test_no_lease_is_believed_in_for_longer_than_it_was_told(holder: Holder, link: Relay) -> None:
