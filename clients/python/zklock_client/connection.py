@@ -162,10 +162,11 @@ class Keeper:
         self._connect = connect
         self._queue: asyncio.Queue[Lease | None] = asyncio.Queue()  # those to be kept now; None: the stream has ended
         self._task: asyncio.Task[None] | None = None
+        self._heard_at = -math.inf  # by `now()`: when the last message came
 
     def keep(self, lease: Lease) -> None:
         """Send a request that keeps this lease, as soon as the stream can."""
-        if now() >= lease.unanswered_since + SHORTEST_SILENCE:
+        if now() >= max(lease.unanswered_since, self._heard_at) + SHORTEST_SILENCE:
             self._reconnect()
         elif not lease.is_due:  # a slow coordinator gets no more requests than it can answer
             self._send(lease, self._queue)
@@ -236,6 +237,7 @@ class Keeper:
             stream = connection.stub.KeepAlive(self._requests(queue), metadata=connection.metadata)
             try:
                 async for state in stream:
+                    self._heard_at = now()
                     problem = ""
                     if state.lease_id in self.leases:
                         self.leases[state.lease_id].update(state)
