@@ -100,9 +100,9 @@ def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...
     languages = tuple(language for language in languages if _is_available(language))
     with Serving(zoo, session_timeout=20) as coordinator, contextlib.ExitStack() as stack:
 
-        def holders(**how: float) -> list[Holder]:
+        def holders(term: float) -> list[Holder]:
             return [
-                stack.enter_context(Holder(language, coordinator.address, key=language, **how))
+                stack.enter_context(Holder(language, coordinator.address, key=language, term=term))
                 for language in languages
             ]
 
