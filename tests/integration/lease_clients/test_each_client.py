@@ -81,8 +81,9 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
 
 def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator: Serving, language: str) -> None:
     zoo = coordinator.zoo
-    with Relay(coordinator.port) as link, Holder(language, f"127.0.0.1:{link.port}", term=60) as holder:
+    with Relay(coordinator.port) as link, contextlib.ExitStack() as stack:
         with zoo.hold_elsewhere("a"):
+            holder = stack.enter_context(Holder(language, f"127.0.0.1:{link.port}", term=60))
             zoo.wait_contenders("a", 2)
             link.freeze()
         path = f"{zoo.base}/a/{zoo.wait_contenders('a', 1)[0]}"
