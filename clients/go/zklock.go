@@ -30,6 +30,7 @@ var (
 	ErrBusy    = errors.New("the lock has another holder")
 	ErrTimeout = errors.New("the lock still had another holder when the wait was over")
 	ErrLost    = errors.New("the lock was lost")
+	errClosed  = errors.New("the client is closed")
 )
 
 const (
@@ -40,6 +41,9 @@ const (
 	releases      = 10                        // tries: a coordinator that is gone for longer has ended its leases
 	// A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
 	longWait = time.Second
+	// If a lease gets no answer for so long, nor for a third of its time, its connection hangs: the packets of a
+	// coordinator that restarts elsewhere may vanish, or a proxy may accept a connection and say nothing.
+	shortestSilence = time.Second
 )
 
 // RefusedError says why no lock was granted. Code is the word of the coordinator. It is empty if none has answered.
@@ -60,9 +64,16 @@ type Client struct {
 
 	addresses   []string
 	options     []grpc.DialOption
-	mutex       sync.Mutex // guards the connections
-	connections map[string]*grpc.ClientConn
+	mutex       sync.Mutex // guards the next three
+	connections map[string]*connection
+	left        map[*connection]struct{} // those that hang, until their calls are over
+	isClosed    bool
 	preferred   atomic.Int64 // index of the address to ask first
+}
+
+type connection struct {
+	*grpc.ClientConn
+	calls sync.WaitGroup // added to under the mutex of the client
 }
 
 // New returns a client of the coordinators at these addresses, "host:port". The options must have credentials.
@@ -73,12 +84,13 @@ func New(addresses []string, options ...grpc.DialOption) *Client {
 	host, _ := os.Hostname()
 	ping := keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second} // notices a dead coordinator
 	retry := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: replyTimeout}
-	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = shortestPause, time.Second
+	retry.Backoff.BaseDelay, retry.Backoff.MaxDelay = shortestPause, longestPause
 	return &Client{
 		ClientID:    fmt.Sprintf("%s@%s:%d", os.Args[0], host, os.Getpid()),
 		addresses:   addresses,
 		options:     append(slices.Clone(options), grpc.WithKeepaliveParams(ping), grpc.WithConnectParams(retry)),
-		connections: map[string]*grpc.ClientConn{},
+		connections: map[string]*connection{},
+		left:        map[*connection]struct{}{},
 	}
 }
 
@@ -86,30 +98,49 @@ func New(addresses []string, options ...grpc.DialOption) *Client {
 func (c *Client) Close() {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	c.isClosed = true
 	for _, connection := range c.connections {
+		connection.Close()
+	}
+	for connection := range c.left {
 		connection.Close()
 	}
 }
 
-func (c *Client) stub(address string) (pb.LockCoordinatorClient, error) {
-	connection, err := c.connection(address)
-	if err != nil {
-		return nil, err
-	}
-	return pb.NewLockCoordinatorClient(connection), nil
-}
-
-func (c *Client) connection(address string) (*grpc.ClientConn, error) {
+// connection returns the connection to an address. The caller calls calls.Done at the end.
+func (c *Client) connection(address string) (*connection, error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	if c.isClosed {
+		return nil, errClosed
+	}
 	if c.connections[address] == nil {
-		connection, err := grpc.Dial(address, c.options...)
+		dialled, err := grpc.Dial(address, c.options...)
 		if err != nil {
 			return nil, err
 		}
-		c.connections[address] = connection
+		c.connections[address] = &connection{ClientConn: dialled}
 	}
+	c.connections[address].calls.Add(1)
 	return c.connections[address], nil
+}
+
+// leave lets later calls use a new connection, as this one may hang. Its other calls go on.
+func (c *Client) leave(address string, hanging *connection) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.connections[address] != hanging {
+		return
+	}
+	delete(c.connections, address)
+	c.left[hanging] = struct{}{}
+	go func() {
+		hanging.calls.Wait()
+		hanging.Close()
+		c.mutex.Lock()
+		defer c.mutex.Unlock()
+		delete(c.left, hanging)
+	}()
 }
 
 // connect waits for the connection or its first failure, and returns the state. gRPC would wait for a silent
@@ -305,7 +336,8 @@ func (c *Client) record(ctx context.Context, address string, request *pb.RecordL
 	if err != nil {
 		return nil, &RefusedError{err: fmt.Errorf("no connection to %s: %w", address, err)}
 	}
-	state, err := connect(ctx, connection, connecting)
+	defer connection.calls.Done()
+	state, err := connect(ctx, connection.ClientConn, connecting)
 	if err != nil {
 		return nil, &RefusedError{err: fmt.Errorf("no connection to %s: %w", address, err)}
 	}
@@ -354,17 +386,29 @@ func (l *Lease) keep(ctx context.Context) {
 func (l *Lease) stream(ctx context.Context) metadata.MD {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stub, err := l.client.stub(l.address)
+	address := l.address
+	connection, err := l.client.connection(address)
 	if err != nil {
 		return nil
 	}
-	stream, err := stub.KeepAlive(ctx)
+	defer connection.calls.Done()
+	silence := func() time.Duration { return max(l.Remaining()/3, shortestSilence) }
+	timer := time.AfterFunc(silence(), func() {
+		l.client.leave(address, connection)
+		cancel()
+	})
+	defer timer.Stop()
+	var isAnswered atomic.Bool
+	stream, err := pb.NewLockCoordinatorClient(connection).KeepAlive(ctx)
 	if err != nil {
 		return nil
 	}
 	go func() {
 		request := &pb.KeepAliveRequest{LeaseId: l.id}
 		for ctx.Err() == nil {
+			if isAnswered.Swap(false) {
+				timer.Reset(silence())
+			}
 			request.SentAt = time.Since(l.start).Nanoseconds()
 			if stream.Send(request) != nil {
 				return
@@ -377,6 +421,8 @@ func (l *Lease) stream(ctx context.Context) metadata.MD {
 		if err != nil {
 			return stream.Trailer()
 		}
+		timer.Stop()
+		isAnswered.Store(true)
 		if state.State == pb.LeaseState_STATE_OVER {
 			l.lose(state.Detail)
 			return nil
@@ -434,12 +480,7 @@ func (l *Lease) release(ctx context.Context) error {
 	defer cancel()
 	isUnclear := false // a try whose answer was lost may have released it
 	for try := 0; try < releases && ctx.Err() == nil; try++ {
-		stub, err := l.client.stub(l.address)
-		if err != nil {
-			return err
-		}
-		var trailer metadata.MD
-		reply, err := stub.ReleaseLock(ctx, &pb.ReleaseLockRequest{LeaseId: l.id}, grpc.Trailer(&trailer))
+		reply, trailer, err := l.releaseOnce(ctx)
 		if err == nil {
 			if !reply.Released && !isUnclear {
 				return fmt.Errorf("%w: %s", ErrLost, reply.Detail)
@@ -458,6 +499,17 @@ func (l *Lease) release(ctx context.Context) error {
 		sleep(ctx, shortestPause)
 	}
 	return nil // the lock is free when its lease is over
+}
+
+func (l *Lease) releaseOnce(ctx context.Context) (reply *pb.ReleaseLockResponse, trailer metadata.MD, err error) {
+	connection, err := l.client.connection(l.address)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer connection.calls.Done()
+	stub := pb.NewLockCoordinatorClient(connection)
+	reply, err = stub.ReleaseLock(ctx, &pb.ReleaseLockRequest{LeaseId: l.id}, grpc.Trailer(&trailer))
+	return reply, trailer, err
 }
 
 // sleep returns false if ctx ends before.

@@ -7,8 +7,8 @@ import io.grpc.Metadata;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCallStreamObserver;
+import io.grpc.stub.ClientResponseObserver;
 import io.grpc.stub.MetadataUtils;
-import io.grpc.stub.StreamObserver;
 import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.HexFormat;
@@ -78,6 +78,9 @@ public final class ZkLockClient implements AutoCloseable {
   private static final long REPLY_TIMEOUT = 5 * SECOND; // for the coordinators, apart from the wait for the lock
   private static final long SHORTEST_PAUSE = SECOND / 10;
   private static final long LONGEST_PAUSE = SECOND / 2;
+  // If a lease gets no answer for so long, nor for a third of its time, its connection hangs: the packets of a
+  // coordinator that restarts elsewhere may vanish, or a proxy may accept a connection and say nothing.
+  private static final long SHORTEST_SILENCE = SECOND;
   // A call that ends after such a wait in the queue is sent again: coordinators bound waits, and are upgraded.
   private static final long LONG_WAIT = SECOND;
   private static final Duration FOREVER = Duration.ofDays(3650); // a longer wait has no limit, as sums would overflow
@@ -91,6 +94,7 @@ public final class ZkLockClient implements AutoCloseable {
   private final UnaryOperator<ManagedChannelBuilder<?>> security;
   private final String clientId;
   private final Map<String, ManagedChannel> channels = new ConcurrentHashMap<>();
+  private final Set<ManagedChannel> left = ConcurrentHashMap.newKeySet(); // until their calls are over
   private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, work -> daemon(work));
   private final AtomicInteger preferred = new AtomicInteger(); // index of the address to ask first
 
@@ -108,6 +112,7 @@ public final class ZkLockClient implements AutoCloseable {
   public void close() {
     timer.shutdownNow();
     channels.values().forEach(ManagedChannel::shutdownNow);
+    left.forEach(ManagedChannel::shutdownNow);
   }
 
   /** Acquire a lock. Use it in a `try` block, which releases it at the end. */
@@ -186,6 +191,13 @@ public final class ZkLockClient implements AutoCloseable {
     return channel;
   }
 
+  // Let later calls use a new connection, as this one may hang. Its other calls go on.
+  private void leave(String address, ManagedChannel channel) {
+    if (!channels.remove(address, channel)) return;
+    left.removeIf(ManagedChannel::isTerminated);
+    left.add(channel.shutdown());
+  }
+
   // gRPC would wait for a connection to a frozen coordinator as long as the call may take.
   private void connect(String address, long timeout) throws InterruptedException {
     long deadline = System.nanoTime() + timeout;
@@ -231,6 +243,9 @@ public final class ZkLockClient implements AutoCloseable {
     private volatile String requested = "";
     private volatile boolean ended; // lost, or released; set after `lost`
     private ClientCallStreamObserver<KeepAliveRequest> stream; // guarded by this, as the next
+    private ManagedChannel channel; // of the stream
+    private long unansweredSince; // the first request on the stream without an answer, by System.nanoTime()
+    private boolean answered;
     private Future<?> next;
 
     private Lease(String key, int giver, RecordLockResponse reply, Options options) {
@@ -289,7 +304,10 @@ public final class ZkLockClient implements AutoCloseable {
         runOut();
         return;
       }
+      if (stream != null && !answered && System.nanoTime() - unansweredSince >= SHORTEST_SILENCE) reconnect();
       if (stream == null) open();
+      if (answered) unansweredSince = System.nanoTime();
+      answered = false;
       stream.onNext(KeepAliveRequest.newBuilder().setLeaseId(id).setSentAt(System.nanoTime()).build());
       plan(Math.min(left, Math.max(left / 3, SHORTEST_PAUSE)));
     }
@@ -300,8 +318,21 @@ public final class ZkLockClient implements AutoCloseable {
       next = timer.schedule(this::keep, pause, TimeUnit.NANOSECONDS);
     }
 
+    private void reconnect() {
+      leave(address, channel);
+      stream.cancel("it hangs", null);
+      stream = null;
+    }
+
     private void open() {
-      var observer = new StreamObserver<LeaseState>() {
+      var observer = new ClientResponseObserver<KeepAliveRequest, LeaseState>() {
+        private ClientCallStreamObserver<KeepAliveRequest> own;
+
+        @Override
+        public void beforeStart(ClientCallStreamObserver<KeepAliveRequest> requests) {
+          own = requests;
+        }
+
         @Override
         public void onNext(LeaseState state) {
           update(state);
@@ -310,6 +341,7 @@ public final class ZkLockClient implements AutoCloseable {
         @Override
         public void onError(Throwable error) {
           synchronized (Lease.this) {
+            if (stream != own) return;
             stream = null;
             follow(error);
             plan(Math.min(remaining().toNanos(), SHORTEST_PAUSE)); // open another one
@@ -321,11 +353,13 @@ public final class ZkLockClient implements AutoCloseable {
           onError(null);
         }
       };
-      var call = LockCoordinatorGrpc.newStub(channel(address)).keepAlive(observer);
-      stream = (ClientCallStreamObserver<KeepAliveRequest>) call;
+      channel = channel(address);
+      answered = true;
+      stream = (ClientCallStreamObserver<KeepAliveRequest>) LockCoordinatorGrpc.newStub(channel).keepAlive(observer);
     }
 
     private synchronized void update(LeaseState state) {
+      answered = true;
       if (state.getState() == LeaseState.State.STATE_OVER) {
         lose(state.getDetail());
       } else if (remaining().isZero()) {

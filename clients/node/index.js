@@ -20,13 +20,19 @@ const CHANNEL = {
   "grpc.keepalive_time_ms": 10000, // or a call that waits would not notice that its coordinator is gone
   "grpc.keepalive_timeout_ms": 5000,
   "grpc.initial_reconnect_backoff_ms": 100,
-  "grpc.max_reconnect_backoff_ms": 1000,
+  "grpc.max_reconnect_backoff_ms": 500,
+  "grpc.dns_min_time_between_resolutions_ms": 1000, // a coordinator may start again with another address
+  "grpc.use_local_subchannel_pool": 1, // or a new channel would use the connection that hangs
 };
+const FAILED = [grpc.connectivityState.TRANSIENT_FAILURE, grpc.connectivityState.SHUTDOWN];
 const KINDS = ["lock", "read", "write", "semaphore"];
 // After these codes another try may succeed. A failure on the way to the coordinator has no code.
 const RETRIED = ["", "unavailable", "too-many", "lease-elsewhere"];
 const USABLE = 0.9; // of a lease: in the rest, the work that is told of the loss can stop before the lease is over
 const SHORTEST_PAUSE = 100;
+// If a lease gets no answer for so long, nor for a third of its time, its connection hangs: the packets of a
+// coordinator that restarts elsewhere may vanish, or a proxy may accept a connection and say nothing.
+const SHORTEST_SILENCE = 1000;
 const FOREVER = 1e12; // gRPC cannot count to the end of a wait that is much longer, so it has no limit
 const LONGEST_PAUSE = 500;
 const RELEASES = 10; // tries: a coordinator that is gone for longer has ended its leases
@@ -66,7 +72,7 @@ class ZkLockClient {
     this._stubs = new Map(); // by address
     this._preferred = 0; // the index of the address to ask first
     this._leases = new Set();
-    this._waiting = new Set(); // calls that ask for a lock
+    this._waiting = new Map(); // calls that ask for a lock, with their stubs
     this._closed = false;
   }
 
@@ -85,7 +91,7 @@ class ZkLockClient {
 
   close() {
     this._closed = true;
-    for (const call of this._waiting) call.cancel();
+    for (const call of this._waiting.keys()) call.cancel();
     for (const lease of this._leases) lease._lose("the client was closed");
     for (const stub of this._stubs.values()) stub.close();
   }
@@ -97,6 +103,17 @@ class ZkLockClient {
     return this._stubs.get(address);
   }
 
+  // Let later calls use a new connection, as this one may hang. Its other calls go on.
+  _leave(address, stub) {
+    if (this._stubs.get(address) !== stub) return;
+    this._stubs.delete(address);
+    this._closeIfIdle(stub);
+  }
+
+  _closeIfIdle(stub) {
+    if (![...this._waiting.values()].includes(stub)) stub.close();
+  }
+
   // Fail if no connection is made in time: gRPC would wait for a frozen coordinator as long as the call may take.
   _connected(address, timeout) {
     const channel = this._stub(address).getChannel();
@@ -105,7 +122,7 @@ class ZkLockClient {
       const look = (error) => {
         const state = channel.getConnectivityState(true);
         if (state === grpc.connectivityState.READY) return resolve();
-        if (error || state === grpc.connectivityState.TRANSIENT_FAILURE) {
+        if (error || FAILED.includes(state)) {
           return reject(new CoordinatorUnavailable(`no connection to the coordinator ${address}`));
         }
         channel.watchConnectivityState(state, deadline, look);
@@ -120,13 +137,15 @@ class ZkLockClient {
       signal?.throwIfAborted();
       let isQueued = false;
       const cancel = () => call.cancel();
-      const call = this._stub(address)[method](
+      const stub = this._stub(address);
+      const call = stub[method](
         request,
         this._metadata,
         { deadline: Date.now() + timeout },
         (error, reply) => {
           signal?.removeEventListener("abort", cancel);
           this._waiting.delete(call);
+          if (this._stubs.get(address) !== stub) this._closeIfIdle(stub);
           if (!error) return resolve(reply);
           if (signal?.aborted) return reject(signal.reason);
           const code = hint(error.metadata, "zklock-code");
@@ -138,7 +157,7 @@ class ZkLockClient {
       );
       call.on("metadata", (metadata) => (isQueued = hint(metadata, "zklock-queued") !== ""));
       signal?.addEventListener("abort", cancel);
-      if (method === "RecordLock") this._waiting.add(call);
+      if (method === "RecordLock") this._waiting.set(call, stub);
     });
   }
 
@@ -215,6 +234,8 @@ class Lease {
     this._isOver = false; // lost, or released
     this._until = now() + Number(reply.lease_duration_ms) * USABLE; // only a guess, as the request may have waited
     this._stream = null;
+    this._stub = null; // of the stream
+    this._unansweredSince = Infinity; // the first request on the stream that has no answer yet
     this._timer = null;
   }
 
@@ -252,7 +273,9 @@ class Lease {
   _keep() {
     const left = this.remaining;
     if (!left) return this._runOut();
+    if (this._stream && now() >= this._unansweredSince + SHORTEST_SILENCE) this._reconnect();
     if (!this._stream) this._open();
+    this._unansweredSince = Math.min(this._unansweredSince, now());
     this._stream.write({ lease_id: this._id, sent_at: Math.floor(now()) });
     this._plan(Math.min(left, Math.max(left / 3, SHORTEST_PAUSE)));
   }
@@ -262,8 +285,15 @@ class Lease {
     this._timer = setTimeout(() => this._keep(), pause);
   }
 
+  _reconnect() {
+    this._client._leave(this._address, this._stub);
+    this._endStream();
+  }
+
   _open() {
-    const stream = (this._stream = this._client._stub(this._address).KeepAlive(this._client._metadata));
+    this._stub = this._client._stub(this._address);
+    this._unansweredSince = Infinity;
+    const stream = (this._stream = this._stub.KeepAlive(this._client._metadata));
     stream.on("data", (state) => {
       if (this._stream === stream) this._onState(state);
     });
@@ -284,6 +314,7 @@ class Lease {
   }
 
   _onState(state) {
+    this._unansweredSince = Infinity;
     if (state.state === "STATE_OVER") return this._lose(state.detail);
     if (!this.remaining) return this._runOut();
     const until = Number(state.sent_at) + Number(state.lease_duration_ms) * USABLE;
@@ -322,10 +353,14 @@ class Lease {
   _end() {
     this._isOver = true;
     clearTimeout(this._timer);
+    this._endStream();
+    this._client._leases.delete(this);
+  }
+
+  _endStream() {
     const stream = this._stream;
     this._stream = null;
     stream?.cancel();
-    this._client._leases.delete(this);
   }
 
   // Release it, within the rest of the lease. If it is over, do nothing.

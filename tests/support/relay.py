@@ -8,13 +8,20 @@ import threading
 
 
 class Relay:
-    """Pass bytes on to a port for the length of a with block. It can be frozen: nothing passes, and no end is told."""
+    """
+    Pass bytes on to a port for the length of a with block.
 
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._open = threading.Event()
+    It can be frozen: nothing passes, and no end is told. It accepts connections nevertheless. It can refuse them, too.
+    """
+
+    def __init__(self, target: int, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._target = target
+        self.refuses = False
+        self.accepted = 0  # connections
+        self._open = threading.Event()  # of the connections from now on
         self._open.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._stranded: list[threading.Event] = []
+        self._listener = socket.create_server((host, port))
         self._sockets: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
 
@@ -23,6 +30,13 @@ class Relay:
 
     def heal(self) -> None:
         self._open.set()
+
+    def strand(self) -> None:
+        """Freeze the present connections for good; pass on what later ones send."""
+        self.freeze()
+        self._stranded.append(self._open)
+        self._open = threading.Event()
+        self.heal()
 
     def reset(self) -> None:
         sockets, self._sockets = self._sockets, []
@@ -36,12 +50,17 @@ class Relay:
     def __exit__(self, *error: object) -> None:
         _close(self._listener)
         self.reset()
-        self.heal()
+        for stranded in (*self._stranded, self._open):
+            stranded.set()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                if self.refuses:
+                    near.close()
+                    continue
+                self.accepted += 1
                 try:
                     far = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:
@@ -49,12 +68,13 @@ class Relay:
                     continue
                 self._sockets += [near, far]
                 for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+                    threading.Thread(target=self._pump, args=(source, sink, self._open), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket, is_open: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                self._open.wait()
+                is_open.wait()
                 sink.sendall(data)
         for end in (source, sink):
             _close(end)

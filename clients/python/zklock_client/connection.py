@@ -20,7 +20,9 @@ from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 OPTIONS: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 3000),  # connecting may take so long
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),  # a coordinator may start again with another address
+    ("grpc.use_local_subchannel_pool", 1),  # or a new channel would use the connection that hangs
     ("grpc.keepalive_time_ms", 10_000),  # or a call that waits would not notice that its coordinator is gone
     ("grpc.keepalive_timeout_ms", 5000),
     ("grpc.http2.ping_timeout_ms", 5000),  # newer versions of gRPC wait for the longer of the two
@@ -30,6 +32,12 @@ RELEASES: Final = 10
 """Tries to release a lease, with short pauses: a coordinator that is gone for longer has ended its leases."""
 RETRIED: Final = {"", "unavailable", "too-many", "lease-elsewhere"}
 """The codes after which another try may succeed. A failure on the way to the coordinator has no code."""
+SHORTEST_SILENCE: Final = 1.0
+"""
+Seconds. If a lease gets no answer for so long, nor for a third of its time, its connection hangs.
+
+The packets of a coordinator that restarts elsewhere may vanish, or a proxy may accept a connection and say nothing.
+"""
 LONGEST_READ: Final = 0.5
 """Seconds that a call waits for the files for TLS, at most."""
 POLLER_STACK: Final = 64 * 2**20
@@ -110,6 +118,7 @@ class Connection:
         self.address = address
         self.metadata = metadata
         self.suspect = False  # it did not renew a lease in time: ask another coordinator first
+        self.hangs = False  # it has answered nothing for too long
         self._tls = tls
         self._files = tls.files
         with _making_channel:
@@ -129,8 +138,8 @@ class Connection:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the files for TLS were renewed."""
-        return self._tls.files is not self._files
+        """Whether later calls need a new connection: this one hangs, or the files for TLS were renewed."""
+        return self.hangs or self._tls.files is not self._files
 
     def may_have_answered(self, error: Any) -> bool:
         """Return whether the answer to a call may be lost, because the connection broke and can be made again."""
@@ -153,14 +162,29 @@ class Keeper:
         self._connect = connect
         self._queue: asyncio.Queue[Lease | None] = asyncio.Queue()  # those to be kept now; None: the stream has ended
         self._task: asyncio.Task[None] | None = None
+        self._heard_at = -math.inf  # by `now()`: when the last message came
 
     def keep(self, lease: Lease) -> None:
         """Send a request that keeps this lease, as soon as the stream can."""
-        if not lease.is_due:  # a slow coordinator gets no more requests than it can answer
-            lease.is_due = True
-            self._queue.put_nowait(lease)
+        if now() >= max(lease.unanswered_since, self._heard_at) + SHORTEST_SILENCE:
+            self._reconnect()
+        elif not lease.is_due:  # a slow coordinator gets no more requests than it can answer
+            self._send(lease, self._queue)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _reconnect(self) -> None:
+        """Let a new connection keep all leases, as this one may hang. Its other calls go on."""
+        self.connection.hangs = True
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    @staticmethod
+    def _send(lease: Lease, queue: asyncio.Queue[Lease | None]) -> None:
+        lease.is_due = True
+        lease.unanswered_since = min(lease.unanswered_since, now())
+        queue.put_nowait(lease)
 
     def forget(self, lease: Lease) -> None:
         """Stop renewing this lease. The stream is closed with the last lease."""
@@ -207,12 +231,13 @@ class Keeper:
         while True:
             queue = self._queue = asyncio.Queue()
             for lease in self.leases.values():  # what was sent on an old stream may not have arrived
-                lease.is_due = True
-                queue.put_nowait(lease)
+                lease.unanswered_since = math.inf
+                self._send(lease, queue)
             connection = self.connection = await self._connect(self._address)
             stream = connection.stub.KeepAlive(self._requests(queue), metadata=connection.metadata)
             try:
                 async for state in stream:
+                    self._heard_at = now()
                     problem = ""
                     if state.lease_id in self.leases:
                         self.leases[state.lease_id].update(state)

@@ -21,6 +21,8 @@ SHORTEST_PAUSE: Final = 0.1
 """Seconds between two requests that keep the same lease, at least; and between two tries to open a stream."""
 USABLE: Final = 0.9
 """The share of a lease that is used. The rest gives the work time to stop after a loss, before the lease is over."""
+LONGEST_CALL: Final = 0.1
+"""The share of a lease that may be over when it begins. After a longer call, it is kept before it begins."""
 RAN_OUT: Final = "its lease is over, and was not kept in time"
 
 logger = logging.getLogger("zklock_client")
@@ -58,6 +60,7 @@ class Lease:
         self.keeper: Keeper | None = None
         self.acquiring: asyncio.Task[None] | None = None
         self.is_due = False  # a request that keeps it is about to be sent
+        self.unanswered_since = math.inf  # by `now()`: the first request to keep it that has no answer yet
         self._timer: asyncio.TimerHandle | None = None
         self._certain = asyncio.Event()  # set when the end of the lease is known, or it is over
 
@@ -97,7 +100,7 @@ class Lease:
         self.keeper = keeper
         keeper.leases[self.lease_id] = self
         duration = response.lease_duration_ms / 1000 * USABLE
-        if now() - sent < duration / 3:
+        if now() - sent < duration * LONGEST_CALL:
             self._until = sent + duration
             self._certain.set()
             # The coordinator tells of a loss from the first request on. A short block does without.
@@ -126,6 +129,7 @@ class Lease:
 
     def update(self, state: pb.LeaseState) -> None:
         """Process a message of the coordinator."""
+        self.unanswered_since = math.inf
         if state.state == pb.LeaseState.STATE_OVER:
             self.lose(state.detail.rstrip("."))
         elif self.valid:  # otherwise its user was told that it is over

@@ -100,9 +100,10 @@ def test_a_wait_without_limit_survives_upgrades(arena: Zoo, language: str) -> No
     with (
         Serving(arena, session_timeout=10) as first,
         Serving(arena, session_timeout=10) as second,
-        Holder(language, f"{first.address},{second.address}", wait=None) as holder,
+        contextlib.ExitStack() as stack,
     ):
         with arena.hold_elsewhere("a"):
+            holder = stack.enter_context(Holder(language, f"{first.address},{second.address}", wait=None))
             for upgraded in (first, second, first):
                 arena.wait_contenders("a", 2)
                 time.sleep(REPLY_TIMEOUT)  # what is tried

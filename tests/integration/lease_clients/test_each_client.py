@@ -81,8 +81,9 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
 
 def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator: Serving, language: str) -> None:
     zoo = coordinator.zoo
-    with Relay(coordinator.port) as link, Holder(language, f"127.0.0.1:{link.port}", term=60) as holder:
+    with Relay(coordinator.port) as link, contextlib.ExitStack() as stack:
         with zoo.hold_elsewhere("a"):
+            holder = stack.enter_context(Holder(language, f"127.0.0.1:{link.port}", term=60))
             zoo.wait_contenders("a", 2)
             link.freeze()
         path = f"{zoo.base}/a/{zoo.wait_contenders('a', 1)[0]}"
@@ -100,9 +101,9 @@ def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...
     languages = tuple(language for language in languages if _is_available(language))
     with Serving(zoo, session_timeout=20) as coordinator, contextlib.ExitStack() as stack:
 
-        def holders(**how: float) -> list[Holder]:
+        def holders(term: float) -> list[Holder]:
             return [
-                stack.enter_context(Holder(language, coordinator.address, key=language, **how))
+                stack.enter_context(Holder(language, coordinator.address, key=language, term=term))
                 for language in languages
             ]
 

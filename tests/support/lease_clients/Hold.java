@@ -4,7 +4,10 @@ import java.util.concurrent.CountDownLatch;
 import io.grpc.ManagedChannelBuilder;
 import zklock.client.ZkLockClient;
 
-/** Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity. */
+/**
+ * Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity.
+ * The same client waits for the lock ALSO, if it is given as the fifth argument.
+ */
 public final class Hold {
   public static void main(String[] arguments) throws Exception {
     var ended = new CountDownLatch(1);
@@ -22,6 +25,7 @@ public final class Hold {
     options.onReleaseRequested = reason -> System.out.println("wanted " + reason);
     var addresses = List.of(arguments[0].split(","));
     try (var client = new ZkLockClient(addresses, "holder", ManagedChannelBuilder::usePlaintext)) {
+      if (arguments.length > 4) new Thread(() -> waitFor(client, arguments[4])).start();
       try (var lease = client.lock(arguments[1], options)) {
         System.out.println("held " + lease.token);
         ended.await();
@@ -31,6 +35,14 @@ public final class Hold {
       System.out.println("interrupted");
     } catch (ZkLockClient.ZkLockException error) {
       System.out.println(error.getClass().getSimpleName().replace("Exception", "") + ": " + error.getMessage());
+    }
+  }
+
+  private static void waitFor(ZkLockClient client, String key) {
+    try (var lease = client.lock(key, new ZkLockClient.Options())) {
+      System.out.println("also held");
+    } catch (InterruptedException interrupted) {
+      throw new IllegalStateException(interrupted);
     }
   }
 

@@ -73,14 +73,26 @@ def soak(language: str) -> tuple[list[str], Mapping[str, str]]:
 
 class Holder:
     def __init__(
-        self, language: str, addresses: str, *, key: str = "a", term: float = 4, wait: float | None = 30
+        self,
+        language: str,
+        addresses: str,
+        *,
+        key: str = "a",
+        term: float = 4,
+        wait: float | None = 30,
+        also: Sequence[str] = (),
+        before: Sequence[str] = (),
     ) -> None:
-        """Start it. A `wait` of None has no limit."""
+        """
+        Start it. A `wait` of None has no limit. Its client waits for another lock, `also`, if there is one.
+
+        `before` are the first words of the command.
+        """
         words, env = holder(language)
         limit = "Infinity" if wait is None else str(round(wait * 1000))
-        arguments = [addresses, key, str(round(term * 1000)), limit]
+        arguments = [addresses, key, str(round(term * 1000)), limit, *also]
         self.process = subprocess.Popen(
-            [*words, *arguments],
+            [*before, *words, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -89,7 +101,7 @@ class Holder:
         )
 
     def line(self) -> str:
-        """Return the next line that it prints: `held TOKEN`, `wanted REASON`, `released`, or an error."""
+        """Return the next line that it prints: `held TOKEN`, `wanted REASON`, `released`, `also held`, or an error."""
         return next_line(self.process)
 
     def token(self) -> int:
@@ -277,5 +289,6 @@ def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
     sources = [*directory.rglob("*.java"), CLIENTS / "java" / "ZkLockClient.java", source]
     _run("javac", "-nowarn", "-d", directory, "-cp", path, *sources, cwd=directory)
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    options += ["-Dnetworkaddress.cache.ttl=1", "-Dsun.net.inetaddr.ttl=1"]  # as the guide says
     options += ["-Dio.netty.machineId=02:00:00:00:00:01"]  # the namespace of `make chaos` has no hardware address
     return [find_java(), *options, "-cp", path, source.stem], {}

@@ -1,4 +1,5 @@
-// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity
+// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity.
+// The same client waits for the lock ALSO, if it is given as the fifth argument.
 package main
 
 import (
@@ -30,6 +31,10 @@ func main() {
 	options := zklock.Options{
 		Term: milliseconds(os.Args[3]), Wait: wait, NoWait: os.Args[4] == "0",
 		OnRequest: func(reason string) { fmt.Println("wanted", reason) },
+	}
+	if len(os.Args) > 5 {
+		go client.WithLock(context.Background(), os.Args[5], zklock.Options{},
+			func(context.Context, *zklock.Lease) error { fmt.Println("also held"); return nil })
 	}
 	err := client.WithLock(context.Background(), os.Args[2], options,
 		func(ctx context.Context, lease *zklock.Lease) error {

@@ -1,10 +1,11 @@
-// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity
+// Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity.
+// The same client waits for the lock ALSO, if it is given as the fifth argument.
 "use strict";
 
 const readline = require("node:readline");
 const { ZkLockClient } = require("zklock-client");
 
-async function main(addresses, key, term, wait) {
+async function main(addresses, key, term, wait, also) {
   const client = new ZkLockClient(addresses.split(","), { clientId: "holder" });
   const input = readline.createInterface({ input: process.stdin });
   const options = {
@@ -12,6 +13,7 @@ async function main(addresses, key, term, wait) {
     wait: Number(wait),
     onReleaseRequested: (reason) => console.log(`wanted ${reason}`),
   };
+  if (also) client.withLock(also, {}, async () => console.log("also held"));
   try {
     await client.withLock(key, options, async (lease) => {
       console.log(`held ${lease.token}`);

@@ -1,4 +1,8 @@
-"""Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity."""
+"""
+Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAIT_MS, which may be Infinity.
+
+The same client waits for the lock ALSO, if it is given.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,16 @@ async def watch(lease: Lease) -> None:
     print("wanted", lease.release_requested, flush=True)
 
 
-async def main(addresses: str, key: str, term: str, wait: str) -> None:
+async def wait_for(client: AsyncZkLockClient, key: str) -> None:
+    async with client.lock(key):
+        print("also held", flush=True)
+
+
+async def main(addresses: str, key: str, term: str, wait: str, *also: str) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
     async with AsyncZkLockClient(addresses.split(","), client_id="holder") as client:
+        waiting = [asyncio.create_task(wait_for(client, key)) for key in also]
         try:
             async with client.lock(
                 key, term=int(term) / 1000, wait=float(wait) / 1000, on_lost=lambda lease: ended.set()
@@ -30,6 +40,7 @@ async def main(addresses: str, key: str, term: str, wait: str) -> None:
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
             print("released", flush=True)
+            await asyncio.gather(*waiting)
         except ZkLockError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
 
