@@ -66,7 +66,7 @@ class Acquisition:
     _loss_observers: tuple[_LossObserver, ...] = ()
     """Of the holds, while it waits for another lock."""
     _open_blocks: OpenBlocks
-    """Of the lock object; has this while its block is open. Set before the block."""
+    """The lock object has them; this is among them while its block is open. It is set before the block."""
 
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner or current_owner()
