@@ -34,6 +34,8 @@ MOST_UNREAD: Final = 100
 """Answers to one stream that its client has not read; with more, its requests wait."""
 LARGEST_MESSAGE: Final = 16 * 1024
 """Bytes."""
+END_TIMEOUT: Final = 0.5
+"""Seconds for the last answers at the end. A client may read none, and those of others wait for the next process."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
 COST_OF_UNKNOWN: Final = 0.1
@@ -121,7 +123,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         for call in self._calls:
             call.cancel()
         if self._calls:
-            await asyncio.wait(self._calls)
+            await asyncio.wait(self._calls, timeout=END_TIMEOUT)
 
     async def _client(self, context: Context) -> LeaseClient:
         authorization = Secret(dict(context.invocation_metadata() or ()).get("authorization", ""))
