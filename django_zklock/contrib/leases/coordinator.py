@@ -268,7 +268,7 @@ class Coordinator:
 
     async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
-        while ending := [lease for lease in self._leases.values() if lease.hold is None or not self.has_successor]:
+        while ending := [lease for lease in self._leases.values() if not (self.has_successor and lease.was_given)]:
             for lease in ending:
                 end(lease, DRAINING)
             await asyncio.wait([lease.task for lease in ending])

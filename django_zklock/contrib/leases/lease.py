@@ -107,7 +107,7 @@ class Lease:
         self._state = state
         self._term = term
         self._kept_until = until  # on the loop's clock; set by the grant
-        self._is_restored = until > -math.inf
+        self._is_restored = until > -math.inf  # an earlier process has given it
         self._last_end = math.inf  # that keeping can reach
         self.observers: dict[Callable[[Lease], object], None] = {}  # called at each change
         self._loop = asyncio.get_running_loop()
@@ -131,6 +131,11 @@ class Lease:
     def is_held(self) -> bool:
         """Whether the client has the lock."""
         return self.hold is not None and not self.end_reason
+
+    @property
+    def was_given(self) -> bool:
+        """Whether a client may have been told its end, by this process or by an earlier one."""
+        return self.hold is not None or self._is_restored
 
     @property
     def path(self) -> str:

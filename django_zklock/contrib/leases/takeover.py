@@ -55,8 +55,10 @@ class Takeover:
             return
         if former is not None and claimed.session.id == former.id:
             await self._restore(claimed, former.timeout)
-        elif former is not None:
-            self._say(f"The session of {self._state.path} is over. Starting without leases.")
+        else:
+            self._state.clear()
+            if former is not None:
+                self._say(f"The session of {self._state.path} is over. Starting without leases.")
         if session.session_id == claimed.session.id:  # else the file has the next one already
             await self._state.set_session(claimed.session)
 
@@ -74,7 +76,7 @@ class Takeover:
 
     async def _restore(self, claimed: Claimed, timeout: float) -> None:
         """Go on with the leases of the process before, and delete all other znodes of its session."""
-        state, promised = self._state, LEASE_SHARE * timeout
+        state, most = self._state, LEASE_SHARE * timeout
         ends = state.ends_after(claimed.former)
         if ends is None:
             state.clear()
@@ -84,25 +86,28 @@ class Takeover:
                 state.forget(token)
         leases: list[Lease] = []
         for guid, node in claimed.nodes.items():
-            if ends is not None and node.czxid not in ends:  # no client knows of it
-                self._delete(guid, node)
-                continue
-            remaining = None if ends is None else ends[node.czxid] - clock.now()
-            try:
-                leases.append(self._coordinator.restore(node, remaining, promised))
-            except Refusal as error:
-                self._end_later(guid, node, promised if remaining is None else remaining, error)
+            if ends is None:
+                leases += self._go_on(guid, node, None, most)
+            elif node.czxid in ends:
+                leases += self._go_on(guid, node, ends[node.czxid] - clock.now(), most)
+            else:
+                self._delete(guid, node)  # no client knows of it
         if leases:
             await asyncio.wait([lease.settled for lease in leases], timeout=timeout)
         restored = sum(lease.is_held for lease in leases)
-        unknown = "" if ends is not None else f" Their ends are unknown, but are over in {promised:g} s."
+        unknown = "" if ends is not None else f" Their ends are unknown, but are over in {most:g} s."
         self._say(
             f"{restored} leases of the process before go on, with its session timeout of {timeout:g} s.{unknown} "
             f"{len(claimed.nodes) - restored} znodes are deleted."
         )
 
-    def _end_later(self, guid: str, node: Node, remaining: float, error: Refusal) -> None:
-        """Delete the znode of a lease that cannot go on, when the end that its client was told is over."""
-        logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, remaining, error)
-        self._state.set_end(node.czxid, self._loop.time() + remaining)
-        self._loop.call_later(remaining, self._delete, guid, node)
+    def _go_on(self, guid: str, node: Node, remaining: float | None, most: float) -> list[Lease]:
+        """Go on with a lease; see `Coordinator.restore`. If it cannot go on, its lock is free at its end."""
+        try:
+            return [self._coordinator.restore(node, remaining, most)]
+        except Refusal as error:
+            seconds = most if remaining is None else remaining
+            logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, seconds, error)  # noqa: TRY400
+            self._state.set_end(node.czxid, self._loop.time() + seconds)
+            self._loop.call_later(seconds, self._delete, guid, node)
+            return []

@@ -366,13 +366,15 @@ class Session(GrantSession):
 
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0
-        self._former = None
+        former, self._former = self._former, None
         resumed = session_id == self.session_id
         asked = self.timeout
         if not resumed:
             self._end_of_session()
             self.session_id = session_id
             asked = self.options.session_timeout
+            if former is not None and former.id == session_id:
+                asked = former.timeout
         self.timeout = timeout
         self.requests.open(client, session_id, self.timeout)
         previous, self.state = self.state, ConnectionState.CONNECTED

@@ -7,14 +7,14 @@ import gc
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from support.faults import connected
-from support.proxy import GET_DATA, MULTI, SET_DATA, Proxy
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import conf, inspection, zk_lock
@@ -367,24 +367,62 @@ async def test_a_broken_connection_during_the_claim_ends_no_lease(
     await successors.start()
 
 
+def at_the_first_lease(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Make a call just before a takeover goes on with its first lease."""
+    restore = Coordinator.restore
+
+    def call_and_restore(*arguments: Any) -> Lease:
+        monkeypatch.undo()
+        call()
+        return restore(*arguments)
+
+    monkeypatch.setattr(Coordinator, "restore", call_and_restore)
+
+
 async def test_a_broken_connection_during_the_takeover_ends_no_lease(
     zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [f"{KEY}/{number}" for number in range(5)]
     leases = [await acquire(successors.coordinator, resource_path=key) for key in keys]
     await successors.end()
-    restore = Coordinator.restore
-
-    def restore_and_cut(*arguments: Any) -> Lease:
-        monkeypatch.undo()
-        proxy.cut_all()
-        return restore(*arguments)
-
-    monkeypatch.setattr(Coordinator, "restore", restore_and_cut)
     with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
+        at_the_first_lease(monkeypatch, proxy.cut_all)
         coordinator = await successors.start()
         await asyncio.to_thread(connected)
         assert [len(zoo.children(key)) for key in keys] == [1] * 5
         assert [coordinator.find(ANYBODY, lease.id).token for lease in leases] == [lease.token for lease in leases]
         await successors.end()
     await successors.start()
+
+
+async def test_a_process_that_ends_during_its_takeover_ends_no_lease(
+    zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, former = await acquire(successors.coordinator), successors.coordinator
+    await successors.end()
+    successors.path = copy_of(successors.path)
+    with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
+        at_the_first_lease(monkeypatch, lambda: proxy.delay_op(GET_CHILDREN, 1))
+        starting = asyncio.ensure_future(successors.start())
+        while successors.coordinator is former or not successors.coordinator._leases:
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        await successors.end()
+        proxy.heal()
+        coordinator = await successors.start()
+        assert coordinator.find(ANYBODY, lease.id).token == lease.token
+        await successors.end()
+    await successors.start()
+
+
+async def test_a_session_keeps_its_timeout(zoo: Zoo, successors: Successors, caplog: pytest.LogCaptureFixture) -> None:
+    """No server is to blame for that."""
+    timeout = process.current().timeout
+    await successors.end()
+    with zoo.configured(session_timeout=timeout + 5):
+        await successors.start()
+        assert process.current().timeout == timeout
+        assert f"with its session timeout of {timeout:g} s" in successors.lines[-1]
+        await successors.end()
+    await successors.start()
+    assert "asked the server" not in caplog.text
