@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from django_zklock.contrib.leases.coordinator import Coordinator
@@ -84,30 +84,28 @@ class Takeover:
             await state.set_session(claimed.session)  # the ends in the file are right for the next process, too
             for token in ends.keys() - {node.czxid for node in claimed.nodes.values()}:
                 state.forget(token)
-        leases: list[Lease] = []
-        for guid, node in claimed.nodes.items():
-            if ends is None:
-                leases += self._go_on(guid, node, None, most)
-            elif node.czxid in ends:
-                leases += self._go_on(guid, node, ends[node.czxid] - clock.now(), most)
-            else:
-                self._delete(guid, node)  # no client knows of it
+        restored = [self._go_on(guid, node, ends, most) for guid, node in claimed.nodes.items()]
+        leases = [lease for lease in restored if lease is not None]
         if leases:
             await asyncio.wait([lease.settled for lease in leases], timeout=timeout)
-        restored = sum(lease.is_held for lease in leases)
+        held = sum(lease.is_held for lease in leases)
         unknown = "" if ends is not None else f" Their ends are unknown, but are over in {most:g} s."
         self._say(
-            f"{restored} leases of the process before go on, with its session timeout of {timeout:g} s.{unknown} "
-            f"{len(claimed.nodes) - restored} znodes are deleted."
+            f"{held} leases of the process before go on, with its session timeout of {timeout:g} s.{unknown} "
+            f"{len(claimed.nodes) - held} znodes are deleted."
         )
 
-    def _go_on(self, guid: str, node: Node, remaining: float | None, most: float) -> list[Lease]:
+    def _go_on(self, guid: str, node: Node, ends: Mapping[int, float] | None, most: float) -> Lease | None:
         """Go on with a lease; see `Coordinator.restore`. If it cannot go on, its lock is free at its end."""
+        if ends is not None and node.czxid not in ends:
+            self._delete(guid, node)  # no client knows of it
+            return None
+        remaining = None if ends is None else ends[node.czxid] - clock.now()
         try:
-            return [self._coordinator.restore(node, remaining, most)]
+            return self._coordinator.restore(node, remaining, most)
         except Refusal as error:
             seconds = most if remaining is None else remaining
             logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, seconds, error)  # noqa: TRY400
             self._state.set_end(node.czxid, self._loop.time() + seconds)
             self._loop.call_later(seconds, self._delete, guid, node)
-            return []
+            return None

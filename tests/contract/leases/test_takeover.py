@@ -27,6 +27,7 @@ from django_zklock.contrib.leases.state import StateFile
 from django_zklock.contrib.leases.takeover import Takeover
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.zk import process
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import request_release
 
 KEY = "invoices/2026"
@@ -126,6 +127,31 @@ async def test_a_lease_that_is_kept_is_kept_for_the_next_process(successors: Suc
     assert lease.recording is not None
     await lease.recording
     assert (await successors.next()).find(ANYBODY, lease.id)._kept_until > before + 0.2
+
+
+@pytest.mark.parametrize("name", ["a b", "über", "a%2Fb", "a%2fb", "100%", "a/b-0000000001", "x__lock__0000000000"])
+async def test_a_request_that_is_sent_again_finds_its_lease(successors: Successors, name: str) -> None:
+    lease = await acquire(successors.coordinator, resource_path=name, request_id="r1")
+    again = await acquire(await successors.next(), resource_path=name, request_id="r1")
+    assert (again.id, again.token, again.lock.key) == (lease.id, lease.token, lease.lock.key)
+
+
+async def test_a_restart_does_not_prolong_max_hold(zoo: Zoo, successors: Successors) -> None:
+    await successors.end()
+    with zoo.configured(LOCKS={"short": {"path": KEY, "max_hold": 60.0}}):
+        lease = await acquire(await successors.start())
+        await asyncio.to_thread(eventually, lambda: b'"waited"' in zoo.client.get(lease.path)[0])
+        again = (await successors.next()).find(ANYBODY, lease.id)
+        assert ends_at(again) == pytest.approx(ends_at(lease), abs=0.5)
+        await successors.end()
+    await successors.start()
+
+
+def ends_at(lease: Lease) -> float:
+    assert lease.hold is not None
+    grant = held_of(lease.hold).grant
+    assert grant.ends_at is not None
+    return grant.ends_at
 
 
 async def test_a_released_lease_is_over_in_the_next_process(successors: Successors) -> None:

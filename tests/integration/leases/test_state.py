@@ -238,9 +238,9 @@ def test_a_file_that_others_can_read_is_refused(zoo: Zoo, state: Path) -> None:
 
 
 def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo: Zoo, serving: Serving, state: Path) -> None:
-    lease = acquire(serving)
-    serving.kill()
     with Serving(zoo, session_timeout=SESSION) as other, contextlib.ExitStack() as stack:
+        lease = acquire(serving)
+        serving.kill()
         second = Serving(zoo, "--state", str(state), "--grpc", other.address, session_timeout=SESSION)
         second.launch()
         stack.push(second.__exit__)
