@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import itertools
 import json
 import os
 import secrets
@@ -72,8 +73,8 @@ class StateFile:
         problem = self._read(origin)
         if problem:
             say(f"{path} {problem}. Starting without leases.")
-        used = set(self._slots.values())
-        self._vacant = [slot for slot in range(max(used, default=0)) if slot not in used]
+        self._vacant: list[int] = []  # slots of leases that are over
+        self._new_slots = itertools.count(max(self._slots.values(), default=-1) + 1)
         missing = ALLOCATED - os.fstat(self._file).st_size
         if missing > 0 and os.pwrite(self._file, bytes(missing), ALLOCATED - missing) < missing:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -122,7 +123,10 @@ class StateFile:
     def _origin(self) -> str:
         """Return the file, and the run of the machine on whose clock the ends are."""
         # Without a name for the run, the next process will not take it for the same one.
-        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else secrets.token_hex(8)
+        try:
+            boot = _BOOT_ID.read_text().strip()
+        except OSError:
+            boot = secrets.token_hex(8)
         status = os.fstat(self._file)
         return f"{boot}:{status.st_dev}:{status.st_ino}"
 
@@ -159,7 +163,7 @@ class StateFile:
     def set_end(self, token: int, until: float) -> asyncio.Future[bool]:
         """Write the end of a lease, on the clock of the running loop. The result is whether it was written."""
         if token not in self._slots:
-            self._slots[token] = self._vacant.pop() if self._vacant else len(self._slots)
+            self._slots[token] = self._vacant.pop() if self._vacant else next(self._new_slots)
         end = clock.now() + until - asyncio.get_running_loop().time()
         return self._write(HEADER + self._slots[token] * RECORD, _record(token, end))
 
