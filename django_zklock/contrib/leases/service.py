@@ -34,7 +34,7 @@ MOST_UNREAD: Final = 100
 """Answers to one stream that its client has not read; with more, its requests wait."""
 LARGEST_MESSAGE: Final = 16 * 1024
 """Bytes."""
-END_TIMEOUT: Final = 0.5
+END_TIMEOUT: Final = 1.0
 """Seconds for the last answers at the end. A client may read none, and those of others wait for the next process."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
