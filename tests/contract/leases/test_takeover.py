@@ -372,7 +372,7 @@ async def test_while_the_disk_hangs_no_client_gets_a_lease(
     monkeypatch.setattr(os, "pwrite", lambda *arguments: works.wait(60) and pwrite(*arguments))
     with pytest.raises(Refusal, match="cannot write its state file"):
         await acquire(successors.coordinator, session_timeout_ms=500)
-    assert zoo.children(KEY) == []
+    await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
     works.set()
     assert (await acquire(successors.coordinator)).is_held
 
