@@ -37,6 +37,7 @@ class SimulatedClient:
         self.host = ("model", 2181)
         self.server = "model:2181"
         self.negotiated_timeout = 0.0
+        self.asked_timeout = 0.0
         self.connect_sent_at = 0.0
         self.on_pinged: Callable[[float], object] = lambda sent_at: None
         self.on_ended: Callable[[], object] = lambda: None  # nothing here waits for it
@@ -121,8 +122,8 @@ class SimulatedClient:
             connection.reached = False
             connection.hold()
         self.connect_sent_at = self.world.now
-        asked = self.negotiated_timeout if self.session_id else self.options.session_timeout
-        connection.there.send(0.001, server.connect, connection, self.session_id or 0, asked, self._seen)
+        self.asked_timeout = self.negotiated_timeout if self.session_id else self.options.session_timeout
+        connection.there.send(0.001, server.connect, connection, self.session_id or 0, self.asked_timeout, self._seen)
         count = len(self.options.hosts)
         timeout = host_timeout(self.options, self.negotiated_timeout, self._tries // count, count)
         self._tries += 1

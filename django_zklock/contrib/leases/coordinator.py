@@ -110,8 +110,6 @@ class Coordinator:
         id must not send its token to a false address.
         """
         self._addresses, self._id_suffix = addresses, f".{_signer.sign_object(addresses)}"
-        for lease in self._leases.values():  # of an earlier process
-            lease.id = _own_part(lease.id) + self._id_suffix
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
@@ -270,7 +268,7 @@ class Coordinator:
 
     async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
-        while ending := [lease for lease in self._leases.values() if lease.hold is None or not self.has_successor]:
+        while ending := [lease for lease in self._leases.values() if not (self.has_successor and lease.was_given)]:
             for lease in ending:
                 end(lease, DRAINING)
             await asyncio.wait([lease.task for lease in ending])
@@ -321,28 +319,30 @@ class Coordinator:
         lock = self._lock(key, request, waited, client_id, about)
         return self._begin(lock, request, client_id, about, request_hash)
 
-    def restore(self, node: Node, remaining: float, most: float) -> Lease:
+    def restore(self, node: Node, remaining: float | None, most: float) -> Lease:
         """
         Go on with the lease of an earlier process, whose znode this is.
 
-        `remaining` are the seconds until its end. NaN: they are unknown, but no client was told more than `most`.
-        Raises `Refusal` if the settings forbid such a lock, or if the data of the znode are lost.
+        `remaining` are the seconds until its end. None: they are unknown, but no client was told more than `most`, and
+        perhaps it was no lease yet. Raises `Refusal` if the settings forbid such a lock, or if the data of the znode
+        are lost.
         """
         payload = Payload.decode(node.data)
         if payload is None:
             raise Refusal(Code.INVALID, "Another program has written its znode.")
         about = dict(payload.about)
+        kind = about.get("kind", "")
         request = LeaseRequest(
             resource_path=show_tails(node.path.rpartition("/")[0].removeprefix(f"{conf.current().base}/")),
             session_timeout_ms=digits(about.get("term"), default=0),
             wait_limit_ms=None,
-            kind=about.get("kind", ""),
-            limit=payload.limit,
+            kind=kind,
+            limit=payload.limit if kind == "semaphore" else 0,  # else it is that of the settings
         )
         lock = self._lock(request.resource_path, request, 0.0, payload.what, about)
-        lock.resume(node)
-        if math.isnan(remaining):
-            remaining = min(self._term(request), most)  # a client comes again before that
+        lock.resume(node, may_have_waited=remaining is None)
+        if remaining is None:
+            remaining = min(request.session_timeout_ms / 1000 or DEFAULT_TERM, most)  # a client comes again before that
         until = asyncio.get_running_loop().time() + remaining
         return self._begin(lock, request, payload.what, about, about.get("request_hash", ""), until)
 
@@ -353,7 +353,7 @@ class Coordinator:
         client_id: str,
         about: Mapping[str, str],
         request_hash: str,
-        until: float = math.inf,
+        until: float = -math.inf,
     ) -> Lease:
         client, number = about.get("client", ""), about.get("lease", "")
         secret = base64.urlsafe_b64encode(hmac.digest(self._key, number.encode(), "sha256")[:16]).decode().rstrip("=")

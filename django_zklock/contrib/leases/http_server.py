@@ -20,7 +20,7 @@ REQUEST_TIMEOUT: Final = 20.0
 """Seconds in which a connection must bring a complete request: from its start, or from the last response."""
 INCOMPLETE: Final = (h11.IDLE, h11.SEND_BODY)  # states of a client that owes the server a request, or its rest
 MOST_CONNECTIONS: Final = 20_000
-END_TIMEOUT: Final = 5  # seconds for responses that are under way at the end
+END_TIMEOUT: Final = 1  # seconds for responses that are under way at the end
 
 
 class Protocol(H11Protocol):

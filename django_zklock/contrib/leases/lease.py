@@ -53,10 +53,11 @@ class LeaseLock(Lock):
     _lasts = "lease"
     queued: asyncio.Future[None]
 
-    def resume(self, node: Node) -> None:
-        """Acquire it by the znode by which an earlier process of this session has it."""
+    def resume(self, node: Node, *, may_have_waited: bool) -> None:
+        """Acquire it by the znode by which an earlier process of this session had it, or waited for it."""
         of_key = self.resolve
-        self.resolve = lambda config: replace(of_key(config), resumes=node, max_waiters=None)
+        own: dict[str, Any] = {"resumes": node, "may_have_waited": may_have_waited, "timeout": None}
+        self.resolve = lambda config: replace(of_key(config), **own)
 
     def _on_wait(self, waiter: Any) -> None:
         waiter.on_queued = self._report_queued
@@ -85,7 +86,7 @@ class Lease:
         client_id: str,
         term: float,
         state: StateFile | None = None,
-        until: float = math.inf,
+        until: float = -math.inf,
     ) -> None:
         """Begin. `until` is the end of a lease that an earlier process has given, on the loop's clock."""
         self.id = lease_id  # a secret of the client
@@ -100,12 +101,13 @@ class Lease:
         self.end_reason = ""  # why it is over; empty while it waits or is held
         self.release_requested = ""  # why the client should release it
         self.token = 0  # set by the grant
-        self.promised_until = -math.inf if until == math.inf else until  # the latest end told, on the loop's clock
+        self.promised_until = -math.inf  # the latest end told, on the loop's clock; not that of an earlier process
         self.kept_at = -math.inf  # on the loop's clock
         self.recording: asyncio.Future[bool] | None = None  # the latest write of its end, if there is a state file
         self._state = state
         self._term = term
         self._kept_until = until  # on the loop's clock; set by the grant
+        self._is_restored = until > -math.inf  # an earlier process has given it
         self._last_end = math.inf  # that keeping can reach
         self.observers: dict[Callable[[Lease], object], None] = {}  # called at each change
         self._loop = asyncio.get_running_loop()
@@ -129,6 +131,11 @@ class Lease:
     def is_held(self) -> bool:
         """Whether the client has the lock."""
         return self.hold is not None and not self.end_reason
+
+    @property
+    def was_given(self) -> bool:
+        """Whether a client may have been told its end, by this process or by an earlier one."""
+        return self.hold is not None or self._is_restored
 
     @property
     def path(self) -> str:
@@ -181,17 +188,21 @@ class Lease:
         if not self.is_held or now >= self._kept_until:
             raise over(self.end_reason or NOT_KEPT)
         self.kept_at = now
-        until = max(self._kept_until, min(now + self._term, self._last_end))
-        if self._state is None:
-            self._kept_until = until
-        else:
-            self.recording = self._state.set_end(self.token, until)
-            self.recording.add_done_callback(functools.partial(self._on_recorded, until))
+        self._extend(min(now + self._term, self._last_end))
 
     async def recorded(self) -> None:
         """Wait until the state file has its end, if there is one; not beyond the end that it has."""
         if self.recording is not None:
             await asyncio.wait([self.recording], timeout=self.remaining)
+
+    def _extend(self, until: float) -> None:
+        """Let it last until then, or for longer, as soon as the state file says so, if there is one."""
+        until = max(self._kept_until, until)
+        if self._state is None:
+            self._kept_until = until
+        else:
+            self.recording = self._state.set_end(self.token, until)
+            self.recording.add_done_callback(functools.partial(self._on_recorded, until))
 
     def _on_recorded(self, until: float, recording: asyncio.Future[bool]) -> None:
         if recording.result():
@@ -236,7 +247,8 @@ class Lease:
     async def _run(self) -> None:
         try:
             async with self.lock as hold:
-                if not await self._record_grant(hold):
+                self.token = hold.token
+                if not await self._set_end():
                     self._over(NOT_RECORDED)
                     return
                 self._begin(hold)
@@ -251,20 +263,21 @@ class Lease:
             logger.exception("lease %s failed", self.number)
             self._over("the coordinator has failed; its log says why")
 
-    async def _record_grant(self, hold: Hold) -> bool:
-        """Set the end of the lease. Return whether the state file has it, if there is one."""
-        self.token, is_restored = hold.token, self._kept_until < math.inf
-        until = min(self._loop.time() + self._term, self._last_end, self._kept_until)
-        is_recorded = self._state is None or await self._state.set_end(self.token, until)
-        self._kept_until = until
-        return is_recorded or is_restored
+    async def _set_end(self) -> bool:
+        """Set its first end here. Return False if that cannot be recorded before it is over."""
+        now = self._loop.time()
+        until = self._kept_until if self._is_restored else min(now + self._term, self._last_end)
+        self._extend(until)
+        if self.recording is not None:
+            await asyncio.wait([self.recording], timeout=until - now)
+        return self._kept_until > -math.inf
 
     def _begin(self, hold: Hold) -> None:
         self.hold = hold
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
         held_of(hold).grant.logs_loss = False
-        self._log(hold, "granted" if self.promised_until == -math.inf else "goes on in this process")
+        self._log(hold, "goes on in this process" if self._is_restored else "granted")
         self._settle()
 
     async def _until_not_kept(self) -> None:

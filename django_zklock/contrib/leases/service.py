@@ -34,6 +34,8 @@ MOST_UNREAD: Final = 100
 """Answers to one stream that its client has not read; with more, its requests wait."""
 LARGEST_MESSAGE: Final = 16 * 1024
 """Bytes."""
+END_TIMEOUT: Final = 1.0
+"""Seconds for the last answers at the end. A client may read none, and those of others wait for the next process."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
 COST_OF_UNKNOWN: Final = 0.1
@@ -121,7 +123,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         for call in self._calls:
             call.cancel()
         if self._calls:
-            await asyncio.wait(self._calls)
+            await asyncio.wait(self._calls, timeout=END_TIMEOUT)
 
     async def _client(self, context: Context) -> LeaseClient:
         authorization = Secret(dict(context.invocation_metadata() or ()).get("authorization", ""))
@@ -199,7 +201,6 @@ class _KeepAliveStream:
         self._unsent: dict[str, pb.LeaseState | None] = {}  # by lease id; None: the state as it is when it is sent
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
-        self._last_kept: Lease | None = None  # whose end is being recorded
 
     async def run(self) -> None:
         reader = asyncio.create_task(self._read())
@@ -228,11 +229,9 @@ class _KeepAliveStream:
                 await self._sent.wait()
             cost = self._coordinator.cost_of_keeping(self._client, request.lease_id, unknown=COST_OF_UNKNOWN)
             await self._access.keeping.wait(self._client, cost)
-            self._keep(request.lease_id, request.sent_at)
-        if self._last_kept is not None:
-            await self._last_kept.recorded()  # the answers that wait for it are sent first
+            await self._keep(request.lease_id, request.sent_at)
 
-    def _keep(self, lease_id: str, sent_at: int) -> None:
+    async def _keep(self, lease_id: str, sent_at: int) -> None:
         try:
             lease = self._coordinator.keep(self._client, lease_id)
         except Refusal as refusal:
@@ -243,11 +242,8 @@ class _KeepAliveStream:
             return
         lease.observers[self._on_change] = None
         self._leases[lease_id] = lease, sent_at
-        if lease.recording is None:
-            self._send(lease_id, None)
-        else:
-            self._last_kept = lease
-            lease.recording.add_done_callback(lambda _: self._send(lease_id, None))
+        await lease.recorded()
+        self._send(lease_id, None)
 
     def _on_change(self, lease: Lease) -> None:
         self._send(lease.id, None)

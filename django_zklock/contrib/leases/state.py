@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import itertools
 import json
-import math
 import os
 import secrets
 import stat
 import struct
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,17 +20,19 @@ from typing import Final
 from django_zklock.contrib.leases.lease import wake
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.untrusted import integer, json_object, number
+from django_zklock.core.queue.untrusted import integer, json_object, number, text
 from django_zklock.core.zk.loop import Loop, users_thread
 from django_zklock.core.zk.options import FormerSession, Secret
 
 logger = Logger("django_zklock.leases")
 
 HEADER: Final = 4096
-"""Bytes for the session, as JSON. The ends of the leases follow."""
+"""Bytes for the session, as JSON. The records of the leases follow."""
 END: Final = struct.Struct("<qd")
-"""A lease: its token, and its end on `clock.now()`."""
-ALLOCATED: Final = HEADER + 2**14 * END.size
+"""A lease: its token, and its end on `clock.now()`. In its record, a checksum follows."""
+RECORD: Final = 32
+"""Bytes."""
+ALLOCATED: Final = HEADER + 2**14 * RECORD
 """Bytes of the file from the start. Few sessions can have more leases, as the paths of their znodes have a limit."""
 LARGEST: Final = 2**26
 """Bytes that are read."""
@@ -54,8 +57,6 @@ class StateFile:
         """The secret of the lease ids."""
         self.former: FormerSession | None = None
         """The session of the process before, which may be alive."""
-        self.ends: dict[int, float] = {}
-        """The ends of its leases on `clock.now()`, by token; NaN if they are unknown."""
         self._root = root
         self._file = _opened(path)
         try:
@@ -63,12 +64,17 @@ class StateFile:
         except BlockingIOError:
             say(f"Another process uses {path}. Waiting for its end.")
             fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._slots: dict[int, int] = {}  # by token
-        problem = self._read()
+        origin = self._origin()
+        self.name = f"{origin}:{secrets.token_hex(8)}".encode()
+        """That of this process. Each one that claims the session writes its name there."""
+        self._former_name = b""
+        self._ends: dict[int, float] = {}  # of the leases of the process before on `clock.now()`, by token
+        self._slots: dict[int, int] = {}  # by token: the number of the record
+        problem = self._read(origin)
         if problem:
             say(f"{path} {problem}. Starting without leases.")
-        used = set(self._slots.values())
-        self._vacant = [slot for slot in range(max(used, default=0)) if slot not in used]
+        self._vacant: list[int] = []  # slots of leases that are over
+        self._new_slots = itertools.count(max(self._slots.values(), default=-1) + 1)
         missing = ALLOCATED - os.fstat(self._file).st_size
         if missing > 0 and os.pwrite(self._file, bytes(missing), ALLOCATED - missing) < missing:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -76,7 +82,7 @@ class StateFile:
         self._writer = Loop("zklock-state", users_thread)  # a slow disk delays nothing else
         self._writer.start()
 
-    def _read(self) -> str:
+    def _read(self, origin: str) -> str:
         """Read what the process before has written. Return why it is of no use; empty if it is, or if there is none."""
         data = os.pread(self._file, HEADER, 0).strip(b"\0 ")
         if not data:
@@ -88,30 +94,49 @@ class StateFile:
                 password=Secret(bytes.fromhex(fields["password"]).hex()),
                 timeout=number(fields.get("timeout"), 0.001, LONGEST_TIMEOUT),
             )
-            key = bytes.fromhex(fields["key"])
+            key, name = bytes.fromhex(fields["key"]), text(fields.get("name"))
         except (KeyError, TypeError, ValueError):
             return "is damaged, or of another release"
         if fields.get("root") != self._root:
             return f"is not of the ROOT {self._root}"
         self.former, self.key = former, key
-        is_exact = fields.get("origin") == self._origin()
-        ends = os.pread(self._file, LARGEST, HEADER)
-        for slot, (token, end) in enumerate(END.iter_unpack(ends[: len(ends) // END.size * END.size])):
-            if token > 0:
-                self._slots[token] = slot
-                self.ends[token] = end if is_exact else math.nan
+        if name.rpartition(":")[0] == origin and self._read_ends():
+            self._former_name = name.encode()
+        else:
+            self._slots.clear()
         return ""
+
+    def _read_ends(self) -> bool:
+        """Read the records. Return whether all are whole."""
+        data = os.pread(self._file, LARGEST, HEADER)
+        for start in range(0, len(data), RECORD):
+            record = data[start : start + RECORD]
+            if not any(record):
+                continue
+            token, end = END.unpack_from(record.ljust(RECORD))
+            if record != _record(token, end):
+                return False
+            self._slots[token] = start // RECORD
+            self._ends[token] = end
+        return HEADER + len(data) >= ALLOCATED
 
     def _origin(self) -> str:
         """Return the file, and the run of the machine on whose clock the ends are."""
         # Without a name for the run, the next process will not take it for the same one.
-        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else secrets.token_hex(8)
+        try:
+            boot = _BOOT_ID.read_text().strip()
+        except OSError:
+            boot = secrets.token_hex(8)
         status = os.fstat(self._file)
         return f"{boot}:{status.st_dev}:{status.st_ino}"
 
-    def fileno(self) -> int:
-        """Return the descriptor of the file."""
-        return self._file
+    def ends_after(self, name: bytes) -> Mapping[int, float] | None:
+        """
+        Return the ends of all leases by token, on `clock.now()`, if the process with this name had the session last.
+
+        None: they are unknown. It had another file, or the file is damaged, or was copied.
+        """
+        return self._ends if self._former_name and self._former_name == name else None
 
     def close(self) -> None:
         """Close the file, so that another process can use it. Nothing is written any more."""
@@ -123,7 +148,7 @@ class StateFile:
         """Write the session that the next process should go on with."""
         fields = {
             "root": self._root,
-            "origin": self._origin(),
+            "name": self.name.decode(),
             "session": session.id,
             "password": session.password,
             "timeout": session.timeout,
@@ -131,13 +156,16 @@ class StateFile:
         }
         return self._write(0, json.dumps(fields).encode().ljust(HEADER))
 
+    def clear(self) -> None:
+        """Delete the records of the process before, because they are not the whole truth."""
+        self._write(HEADER, bytes(os.fstat(self._file).st_size - HEADER))
+
     def set_end(self, token: int, until: float) -> asyncio.Future[bool]:
         """Write the end of a lease, on the clock of the running loop. The result is whether it was written."""
         if token not in self._slots:
-            self._slots[token] = self._vacant.pop() if self._vacant else len(self._slots)
-        slot = self._slots[token]
+            self._slots[token] = self._vacant.pop() if self._vacant else next(self._new_slots)
         end = clock.now() + until - asyncio.get_running_loop().time()
-        return self._write(HEADER + slot * END.size, END.pack(token, end))
+        return self._write(HEADER + self._slots[token] * RECORD, _record(token, end))
 
     def forget(self, token: int) -> None:
         """Let another lease have the place of this one, which is over."""
@@ -161,6 +189,11 @@ class StateFile:
         if self._problem != former:
             logger.error("state file %s: %s", self.path, self._problem or "it can be written again")
         done(not self._problem)
+
+
+def _record(token: int, end: float) -> bytes:
+    lease = END.pack(token, end)
+    return lease + zlib.crc32(lease).to_bytes(RECORD - END.size, "little")
 
 
 def _opened(path: Path) -> int:

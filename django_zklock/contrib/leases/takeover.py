@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from django_zklock.contrib.leases.coordinator import Coordinator
@@ -17,10 +16,11 @@ from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.protocol.resumption import Claim, Nodes
+from django_zklock.core.protocol.resumption import Claim, Claimed
 from django_zklock.core.zk import process
+from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.lease import LEASE_SHARE
-from django_zklock.core.zk.options import FormerSession, SessionOptions
+from django_zklock.core.zk.options import SessionOptions
 
 logger = Logger("django_zklock.leases")
 
@@ -32,57 +32,80 @@ class Takeover:
         self._state = state
         self._coordinator = coordinator
         self._say = say
-        self._claimed: asyncio.Future[tuple[FormerSession, Nodes]] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._claimed: asyncio.Future[Claimed] = self._loop.create_future()
 
     async def run(self, new_options: Callable[[], SessionOptions]) -> None:
         """Begin the session. Wait until the leases of the one before go on here, or are over in any case."""
         former = self._state.former
         process.configure(lambda: replace(new_options(), former=former))
-        session, post = process.current(), asyncio.get_running_loop().call_soon_threadsafe
+        session, post = process.current(), self._loop.call_soon_threadsafe
         session.wanted_until = math.inf
         Claim(
             session,
-            secrets.token_bytes(8),
-            lambda present, nodes: post(self._on_connected, present, nodes),
+            self._state.name,
+            lambda claimed: post(self._on_claimed, claimed),
             lambda: os.kill(os.getpid(), signal.SIGTERM),
         ).start()
         timeout = session.timeout if former is None else former.timeout
         try:
-            present, nodes = await asyncio.wait_for(self._claimed, timeout)
+            claimed = await asyncio.wait_for(self._claimed, timeout)
         except asyncio.TimeoutError:
             self._say(f"{session.explain(timeout)} Starting without leases.")
             return
-        if former is not None and present.id == former.id:
-            await self._restore(former.timeout, nodes)
-        elif former is not None:
-            self._say(f"The session of {self._state.path} is over. Starting without leases.")
-        if session.session_id == present.id:  # else the file has the next one already
-            await self._state.set_session(present)
+        if former is not None and claimed.session.id == former.id:
+            await self._restore(claimed, former.timeout)
+        else:
+            self._state.clear()
+            if former is not None:
+                self._say(f"The session of {self._state.path} is over. Starting without leases.")
+        if session.session_id == claimed.session.id:  # else the file has the next one already
+            await self._state.set_session(claimed.session)
 
-    def _on_connected(self, present: FormerSession, nodes: Nodes) -> None:
+    def _on_claimed(self, claimed: Claimed) -> None:
         if not self._claimed.done():
-            self._claimed.set_result((present, nodes))
+            self._claimed.set_result(claimed)
             return
-        self._state.set_session(present)
-        session = process.current()
-        session.post(session.attached(Registry).audit)  # if the takeover came too late for its leases
+        self._state.set_session(claimed.session)
+        for guid, node in claimed.nodes.items():  # the takeover came too late for its leases
+            self._delete(guid, node)
 
-    async def _restore(self, timeout: float, nodes: Nodes) -> None:
+    def _delete(self, guid: str, node: Node) -> None:
+        session = process.current()
+        session.post(session.attached(Registry).delete, guid, node.path)
+
+    async def _restore(self, claimed: Claimed, timeout: float) -> None:
         """Go on with the leases of the process before, and delete all other znodes of its session."""
-        session, ends = process.current(), self._state.ends
-        leases: list[Lease] = []
-        for node in nodes.values():
-            try:
-                remaining = ends[node.czxid] - clock.now()
-                leases.append(self._coordinator.restore(node, remaining, LEASE_SHARE * timeout))
-            except (KeyError, Refusal) as error:  # a KeyError: no client knows of it
-                if isinstance(error, Refusal):
-                    logger.error("the lease of %s cannot go on, so it ends: %s", node.path, error)  # noqa: TRY400
-                session.post(session.gateway.delete, node.path)
-            if len(leases) == 1:
-                await leases[0].settled  # then the session is confirmed, for the others as well
+        state, most = self._state, LEASE_SHARE * timeout
+        ends = state.ends_after(claimed.former)
+        if ends is None:
+            state.clear()
+        else:
+            await state.set_session(claimed.session)  # the ends in the file are right for the next process, too
+            for token in ends.keys() - {node.czxid for node in claimed.nodes.values()}:
+                state.forget(token)
+        restored = [self._go_on(guid, node, ends, most) for guid, node in claimed.nodes.items()]
+        leases = [lease for lease in restored if lease is not None]
         if leases:
-            await asyncio.wait([lease.settled for lease in leases])
-        for token in ends.keys() - {lease.token for lease in leases}:
-            self._state.forget(token)
-        self._say(f"{len(leases)} leases of the process before go on. {len(nodes) - len(leases)} znodes are deleted.")
+            await asyncio.wait([lease.settled for lease in leases], timeout=timeout)
+        held = sum(lease.is_held for lease in leases)
+        unknown = "" if ends is not None else f" Their ends are unknown, but are over in {most:g} s."
+        self._say(
+            f"{held} leases of the process before go on, with its session timeout of {timeout:g} s.{unknown} "
+            f"{len(claimed.nodes) - held} znodes are deleted."
+        )
+
+    def _go_on(self, guid: str, node: Node, ends: Mapping[int, float] | None, most: float) -> Lease | None:
+        """Go on with a lease; see `Coordinator.restore`. If it cannot go on, its lock is free at its end."""
+        if ends is not None and node.czxid not in ends:
+            self._delete(guid, node)  # no client knows of it
+            return None
+        remaining = None if ends is None else ends[node.czxid] - clock.now()
+        try:
+            return self._coordinator.restore(node, remaining, most)
+        except Refusal as error:
+            seconds = most if remaining is None else remaining
+            logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, seconds, error)  # noqa: TRY400
+            self._state.set_end(node.czxid, self._loop.time() + seconds)
+            self._loop.call_later(seconds, self._delete, guid, node)
+            return None

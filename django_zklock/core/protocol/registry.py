@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -227,8 +227,15 @@ class Registry(SessionObserver):
     def _on_own_nodes(self, reply: NamesReply) -> None:
         if isinstance(reply, ZkError):
             return
-        for path in reply:
-            parent, _, name = path.rpartition("/")
+        for guid, path in self.unknown(reply).items():
+            logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
+            self.delete(guid, path)
+
+    def unknown(self, paths: Iterable[str]) -> dict[str, str]:
+        """Return those of these znodes of locks that are not registered here: the paths, by guid."""
+        unknown = {}
+        for path in paths:
+            name = path.rpartition("/")[2]
             try:
                 child = nodes.parse(name)
             except UnreadableQueue:
@@ -237,8 +244,13 @@ class Registry(SessionObserver):
             if markers.reader_of(name):
                 guid = name
             if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
-                logger.error("a znode of this session that belongs to no lock here is deleted: %s", path)
-                Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
+                unknown[guid] = path
+        return unknown
+
+    def delete(self, guid: str, path: str) -> None:
+        """Delete a znode of this session that belongs to no lock here."""
+        parent = path.rpartition("/")[0]
+        Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
 
 
 @dataclass(slots=True, eq=False)

@@ -9,73 +9,96 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from django_zklock.core import clock
 from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.contender import Contender, Outcome, OwnNode
+from django_zklock.core.protocol.contender import Busy, Contender, Outcome, OwnNode
 from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.protocol.story import Story, StoryRun
+from django_zklock.core.queue import order
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.nodes import Payload, parse
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.errors import NodeMissing
-from django_zklock.core.zk.gateway import Node
+from django_zklock.core.zk.gateway import DirectoryState, Node
 from django_zklock.core.zk.multi import Create
 from django_zklock.core.zk.options import FormerSession
 from django_zklock.core.zk.session import Fence, Session
 
 logger = Logger("django_zklock.locks")
 
-Nodes = Mapping[str, Node]
-"""The znodes of a session, by path."""
+
+class Claimed(NamedTuple):
+    """A session that this process has claimed."""
+
+    session: FormerSession
+    former: bytes = b""
+    """The name of the process that had claimed it before; empty if there was none."""
+    nodes: Mapping[str, Node] = {}
+    """The znodes by which that process held locks or waited for them, by guid. They are registered here now."""
 
 
 class Claim(StoryRun):
     """
     Claims each session of this process by its fence.
 
-    `on_connected_to` is called at each connection, on the protocol's thread: with the session, and if it was claimed
-    just now, with its znodes. `on_replaced` is called when another process has claimed the session.
+    `on_claimed` is called at each connection, on the protocol's thread; with znodes if the session was claimed just
+    now. `on_replaced` is called when another process has claimed the session.
     """
 
     def __init__(
         self,
         session: Session,
         name: bytes,
-        on_connected_to: Callable[[FormerSession, Nodes], object],
+        on_claimed: Callable[[Claimed], object],
         on_replaced: Callable[[], object],
     ) -> None:
         super().__init__(session, self._claim)
         self._name = name
-        self._on_connected_to = on_connected_to
+        self._former = b""
+        self._claimed_id: int | None = None  # of the last session that was claimed
+        self._on_claimed = on_claimed
         self._on_replaced = on_replaced
 
     def on_connected(self, *, resumed: bool) -> None:
-        if self.session.fence is None:
-            self.restart()
+        if self._claimed_id == self.session.session_id:
+            self._on_claimed(Claimed(self.session.described()))
         else:
-            self._on_connected_to(self.session.described(), {})
+            self.restart()
 
-    def _claim(self) -> Story[Nodes]:
+    def on_closed(self) -> None:
+        self.end()
+
+    def _claim(self) -> Story[Claimed]:
         session, gateway, base = self.session, self.session.gateway, self.session.options.base
         path = f"{base}/!session:{session_hex(session.session_id)}"
-        try:
-            yield partial(gateway.write, path, self._name, -1)
-        except NodeMissing:
+        before: DirectoryState | None = yield partial(gateway.read_directory, path)
+        if before is None:
             yield partial(gateway.ensure_path, base)
             yield partial(gateway.commit, (Create(path=path, data=self._name, ephemeral=True),))
+        else:
+            if before.data != self._name:  # else this story has begun again
+                self._former = before.data
+            yield partial(gateway.write, path, self._name, -1)
         session.fence = Fence(path, self._name, self._on_replaced)
-        paths = yield partial(gateway.own_ephemerals, base)  # after the write, this server knows all earlier ones
-        nodes: Nodes = yield partial(gateway.read_all, [other for other in paths if other != path])
-        return nodes
+        yield partial(gateway.quorum_check, [path])  # it confirms the session for all locks
+        registry = session.attached(Registry)
+        paths = registry.unknown((yield partial(gateway.own_ephemerals, base)))
+        read: Mapping[str, Node] = yield partial(gateway.read_all, list(paths.values()))
+        nodes = {guid: read[path] for guid, path in paths.items() if path in read}
+        for guid, node in nodes.items():
+            registry.add(guid, node.path)  # else the audit would delete it
+        return Claimed(session.described(), self._former, nodes)
 
-    def conclude(self, outcome: Nodes | ZkLockError) -> None:
+    def conclude(self, outcome: Claimed | ZkLockError) -> None:
         """Report the outcome, and go on for the next session."""
         if isinstance(outcome, ZkLockError):
             logger.error("no other process can go on with the session of this one: %s", outcome)
         else:
-            self._on_connected_to(self.session.described(), outcome)
+            self._claimed_id = outcome.session.id
+            self._on_claimed(outcome)
 
 
 class Resumed(Contender):
@@ -96,7 +119,14 @@ class Resumed(Contender):
         created = clock.now() - max(0.0, (self.session.gateway.clock.now() or node.ctime) - node.ctime)
         self._own = OwnNode(child.guid, created, node=node)
         self._registry.add(child.guid, node.path)
-        self._grant_if_proven()
+        if self.spec.may_have_waited:
+            self._list()
+        else:
+            self._grant_if_proven()
+
+    def _wait_or_give_up(self, queue: order.Queue, name: str, verdict: order.WaitFor) -> None:
+        """Leave the queue: the earlier process has waited there, and nobody waits here."""
+        self._give_up(queue, Busy())
 
     def _create(self) -> None:
         """Give up: the znode is gone, and a new one would be another place in the queue."""

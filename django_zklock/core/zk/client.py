@@ -147,6 +147,11 @@ class Client(KazooClient):
         return float(self._connection.negotiated_timeout)
 
     @property
+    def asked_timeout(self) -> float:
+        """The timeout that the last connect has asked for, in seconds."""
+        return float(self._connection.asked_timeout)
+
+    @property
     def connect_sent_at(self) -> float:
         """When the connect of the present connection was sent, on `clock.now()`."""
         return float(self._connection.connect_sent_at)

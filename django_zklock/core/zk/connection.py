@@ -218,6 +218,7 @@ class Connection(ConnectionHandler):
     """
 
     negotiated_timeout = 0.0  # seconds, the smallest of the session; kazoo itself keeps only the requested value
+    asked_timeout = 0.0  # seconds, by the last connect
     connect_sent_at = float("-inf")  # on clock.now(), of the last connect that got a reply
     last_host: tuple[str, int] | None = None  # of the present connection, or of the last one; with the IP address
     host: tuple[str, int]  # that was tried last, as spelled in the settings
@@ -414,6 +415,7 @@ class Connection(ConnectionHandler):
         self.client.outage.trying(self.host, SILENT)
         if request.session_id:
             request = request._replace(time_out=round(self.negotiated_timeout * 1000))
+        self.asked_timeout = request.time_out / 1000
         sent_at = clock.now()
         reply = super()._invoke(min(timeout, self.handler.host_timeout), request, xid)
         self.connect_sent_at = sent_at

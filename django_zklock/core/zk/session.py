@@ -368,17 +368,15 @@ class Session(GrantSession):
         self._restart_pause = 0.0
         self._former = None
         resumed = session_id == self.session_id
-        asked = self.timeout
         if not resumed:
             self._end_of_session()
             self.session_id = session_id
-            asked = self.options.session_timeout
         self.timeout = timeout
         self.requests.open(client, session_id, self.timeout)
         previous, self.state = self.state, ConnectionState.CONNECTED
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
         self._report_state(ConnectionState.CONNECTED, previous)
-        known, self._known_timeout = self._known_timeout, timeout
+        known, self._known_timeout, asked = self._known_timeout, timeout, client.asked_timeout
         if timeout != known and abs(timeout - asked) > 0.002:  # it is in milliseconds
             logger.warning(
                 "asked the server %s for a session timeout of %g s and got %g s, which all leases are based on; "

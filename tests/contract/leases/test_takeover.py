@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+import os
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from support.proxy import Proxy
+from support.faults import connected
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import Zoo, eventually
 
 from django_zklock import conf, inspection, zk_lock
@@ -23,9 +27,11 @@ from django_zklock.contrib.leases.state import StateFile
 from django_zklock.contrib.leases.takeover import Takeover
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.zk import process
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import request_release
 
 KEY = "invoices/2026"
+GET_EPHEMERALS = 103
 
 
 class Successors:
@@ -43,9 +49,10 @@ class Successors:
         await Takeover(self.state, self.coordinator, self.lines.append).run(session_options)
         return self.coordinator
 
-    async def end(self) -> None:
-        """End the coordinator as SIGTERM does."""
-        await self.coordinator.drain()
+    async def end(self, *, drains: bool = True) -> None:
+        """End the coordinator as SIGTERM does, or at once."""
+        if drains:
+            await self.coordinator.drain()
         self.coordinator.pass_on()
         leases = [lease.task for lease in self.coordinator._leases.values()]
         for task in leases:
@@ -85,6 +92,13 @@ async def acquire(coordinator: Coordinator, **request: Any) -> Lease:
     return await asyncio.wait_for(coordinator.acquire(ANYBODY, LeaseRequest(**wanted)), 60)
 
 
+def copy_of(path: Path) -> Path:
+    copy = path.with_name(f"copy of {path.name}")
+    shutil.copy(path, copy)
+    copy.chmod(0o600)
+    return copy
+
+
 async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo: Zoo, successors: Successors) -> None:
     lease = await acquire(successors.coordinator)
     again = (await successors.next()).find(ANYBODY, lease.id)
@@ -113,6 +127,31 @@ async def test_a_lease_that_is_kept_is_kept_for_the_next_process(successors: Suc
     assert lease.recording is not None
     await lease.recording
     assert (await successors.next()).find(ANYBODY, lease.id)._kept_until > before + 0.2
+
+
+@pytest.mark.parametrize("name", ["a b", "über", "a%2Fb", "a%2fb", "100%", "a/b-0000000001", "x__lock__0000000000"])
+async def test_a_request_that_is_sent_again_finds_its_lease(successors: Successors, name: str) -> None:
+    lease = await acquire(successors.coordinator, resource_path=name, request_id="r1")
+    again = await acquire(await successors.next(), resource_path=name, request_id="r1")
+    assert (again.id, again.token, again.lock.key) == (lease.id, lease.token, lease.lock.key)
+
+
+async def test_a_restart_does_not_prolong_max_hold(zoo: Zoo, successors: Successors) -> None:
+    await successors.end()
+    with zoo.configured(LOCKS={"short": {"path": KEY, "max_hold": 60.0}}):
+        lease = await acquire(await successors.start())
+        await asyncio.to_thread(eventually, lambda: b'"waited"' in zoo.client.get(lease.path)[0])
+        again = (await successors.next()).find(ANYBODY, lease.id)
+        assert ends_at(again) == pytest.approx(ends_at(lease), abs=0.5)
+        await successors.end()
+    await successors.start()
+
+
+def ends_at(lease: Lease) -> float:
+    assert lease.hold is not None
+    grant = held_of(lease.hold).grant
+    assert grant.ends_at is not None
+    return grant.ends_at
 
 
 async def test_a_released_lease_is_over_in_the_next_process(successors: Successors) -> None:
@@ -221,3 +260,195 @@ async def test_other_locks_of_the_process_are_free(successors: Successors) -> No
     await successors.next()
     async with zk_lock("other", timeout=0):
         pass
+
+
+# --- a copy, and an older file ---------------------------------------------------------------------------------------
+
+
+async def test_a_lease_of_which_a_copy_does_not_know_goes_on(zoo: Zoo, successors: Successors) -> None:
+    copy = copy_of(successors.path)
+    lease = await acquire(successors.coordinator)
+    await successors.end()
+    successors.path = copy
+    coordinator = await successors.start()
+    assert coordinator.find(ANYBODY, lease.id).token == lease.token
+    assert len(zoo.children(KEY)) == 1
+
+
+async def test_a_file_that_is_older_than_its_copy_knows_no_ends(zoo: Zoo, successors: Successors) -> None:
+    """As after a coordinator on another host has worked with the copy for a while."""
+    lease = await acquire(successors.coordinator)
+    original, successors.path = successors.path, copy_of(successors.path)
+    other = await acquire(await successors.next(), resource_path="other")
+    await successors.end()
+    successors.path = original
+    coordinator = await successors.start()
+    assert [coordinator.find(ANYBODY, held.id).token for held in (lease, other)] == [lease.token, other.token]
+
+
+async def test_with_unknown_ends_those_that_have_waited_get_no_lease(zoo: Zoo, successors: Successors) -> None:
+    """A client that asks again enters the queue again."""
+    lease = await acquire(successors.coordinator)
+    call = asyncio.ensure_future(acquire(successors.coordinator, wait_limit_ms=20_000))
+    await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
+    copy = copy_of(successors.path)
+    await successors.end(drains=False)
+    successors.path = copy
+    coordinator = await successors.start()
+    await asyncio.to_thread(zoo.wait_contenders, KEY, 1)
+    assert coordinator.find(ANYBODY, lease.id).token == lease.token
+    call.cancel()
+
+
+# --- other settings in the next process -------------------------------------------------------------------------------
+
+
+async def test_a_lock_whose_limit_is_in_the_settings_goes_on(zoo: Zoo, successors: Successors) -> None:
+    await successors.end()
+    with zoo.configured(LOCKS={"printers": {"path": KEY, "limit": 2}}):
+        coordinator = await successors.start()
+        leases = [await acquire(coordinator, request_id=f"r{number}") for number in range(2)]
+        coordinator = await successors.next()
+        assert [coordinator.find(ANYBODY, lease.id).token for lease in leases] == [lease.token for lease in leases]
+        assert (await acquire(coordinator, request_id="r1")).token == leases[1].token
+        await successors.end()
+    await successors.start()
+
+
+async def test_a_shorter_term_of_the_settings_ends_no_lease_early(zoo: Zoo, successors: Successors) -> None:
+    lease = await acquire(successors.coordinator, session_timeout_ms=0)
+    end = lease._kept_until
+    await successors.end()
+    with zoo.configured(LEASES={"MAX_TERM": 1.0}):
+        coordinator = await successors.start()
+        assert abs(coordinator.find(ANYBODY, lease.id)._kept_until - end) < 0.1
+        await successors.end()
+    await successors.start()
+
+
+@pytest.mark.parametrize("ends", ["known", "unknown"])
+async def test_a_lease_that_the_settings_forbid_ends_as_it_was_promised(
+    zoo: Zoo, successors: Successors, ends: str
+) -> None:
+    lease = await acquire(successors.coordinator, kind="semaphore", limit=1, session_timeout_ms=4000)
+    promised = lease.promised_until
+    await successors.end()
+    if ends == "unknown":
+        successors.path = copy_of(successors.path)
+    with zoo.configured(LOCKS={"strict": {"path": KEY, "compat": "kazoo"}}):
+        for _ in range(2):
+            coordinator = await successors.start()
+            with pytest.raises(Refusal):
+                coordinator.find(ANYBODY, lease.id)
+            assert len(zoo.children(KEY)) == 1
+            await successors.end()
+        await successors.start()
+        await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
+        assert asyncio.get_running_loop().time() > promised
+        await successors.end()
+    await successors.start()
+
+
+async def test_a_lease_whose_data_another_program_has_written_ends_as_it_was_promised(
+    zoo: Zoo, successors: Successors
+) -> None:
+    lease = await acquire(successors.coordinator, session_timeout_ms=3000)
+    end = lease._kept_until
+    zoo.client.set(lease.path, b"10.0.0.1")
+    await successors.next()
+    assert len(zoo.children(KEY)) == 1
+    await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
+    assert asyncio.get_running_loop().time() > end
+
+
+# --- faults meanwhile -------------------------------------------------------------------------------------------------
+
+
+async def test_while_the_disk_hangs_no_client_gets_a_lease(
+    zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none keeps its lock."""
+    works, pwrite = threading.Event(), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *arguments: works.wait(60) and pwrite(*arguments))
+    with pytest.raises(Refusal, match="cannot write its state file"):
+        await acquire(successors.coordinator, session_timeout_ms=500)
+    await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
+    works.set()
+    assert (await acquire(successors.coordinator)).is_held
+
+
+@pytest.mark.parametrize("request_of_the_claim", [SET_DATA, MULTI, GET_EPHEMERALS, GET_DATA])
+async def test_a_broken_connection_during_the_claim_ends_no_lease(
+    zoo: Zoo, successors: Successors, request_of_the_claim: int
+) -> None:
+    lease = await acquire(successors.coordinator)
+    await successors.end()
+    with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
+        cut = proxy.kill_after_op(request_of_the_claim)
+        coordinator = await successors.start()
+        assert cut.is_set()
+        assert coordinator.find(ANYBODY, lease.id).token == lease.token
+        assert coordinator.find(ANYBODY, lease.id)._kept_until == pytest.approx(lease._kept_until, abs=0.1)
+        await successors.end()
+    await successors.start()
+
+
+def at_the_first_lease(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Make a call just before a takeover goes on with its first lease."""
+    restore = Coordinator.restore
+
+    def call_and_restore(*arguments: Any) -> Lease:
+        monkeypatch.undo()
+        call()
+        return restore(*arguments)
+
+    monkeypatch.setattr(Coordinator, "restore", call_and_restore)
+
+
+async def test_a_broken_connection_during_the_takeover_ends_no_lease(
+    zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"{KEY}/{number}" for number in range(5)]
+    leases = [await acquire(successors.coordinator, resource_path=key) for key in keys]
+    await successors.end()
+    with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
+        at_the_first_lease(monkeypatch, proxy.cut_all)
+        coordinator = await successors.start()
+        await asyncio.to_thread(connected)
+        assert [len(zoo.children(key)) for key in keys] == [1] * 5
+        assert [coordinator.find(ANYBODY, lease.id).token for lease in leases] == [lease.token for lease in leases]
+        await successors.end()
+    await successors.start()
+
+
+async def test_a_process_that_ends_during_its_takeover_ends_no_lease(
+    zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, former = await acquire(successors.coordinator), successors.coordinator
+    await successors.end()
+    successors.path = copy_of(successors.path)
+    with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
+        at_the_first_lease(monkeypatch, lambda: proxy.delay_op(GET_CHILDREN, 1))
+        starting = asyncio.ensure_future(successors.start())
+        while successors.coordinator is former or not successors.coordinator._leases:
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        await successors.end()
+        proxy.heal()
+        coordinator = await successors.start()
+        assert coordinator.find(ANYBODY, lease.id).token == lease.token
+        await successors.end()
+    await successors.start()
+
+
+async def test_a_session_keeps_its_timeout(zoo: Zoo, successors: Successors, caplog: pytest.LogCaptureFixture) -> None:
+    """No server is to blame for that."""
+    timeout = process.current().timeout
+    await successors.end()
+    with zoo.configured(session_timeout=timeout + 5):
+        await successors.start()
+        assert process.current().timeout == timeout
+        assert f"with its session timeout of {timeout:g} s" in successors.lines[-1]
+        await successors.end()
+    await successors.start()
+    assert "asked the server" not in caplog.text

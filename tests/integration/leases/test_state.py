@@ -6,6 +6,8 @@ import contextlib
 import json
 import shutil
 import signal
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,8 +17,9 @@ from typing import Any
 import grpc
 import pytest
 from kazoo.client import KazooClient
+from support.faults import within
 from support.locking import ending
-from support.proxy import Proxy
+from support.proxy import GET_DATA, MULTI, SET_DATA, Proxy
 from support.serving import Serving
 from support.zoo import Zoo, eventually
 
@@ -24,6 +27,7 @@ from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 SESSION = 20.0
+GET_EPHEMERALS = 103
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
 
 
@@ -204,15 +208,13 @@ def test_by_http_a_lease_is_kept_in_each_process(serving: Serving) -> None:
         with urllib.request.urlopen(call, timeout=20) as response:
             return json.load(response)
 
-    wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 6000, "request_id": "r1"}
+    wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 60_000, "request_id": "r1"}
     lease = request("POST", content=wanted)
-    time.sleep(1)
-    kept = request("PUT", lease["lease_id"])
-    assert kept["lease_expires_at"] > lease["lease_expires_at"]
+    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 1000
     serving.kill()
     serving.start()
     assert request("GET", lease["lease_id"])["fencing_token"] == lease["fencing_token"]
-    assert request("PUT", lease["lease_id"])["lease_expires_at"] > kept["lease_expires_at"]
+    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 1000
     assert request("POST", content=wanted)["lease_id"] == lease["lease_id"]
 
 
@@ -237,9 +239,9 @@ def test_a_file_that_others_can_read_is_refused(zoo: Zoo, state: Path) -> None:
 
 
 def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo: Zoo, serving: Serving, state: Path) -> None:
-    lease = acquire(serving)
-    serving.kill()
     with Serving(zoo, session_timeout=SESSION) as other, contextlib.ExitStack() as stack:
+        lease = acquire(serving)
+        serving.kill()
         second = Serving(zoo, "--state", str(state), "--grpc", other.address, session_timeout=SESSION)
         second.launch()
         stack.push(second.__exit__)
@@ -296,6 +298,54 @@ def test_a_lease_survives_an_outage_of_zookeeper_during_the_restart(zoo: Zoo, st
         assert keep(serving, lease).fencing_token == lease.fencing_token
         proxy.cut_all()
         assert release(serving, lease)
+    end_session(zoo, state)
+
+
+@pytest.mark.timed
+def test_a_client_that_reads_nothing_does_not_delay_the_restart(serving: Serving) -> None:
+    lease, is_stuck = acquire(serving), threading.Event()
+
+    def requests() -> Iterator[pb.KeepAliveRequest]:
+        for number in range(3000):  # the answers are more than the network takes
+            yield pb.KeepAliveRequest(lease_id=f"{number:08000}")
+        is_stuck.wait()
+
+    with stub_of(serving) as stub:
+        unread = stub.KeepAlive(requests())
+        assert not is_stuck.wait(5)
+        with within(5):
+            stop(serving)
+        is_stuck.set()
+        unread.cancel()
+    serving.start()
+    assert keep(serving, lease).state == HELD
+
+
+@pytest.mark.timed
+def test_a_client_that_sends_half_a_request_does_not_delay_the_restart(serving: Serving) -> None:
+    lease = acquire(serving)
+    head = "POST /locks/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", serving.http_port)) as connection:
+        connection.sendall(f"{head}{{".encode())
+        with within(3):
+            stop(serving)
+    serving.start()
+    assert keep(serving, lease).state == HELD
+
+
+def test_a_lease_survives_processes_that_are_killed_while_they_take_over(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
+        lease = acquire(serving)
+        for request in (GET_DATA, SET_DATA, MULTI, GET_EPHEMERALS):
+            serving.kill()
+            proxy.reset()
+            proxy.delay_op(request, 60)
+            serving.launch()
+            proxy.wait_for(lambda request=request: proxy.counts[request], 60)  # type: ignore[misc]
+            proxy.delay_op(request, 0)
+        serving.kill()
+        serving.start()
+        assert keep(serving, lease).fencing_token == lease.fencing_token
     end_session(zoo, state)
 
 
