@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import signal
 import subprocess
 import time
 from collections import defaultdict
@@ -45,7 +46,7 @@ def publish():
     called = time.monotonic()
     with reservations.reserved(key, task, task="work", seconds=60 if late else 4, timeout=10) as other:
         if other is not None:
-            log("taken", key, other.task_id, called=called)
+            log("taken", key, other, called=called)
             return
         log("sent", key, task)
         draft = home / f"draft-{task}"
@@ -92,6 +93,7 @@ class Turmoil:
         self._home = home
         self._words = words
         self._processes: dict[subprocess.Popen[str], str] = {}
+        self._failures: list[str] = []
         for name in ("messages", "claimed"):
             (home / name).mkdir()
 
@@ -104,6 +106,7 @@ class Turmoil:
         finally:
             for process in list(self._processes):
                 self._kill(process)
+            assert not self._failures, "\n".join(self._failures)
 
     def _spawn(self, role: str) -> None:
         self._processes[self._zoo.spawn(PROCESS, role, str(self._home), *self._words, *KEYS)] = role
@@ -114,7 +117,9 @@ class Turmoil:
     def _kill(self, process: subprocess.Popen[str]) -> str:
         event = {"at": time.monotonic(), "pid": process.pid, "what": "killed", "key": "", "task": ""}
         process.kill()
-        process.communicate()
+        _, errors = process.communicate()
+        if process.returncode not in (0, -signal.SIGKILL):
+            self._failures.append(errors)
         with (self._home / "history").open("a") as file:
             file.write(json.dumps(event) + "\n")
         for claimed in (self._home / "claimed").glob(f"{process.pid}.*"):
