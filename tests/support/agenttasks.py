@@ -13,7 +13,8 @@ from typing import Any, Final, NoReturn
 from celery.signals import worker_process_init
 
 from django_zklock import zk_locked
-from support.celeryapp import HOME, app, do
+from support.celeryapp import app, do
+from support.celeryfolder import HOME
 
 AGENT: Final = "AGENT"
 RUNS: Final = "agent-runs"  # the file in the folder of a worker that the agent reports to
