@@ -228,7 +228,7 @@ class DeadlockSearch:
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
                 if following is None:
                     return (*steps, step)
-                if len(steps) >= FAR and self._leaves_to(following, own):
+                if len(steps) >= FAR and self._ends_at(following, own):
                     continue
                 followed.add(following[:2])
                 waits.append((following, (*steps, step)))
@@ -236,8 +236,8 @@ class DeadlockSearch:
             self._report_limit(own.key)
         return ()
 
-    def _leaves_to(self, other: WaitsFor, own: WaitsFor) -> bool:
-        """Return True if this look leaves the rest of a long chain to another waiter in it."""
+    def _ends_at(self, other: WaitsFor, own: WaitsFor) -> bool:
+        """Return True if this look ends at another waiter, which looks at the rest of a long chain itself."""
         return not self._has_looked and other.czxid > own.czxid
 
     def _report_limit(self, key: str) -> None:
