@@ -72,13 +72,13 @@ class DeadlockSearch:
         self._session = contender.session
         self._registry = contender.session.attached(Registry)
         self._held = held
+        self._has_looked = False
         self._circle: tuple[str, ...] = ()  # the guids of the waiters in the circle that the last look has seen
         self._seen = 0  # how many looks in a row have seen it
         self._seen_since = 0.0  # on clock.now()
         self._has_asked = False  # the other processes of that circle, whether they are alive
         self._pause = 0.0  # seconds before the last look, if there was no reason for it
         self._written: object = None  # the contender that waits, and the locks into whose znodes this was written
-        self._has_looked = False  # since that
         self._is_limited = False  # and that was logged
         self._next = since + self._session.options.tell_wait_after  # search, on clock.now()
         self._timer = NEVER
@@ -140,7 +140,6 @@ class DeadlockSearch:
                 extra={"lock": wait.key},
             )
         self._written = wait, held
-        self._has_looked = False
         return LOOK_AFTER
 
     def _look(self, wait: WaitsFor, held: Collection[str]) -> Story[float]:
