@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any, Final, NoReturn
 from celery.signals import worker_process_init
 
 from django_zklock import zk_locked
-from support.celeryapp import HOME, app, do
+from support.celeryapp import app, do
+from support.celeryfolder import HOME
 
 AGENT: Final = "AGENT"
 RUNS: Final = "agent-runs"  # the file in the folder of a worker that the agent reports to
@@ -50,12 +52,19 @@ def report(name: str, seconds: float) -> None:
 
 def newrelic() -> None:
     """It is started by `newrelic-admin run-program`."""
+    from newrelic.api.application import application_instance
     from newrelic.core.application import Application
 
     def record_transaction(self: Any, data: Any) -> None:
         report(data.path.rpartition("/")[2], data.duration)
 
     Application.record_transaction = record_transaction
+
+    @worker_process_init.connect(weak=False)
+    def wait_until_registered(**kwargs: object) -> None:
+        """Have all tasks reported. A thread of the agent registers each process, which reports nothing before that."""
+        while not application_instance().active:
+            time.sleep(0.01)
 
 
 def ddtrace() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 from celery import Celery
 from celery.signals import beat_init
 
-from support import celeryapp
+from support import celeryfolder
 
 app = Celery("beatapp", set_as_current=False)
 if "BEAT_HOME" in os.environ:
-    celeryapp.configure(app, Path(os.environ["BEAT_HOME"]))
+    celeryfolder.configure(app, Path(os.environ["BEAT_HOME"]))
 app.conf.update(
     beat_schedule=json.loads(os.environ.get("BEAT_SCHEDULE", "{}")),
     beat_scheduler="django_zklock.contrib.celery.beat:ZkScheduler",

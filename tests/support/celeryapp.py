@@ -3,84 +3,29 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import random
 import signal
 import threading
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, current_task
-from celery.backends.filesystem import FilesystemBackend
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import worker_ready
 from django.db import connection, transaction
-from kombu.transport import TRANSPORT_ALIASES, filesystem
-from kombu.utils.json import dumps
 
 from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch import dispatcher
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import LockNotAcquired
 from support import reply_timeout
+from support.celeryfolder import HOME, configure
 
-HOME = "CELERY_HOME"
-SETTINGS = "settings.json"  # in that folder: Celery settings that go before those below
 QUEUES = ("celery", "other")
 LONG = 40.0  # seconds; no test waits for their end
 SHOW_THREADS = signal.SIGWINCH  # billiard handles most other signals in the processes of its pool
 TASKS_AT_ONCE = 10  # of the tests' workers whose pools have no processes
-
-
-class Channel(filesystem.Channel):
-    """Write a message under another name first: kombu writes in place, and a reader could come too early."""
-
-    def _put(self, queue: str, payload: Any, **_kwargs: Any) -> None:  # type: ignore[override]
-        final = Path(self.data_folder_out, f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg")
-        draft = final.with_suffix(".draft")
-        draft.write_text(dumps(payload))
-        draft.rename(final)
-
-
-class Transport(filesystem.Transport):
-    Channel = Channel
-
-
-class Results(FilesystemBackend):
-    """Write a result under another name first, for the same reason."""
-
-    def set(self, key: Any, value: str | bytes) -> None:
-        final = Path(os.fsdecode(self._filename(key)))  # type: ignore[attr-defined]
-        draft = final.with_name(f".{uuid.uuid4()}")
-        draft.write_bytes(value if isinstance(value, bytes) else value.encode())
-        draft.rename(final)
-
-
-TRANSPORT_ALIASES["filesystem"] = "support.celeryapp:Transport"
-
-
-def configure(app: Celery, home: Path) -> Celery:
-    for name in ("messages", "control", "results"):
-        (home / name).mkdir(parents=True, exist_ok=True)
-    app.conf.update(
-        broker_url="filesystem://",
-        broker_transport_options={
-            "data_folder_in": str(home / "messages"),
-            "data_folder_out": str(home / "messages"),
-            "control_folder": str(home / "control"),
-            "polling_interval": 0.02,
-        },
-        result_backend=f"support.celeryapp:Results+file://{home / 'results'}",
-        worker_prefetch_multiplier=1,
-        worker_lost_wait=1,  # seconds until the loss of a process is believed; 10 by default
-        broker_connection_retry_on_startup=False,
-    )
-    if (home / SETTINGS).exists():
-        app.conf.update(json.loads((home / SETTINGS).read_text()))
-    return app
 
 
 app = Celery(
@@ -104,16 +49,6 @@ if HOME in os.environ:
     defaults["reply_timeout"] += added
 else:
     app.conf.update(broker_url="memory://", result_backend="cache+memory://")
-
-
-@worker_ready.connect
-def say_ready(sender: Any, **_kwargs: Any) -> None:
-    """Say so in the second round of the event loop, if there is one: on Redis, the first one subscribes to commands."""
-    ready = Path(os.environ[HOME], f"ready-{sender.hostname}")
-    if sender.hub is None:
-        ready.touch()
-    else:
-        sender.hub.call_later(0.01, sender.hub.call_later, 0.01, ready.touch)
 
 
 def do(verb: str, argument: Any) -> Any:

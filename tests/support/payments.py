@@ -22,7 +22,8 @@ from celery.worker.request import Request
 from django_zklock import current_hold, zk_locked
 from django_zklock.core.execution import abort
 from django_zklock.exceptions import LockLost, StaleToken
-from support.celeryapp import HOME, app
+from support.celeryapp import app
+from support.celeryfolder import HOME
 from support.chaos.history import Recorder
 
 JOURNAL = "journal.sqlite3"

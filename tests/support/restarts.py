@@ -17,7 +17,8 @@ from django.test import Client, override_settings
 from django.urls import path
 
 from django_zklock import current_hold, zk_lock, zk_locked
-from support.celeryapp import HOME, app
+from support.celeryapp import app
+from support.celeryfolder import HOME
 
 KEYS = ("a", "b")
 THREADS = 4  # that ask for pages, in each process

@@ -13,7 +13,8 @@ from opentelemetry import context, propagate, trace
 
 from django_zklock.contrib.otel import connect
 from django_zklock.signals import lock_waiting
-from support.celeryapp import HOME, app
+from support.celeryapp import app
+from support.celeryfolder import HOME
 from support.traced import SPANS, WAITING, to_file
 
 provider = to_file(Path(os.environ[HOME], SPANS))

@@ -18,7 +18,8 @@ from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
 from django_zklock.signals import lock_release_refused, lock_released, waiting_tasks_changed
-from support.celeryapp import HOME, app, do, work
+from support.celeryapp import app, do, work
+from support.celeryfolder import HOME
 from support.chaos.servers import looking_in
 from support.policytasks import AnyTask
 

@@ -19,7 +19,7 @@ from celery import Celery
 from celery.result import AsyncResult
 from kazoo.exceptions import KazooException
 
-from support import celeryapp, forked
+from support import celeryapp, celeryfolder, forked
 from support.debian import NotInstalled
 from support.zoo import SESSION, TESTS, Zoo, eventually
 
@@ -65,9 +65,9 @@ class Worker:
         self.name = f"{uuid.uuid4().hex}@test"
         self.log = home / f"log-{self.name}"
         if conf is not None:
-            (home / celeryapp.SETTINGS).write_text(json.dumps(conf))
+            (home / celeryfolder.SETTINGS).write_text(json.dumps(conf))
         self._program = program  # instead of Celery's own
-        self.app = celeryapp.configure(Celery("client", set_as_current=False), home)
+        self.app = celeryfolder.configure(Celery("client", set_as_current=False), home)
         self._command = [
             *("-A", tasks, "worker"),
             *(f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={','.join(celeryapp.QUEUES)}"),
@@ -75,7 +75,7 @@ class Worker:
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={self.name}"),
             *options,
         ]
-        self.env = zoo.environment(hosts, session_timeout) | {celeryapp.HOME: str(home), **(env or {})}
+        self.env = zoo.environment(hosts, session_timeout) | {celeryfolder.HOME: str(home), **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._gates: list[Gate] = []
 

@@ -53,6 +53,7 @@ LOOK_SOON: Final = 1.0  # seconds between two looks while there is a circle, or 
 LOOK_RARELY: Final = 5.0  # seconds between the first two other looks; then twice as many each time
 LONGEST_PAUSE: Final = 40.0  # seconds between two looks
 MOST: Final = 10_000  # znodes that one look reads
+FAR: Final = 30  # steps of a chain that the first look follows in any case
 
 
 class _Step(NamedTuple):
@@ -71,6 +72,7 @@ class DeadlockSearch:
         self._session = contender.session
         self._registry = contender.session.attached(Registry)
         self._held = held
+        self._has_looked = False
         self._circle: tuple[str, ...] = ()  # the guids of the waiters in the circle that the last look has seen
         self._seen = 0  # how many looks in a row have seen it
         self._seen_since = 0.0  # on clock.now()
@@ -143,6 +145,7 @@ class DeadlockSearch:
     def _look(self, wait: WaitsFor, held: Collection[str]) -> Story[float]:
         """Look for a circle back to a lock in `held`, and end it."""
         circle = yield from self._find_circle(wait, held)
+        self._has_looked = True
         self._note(tuple(step.wait.guid for step in circle))
         if not circle:
             return self._longer(LOOK_RARELY)
@@ -202,7 +205,12 @@ class DeadlockSearch:
             yield partial(gateway.commit, writes[start : start + size])
 
     def _find_circle(self, own: WaitsFor, held: Collection[str]) -> Story[tuple[_Step, ...]]:
-        """Follow the waits from this one. Return the steps back to a lock in `held`; none if there is no way."""
+        """
+        Follow the waits from this one. Return the steps back to a lock in `held`; none if there is no way.
+
+        The owners of a long chain look at about the same time. If each looked at all of it, the requests would be the
+        square of their number. So the first look ends far away at a younger waiter. The youngest one looks at all.
+        """
         gateway, left = self._session.gateway, MOST
         waits: deque[tuple[WaitsFor, tuple[_Step, ...]]] = deque([(own, ())])
         followed = {own[:2]}
@@ -219,11 +227,17 @@ class DeadlockSearch:
                 step = _Step(wait, ContenderInfo.from_node(wait.key, child, node), checks)
                 if following is None:
                     return (*steps, step)
+                if len(steps) >= FAR and self._ends_at(following, own):
+                    continue
                 followed.add(following[:2])
                 waits.append((following, (*steps, step)))
         if not left:
             self._report_limit(own.key)
         return ()
+
+    def _ends_at(self, other: WaitsFor, own: WaitsFor) -> bool:
+        """Return True if this look ends at another waiter, which looks at the rest of a long chain itself."""
+        return not self._has_looked and other.czxid > own.czxid
 
     def _report_limit(self, key: str) -> None:
         if not self._is_limited:

@@ -21,8 +21,13 @@ from django_zklock.exceptions import LockBusy
 pytestmark = pytest.mark.timeout(90)
 
 BIN = TESTS.parent / ".cache" / "agents" / "bin"  # of the agents' own virtual environment, which `make chaos` makes
-CELERY = (str(BIN / "python"), "-m", "celery")
-STARTED_BY = {"newrelic": (str(BIN / "newrelic-admin"), "run-program"), "ddtrace": (str(BIN / "ddtrace-run"),)}
+PYTHON = str(BIN / "python")
+CELERY = (PYTHON, "-m", "celery")
+# The scripts in BIN name the folder that they were installed in, and are wrong in a copy of it.
+STARTED_BY = {
+    "newrelic": (PYTHON, "-m", "newrelic.admin", "run-program"),
+    "ddtrace": (PYTHON, "-m", "ddtrace.commands.ddtrace_run"),
+}
 OFFLINE = {
     "NEW_RELIC_DEVELOPER_MODE": "on",
     "NEW_RELIC_LOG_LEVEL": "error",
@@ -41,7 +46,7 @@ def shared_worker(
 ) -> Iterator[Worker]:
     agent: str = request.param
     assert BIN.exists(), "The agents are not installed. Run: make .cache/agents/.installed"
-    if agent in AGENTS and subprocess.run([BIN / "python", "-c", IS_MISSING, agent], check=False).returncode:
+    if agent in AGENTS and subprocess.run([PYTHON, "-c", IS_MISSING, agent], check=False).returncode:
         pytest.skip(f"{agent} is not installed for this Python: see the group `agents` in pyproject.toml")
     redis.clear()
     env = {**OFFLINE, AGENT: agent} if agent in AGENTS else {}

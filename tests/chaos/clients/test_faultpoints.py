@@ -120,12 +120,20 @@ def test_a_release_after_an_outage_is_retried_after_a_failure(
     pool.assert_kept()
 
 
-def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(pool: WorkerPool, proxy: Proxy) -> None:
+@pytest.mark.parametrize("point", RELEASING)
+def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(
+    pool: WorkerPool, proxy: Proxy, point: Faultpoint
+) -> None:
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
+    victim.use("other")  # before it is connected, a caller gives up without a create
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")  # so that there is but one create
-    proxy.delay_op(CREATE2, 1.3)
-    failing(victim, "after_create_reply")
-    assert victim.acquire(timeout=0.1).result()["error"] == "ZooKeeperUnavailable"
+    proxy.delay_op(CREATE2, 60)
+    failing(victim, point)
+    before = proxy.counts[CREATE2]
+    acquiring = victim.acquire(timeout=0.5)  # long before the client takes the connection for broken
+    proxy.wait_for(lambda: proxy.counts[CREATE2] > before)
+    assert acquiring.result()["error"] == "ZooKeeperUnavailable"
+    proxy.delay_op(CREATE2, 0)
     eventually(lambda: victim.ask("struck"), 5)
     pool.zoo.assert_empty(LEFT_BEHIND)
     proxy.heal()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from celery.result import AsyncResult
-from support.celeryapp import HOME
+from support.celeryfolder import HOME
 from support.ensemble import Ensemble
 from support.restarts import END, KEYS, OVERLAPS
 from support.worker import Worker, outcome

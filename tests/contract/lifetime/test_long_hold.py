@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.work import acquired, lose
 from support.zoo import Zoo, eventually
 
 from django_zklock import zk_leader, zk_lock, zk_read
 from django_zklock.core.protocol import contender, long_hold
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
+from django_zklock.exceptions import LockLost, LockNotHeld
+from django_zklock.locks.hold import Hold
 from django_zklock.testing import flush_logs
 
 
@@ -62,13 +66,16 @@ def test_a_holder_is_told_that_others_have_given_up(zoo: Zoo, looks: Looks, capl
 
 
 def test_it_is_told_once_for_each_template(zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
-    for sku in ("a", "b"):
-        with zk_lock("stock/{sku}", fields={"sku": sku}):
-            eventually(lambda: looks.count)
-            with zoo.hold_elsewhere(f"stock/{sku}"):
-                looks.wait() if sku == "a" else None
-            eventually(lambda: told(caplog))
-    with zk_lock("other"), zoo.hold_elsewhere("other"):
+    with zk_lock("stock/{sku}", fields={"sku": "a"}):
+        with zoo.hold_elsewhere("stock/a"):
+            looks.wait()
+        eventually(lambda: told(caplog))
+    # The other holder looks on, also when that of "stock/b" does not.
+    with zk_lock("other"), zk_lock("stock/{sku}", fields={"sku": "b"}):
+        with zoo.hold_elsewhere("stock/b"):
+            looks.wait()
+            looks.wait()
+        looks.wait()
         looks.wait()
     assert len(told(caplog)) == 1
 
@@ -107,3 +114,22 @@ def test_the_names_that_were_told_are_bounded(
                 looks.wait()
             eventually(lambda number=number: len(told(caplog)) == number + 1)  # type: ignore[misc]
     assert len(process.current().attached(Registry).held_long) == 1
+
+
+@pytest.mark.parametrize("end", [Hold.release, lose])
+def test_waiters_that_leave_after_the_end_of_the_hold_have_not_given_up(
+    zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture, end: Callable[[Hold], object]
+) -> None:
+    """They may have had the lock since."""
+    with zk_lock("other"):
+        hold = acquired(zk_lock("k"))
+        with zoo.hold_elsewhere("k"):
+            looks.wait()
+            looks.wait()
+            end(hold)
+            looks.wait()  # those of the other hold
+        looks.wait()
+        looks.wait()
+        with contextlib.suppress(LockLost, LockNotHeld):
+            hold.release()
+    assert "given up" not in " ".join(told(caplog))

@@ -622,6 +622,53 @@ def test_a_circle_of_others_is_followed_once(zoo: Zoo) -> None:
         assert proxy.counts[SYNC] <= 2
 
 
+LONG_CHAIN = 8
+OLDER, YOUNGER = "1", str(LARGEST)
+
+
+@contextlib.contextmanager
+def chain(zoo: Zoo, age: str, end: str = "z") -> Iterator[None]:
+    """Have a row of owners that hold "chain/0" and so on, and wait for the next one, the last one for `end`."""
+    keys = [f"chain/{index}" for index in range(LONG_CHAIN)]
+    with contextlib.ExitStack() as stack:
+        holders = [stack.enter_context(zoo.hold_elsewhere(key, guid=new_guid(Mark.OWN))) for key in (*keys, "z")]
+        for holder, awaited in zip(holders, (*keys[1:], end), strict=False):
+            waiter = new_guid(Mark.OWN)
+            stack.enter_context(zoo.hold_elsewhere(awaited, guid=waiter))
+            waits_for = {"key": awaited, "guid": waiter, "czxid": age, **ALIVE}
+            zoo.client.set(holder, replace(PAYLOAD, waits_for=waits_for).encode())
+        yield
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlock, "FAR", 2)
+
+
+@pytest.mark.usefixtures("far")
+@pytest.mark.parametrize(("age", "reads_all"), [(OLDER, True), (YOUNGER, False)])
+def test_the_first_look_leaves_the_end_of_a_long_chain_to_a_younger_waiter(zoo: Zoo, age: str, reads_all: bool) -> None:
+    """Otherwise the owners of the chain, which look at the same time, would send the square of their number."""
+    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, chain(zoo, age), zk_lock("a"):
+        assert zk_lock("chain/0").acquire(timeout=2) is None
+        assert (proxy.counts[SYNC] > LONG_CHAIN) == reads_all
+
+
+@pytest.mark.usefixtures("far")
+def test_the_youngest_waiter_of_a_long_circle_sees_it_at_its_first_look(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlock, "LOOK_RARELY", 60)
+    with zk_lock("a"), chain(zoo, OLDER, "a"), pytest.raises(LockDeadlock):
+        zk_lock("chain/0").acquire()
+
+
+@pytest.mark.usefixtures("far", "often")
+def test_a_long_circle_ends_although_its_younger_waiters_do_not_look(zoo: Zoo) -> None:
+    with zk_lock("a"), chain(zoo, YOUNGER, "a"), pytest.raises(LockDeadlock):
+        zk_lock("chain/0").acquire()
+
+
 @pytest.mark.parametrize("change", ["break", "write", "abandon", "refuse"])
 def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """ZooKeeper carries out the victim's transaction only if the circle is still there. If refused, none follows."""

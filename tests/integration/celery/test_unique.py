@@ -14,7 +14,7 @@ from celery.beat import Scheduler
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from celery.signals import before_task_publish
-from support import celeryapp
+from support import celeryfolder
 from support.faults import proxied, within
 from support.proxy import MULTI, Proxy
 from support.reserving import holder, queued, reserved_names
@@ -213,7 +213,6 @@ KEY = "task/until_done/unique/k"
 PUBLISHER = """
 import os, signal, sys
 from celery import Celery
-from support import celeryapp
 from support.uniquetasks import app
 from django_zklock.core.protocol.contender import Contender
 
@@ -230,7 +229,7 @@ print(app.tasks["until_done"].delay("k").id)
 
 @pytest.fixture
 def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
-    with celeryapp.configure(Celery("client", set_as_current=False), tmp_path) as client:
+    with celeryfolder.configure(Celery("client", set_as_current=False), tmp_path) as client:
         yield known_to(client)
     for key in (KEY, "task/once/unique/k"):
         task_id = holder(key)
@@ -239,7 +238,7 @@ def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
 
 
 def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
-    return zoo.spawn(PUBLISHER, moment, ZKLOCK_URL=zoo.url(session_timeout=3), **{celeryapp.HOME: str(home)})
+    return zoo.spawn(PUBLISHER, moment, ZKLOCK_URL=zoo.url(session_timeout=3), **{celeryfolder.HOME: str(home)})
 
 
 def messages(home: Any) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support import celeryapp
+from support import celeryfolder
 from support.chaos.history import Event, Recorder, read
 from support.versions.keys import COUNTED
 from support.versions.record import HISTORY, NAME
@@ -99,12 +99,12 @@ class Fleet:
         self.home = home
         self.history = home / "history"
         self.history.mkdir()
-        (home / celeryapp.SETTINGS).write_text(json.dumps(broker))
+        (home / celeryfolder.SETTINGS).write_text(json.dumps(broker))
         self._env = {
             **zoo.environment(session_timeout=SESSION),
             "DJANGO_SETTINGS_MODULE": "support.versions.settings",
             "MIXED_DATABASE": json.dumps(database),
-            celeryapp.HOME: str(home),
+            celeryfolder.HOME: str(home),
             HISTORY: str(self.history),
         }
         self.recorder = Recorder(self.history, "driver")

@@ -14,7 +14,7 @@ from celery.signals import beat_init, worker_ready
 
 from django_zklock import current_hold, zk_locked
 from django_zklock.exceptions import StaleToken
-from support import celeryapp
+from support import celeryfolder
 from support.versions.keys import unique
 from support.versions.record import Stay, note, note_working, ready, recorded, work
 
@@ -22,8 +22,8 @@ TICK = 1.0  # seconds between two ticks of the schedule
 SLOW = 3.0  # seconds of work, so that a copy of the message comes meanwhile
 
 app = Celery("shop", set_as_current=False)
-if celeryapp.HOME in os.environ:
-    celeryapp.configure(app, Path(os.environ[celeryapp.HOME]))
+if celeryfolder.HOME in os.environ:
+    celeryfolder.configure(app, Path(os.environ[celeryfolder.HOME]))
 app.conf.update(
     beat_schedule={"tick": {"task": "tick", "schedule": TICK}},
     beat_scheduler="django_zklock.contrib.celery.beat:ZkScheduler",
