@@ -19,7 +19,7 @@ from support.certificates import authority, certificate
 from support.docs import files_of, programs_of, run, text_of
 from support.ensemble import free_ports
 from support.serving import Serving
-from support.zoo import Zoo
+from support.zoo import SESSION, Zoo
 
 from django_zklock.contrib import leases
 from django_zklock.contrib.leases.coordinator import key_of
@@ -145,7 +145,10 @@ def test_the_leases_of_the_unit_survive_a_restart(zoo: Zoo, tmp_path: Path) -> N
     directory = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)[0]
     assert f"/var/lib/{directory}/" in options
     options = options.replace(f"/var/lib/{directory}", str(tmp_path))
-    with Serving(zoo, *shlex.split(options)) as serving, grpc.insecure_channel(serving.address) as channel:
+    with (
+        Serving(zoo, *shlex.split(options), session_timeout=SESSION) as serving,
+        grpc.insecure_channel(serving.address) as channel,
+    ):
         stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", request_id="r1", session_timeout_ms=60_000)
         lease = stub.RecordLock(wanted, timeout=20)

@@ -71,9 +71,12 @@ class Gate:
         self._writers.append(writer)
         subject = writer.get_extra_info("peercert")["subject"]
         self.names += [value for field in subject for name, value in field if name == "commonName"]
-        behind, to_behind = await asyncio.open_connection("127.0.0.1", self._behind)
-        self._writers.append(to_behind)
-        await asyncio.gather(_pass_on(reader, to_behind), _pass_on(behind, writer))
+        try:
+            behind, to_behind = await asyncio.open_connection("127.0.0.1", self._behind)
+            self._writers.append(to_behind)
+            await asyncio.gather(_pass_on(reader, to_behind), _pass_on(behind, writer))
+        finally:
+            writer.transport.abort()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
