@@ -105,7 +105,8 @@ class Takeover:
             return self._coordinator.restore(node, remaining, most)
         except Refusal as error:
             seconds = most if remaining is None else remaining
-            logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, seconds, error)  # noqa: TRY400
+            reason = str(error)  # a record with the error itself would keep all these frames
+            logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, seconds, reason)  # noqa: TRY400
             self._state.set_end(node.czxid, self._loop.time() + seconds)
             self._loop.call_later(seconds, self._delete, guid, node)
             return None
