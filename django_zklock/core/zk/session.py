@@ -148,9 +148,11 @@ class Session(GrantSession):
     def keep_open(self, timeout: float) -> None:
         """Keep the session and its znodes for another process, and send nothing else. For any thread."""
         self.pid = 0  # first: nothing is released any more, as in a forked child
+        disconnected = threading.Event()
         self.loop.post(self._disconnect)
-        self.loop.post(self._end_threads)
-        self._closed.wait(timeout)
+        self.loop.post(disconnected.set)
+        self.loop.post(self._end_threads)  # and wait for no receiver of a signal
+        disconnected.wait(timeout)
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None

@@ -29,6 +29,7 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.core.zk import process
 from django_zklock.locks.hold import held_of
 from django_zklock.operations import request_release
+from django_zklock.signals import lock_acquired
 
 KEY = "invoices/2026"
 GET_EPHEMERALS = 103
@@ -110,6 +111,24 @@ async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo: Zoo, successors
     assert refused.value.code is Code.BUSY
     await successors.coordinator.release(ANYBODY, lease.id)
     assert zoo.children(KEY) == []
+
+
+async def test_a_receiver_that_hangs_does_not_delay_the_next_process(successors: Successors) -> None:
+    hangs, over = threading.Event(), threading.Event()
+
+    def receiver(**kwargs: object) -> None:
+        hangs.set()
+        over.wait(60)
+
+    lock_acquired.connect(receiver)
+    try:
+        lease = await acquire(successors.coordinator)
+        assert await asyncio.to_thread(hangs.wait, 20)
+        await asyncio.wait_for(asyncio.to_thread(process.current().keep_open, 60), 20)
+    finally:
+        over.set()
+        lock_acquired.disconnect(receiver)
+    assert (await successors.next()).find(ANYBODY, lease.id)
 
 
 async def test_many_restarts_do_not_prolong_a_lease(successors: Successors) -> None:
