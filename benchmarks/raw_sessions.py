@@ -57,7 +57,8 @@ class RawSession(asyncio.Protocol):
         op, body = request
         self._xid += 1
         self._waiting.append(on_reply)
-        return struct.pack(">iii", 8 + len(body), self._xid, OPS[op]) + body
+        header: bytes = struct.pack(">iii", 8 + len(body), self._xid, OPS[op])
+        return header + body
 
     def ask(self, request: Request) -> asyncio.Future[tuple[int, bytes]]:
         """Send a request now; the result is the error and the body of the reply."""

@@ -48,7 +48,8 @@ def znodes(server: Server) -> int:
 
 def snapshot_bytes(server: Server) -> int:
     """Return the size of the largest snapshot file of a server."""
-    return max(file.stat().st_size for file in (server.directory / "data").glob("version-2/snapshot.*"))
+    size: int = max(file.stat().st_size for file in (server.directory / "data").glob("version-2/snapshot.*"))
+    return size
 
 
 def replace(server: Server) -> float:

@@ -1,7 +1,5 @@
 """Fixtures that most tests share: a real ZooKeeper, and a namespace in it for each test."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import math
@@ -9,9 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.utils import translation
@@ -22,9 +18,8 @@ from support.drill import Drill
 from support.ensemble import Ensemble
 from support.mariadb import MariaDB
 from support.neighbours.curator import curator
-from support.neighbours.protocol import OtherClient, kazoo
+from support.neighbours.protocol import kazoo
 from support.postgres import Postgres
-from support.worker import Worker
 from support.zoo import ROOM, SESSION, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
@@ -64,16 +59,16 @@ TOGETHER = tuple(
 PER_PROCESS = 900 * 2**20  # bytes
 
 
-class FilesOrFolders(LoadFileScheduling):  # type: ignore[misc]
+class FilesOrFolders(LoadFileScheduling):
     """Gives each worker one file after the other, or one folder of those that stay together."""
 
-    def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
+    def _split_scope(self, nodeid):
+        file = super()._split_scope(nodeid)
         return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 @pytest.hookimpl(optionalhook=True)  # with `-p no:xdist` it is unknown
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers():
     """As many processes as the memory has room for, with what their tests start; at most 11, as many tests wait."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
@@ -83,43 +78,43 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOrFolders:
+def pytest_xdist_make_scheduler(config, log):
     """Distribute tests in this way, whatever `--dist` says."""
     return FilesOrFolders(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest, which makes such an error of any exception
-def pytest_configure() -> None:
+def pytest_configure():
     """Let an abort strike a callback of the garbage collector: Python swallows it there, and it comes again."""
     report = sys.unraisablehook
 
-    def unless_abort(swallowed: sys.UnraisableHookArgs) -> None:
+    def unless_abort(swallowed):
         if not isinstance(swallowed.exc_value, LockLostInterrupt):
             report(swallowed)
 
     sys.unraisablehook = unless_abort
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart():
     """Each test has a namespace of its own, so the orders of locks in two tests say nothing together."""
     os.environ.pop(order.FILE, None)
 
 
 @pytest.fixture(autouse=True)
-def own_functions_and_order_of_locks() -> None:
+def own_functions_and_order_of_locks():
     """The system checks look at the functions of the test alone, not at those that others have left."""
     registrations._locked.clear()
     order.seen = order.LockOrder()
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """Do not even import the tests in a folder named `chaos` in a run without them: each worker would."""
     without = config.option.markexpr == "not chaos"
     return True if without and "chaos" in collection_path.relative_to(TESTS).parts else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Run tests in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""
     items.sort(key=lambda item: 0 if item.nodeid.startswith(TOGETHER) else PLACES.get(item.nodeid.split("/")[1], 1))
     for item in items:
@@ -127,7 +122,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.chaos)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Leave thousands of collected tests out of each garbage collection: the sweeps ask for hundreds."""
     gc.freeze()
     gc.enable()
@@ -137,7 +132,7 @@ USES_GRPC = re.compile("lease|coordinator|lasting_holds|other_languages")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, bool, bool]:
+def pytest_runtest_protocol(item, nextitem):
     """
     Collect garbage after each file that may use gRPC. Its thread ends with its last object.
 
@@ -150,7 +145,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @contextlib.contextmanager
-def skipping() -> Iterator[None]:
+def skipping():
     """Skip a test whose program is missing, unless all are wanted."""
     try:
         yield
@@ -161,7 +156,7 @@ def skipping() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before fixtures, which may start processes
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_setup(item):
     """
     Add `ROOM` to the time that a call which does not wait gives ZooKeeper for its answer, unless the test judges time.
 
@@ -174,13 +169,13 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_call(item):
     """Skip the test, too, if it starts the program itself."""
     with skipping():
         yield
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter):
     """List what was skipped, and why, and how to install what was missing."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
@@ -194,20 +189,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_language() -> None:
+def own_language():
     """A request in another language, by Django's client, leaves it to its thread."""
     translation.deactivate()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def foreign_calls_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+def foreign_calls_file(tmp_path_factory):
     """Have this process, and those that the tests start, record foreign code that runs on the protocol's threads."""
     os.environ[foreign_calls.FILE] = str(tmp_path_factory.mktemp("foreign") / "calls")
     foreign_calls.install()
 
 
 @pytest.fixture(autouse=True)
-def no_look_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_look_in_the_background(monkeypatch):
     """No page has a thread look at the locks of a test that is over, or at its database while the test writes."""
     from django_zklock.dashboard import frame
     from django_zklock.report import background
@@ -218,7 +213,7 @@ def no_look_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_foreign_calls(foreign_calls_file: None) -> Iterator[None]:
+def no_foreign_calls(foreign_calls_file):
     """Fail a test in which a log handler, a receiver or a hook of warnings ran on a protocol thread."""
     yield
     calls = foreign_calls.recorded()
@@ -226,11 +221,11 @@ def no_foreign_calls(foreign_calls_file: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+def caplog(caplog, monkeypatch):
     """Give the records of the protocol's threads, too, which are handled a little later."""
     handler = vars(type(caplog))["handler"].fget
 
-    def flushed(self: pytest.LogCaptureFixture) -> object:
+    def flushed(self):
         log.flush(ROOM)
         return handler(self)
 
@@ -239,48 +234,48 @@ def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch):
     """Add `ROOM` to the limits in the process of the tests, too."""
     seconds = float(os.environ[reply_timeout.ADDED])
     reply_timeout.add(seconds, monkeypatch.setattr)
     for ask in (inspection.check_quorum, inspection.ensemble, inspection.look_at, inspection.snapshot):
-        defaults: Any = ask.__kwdefaults__
+        defaults = ask.__kwdefaults__
         monkeypatch.setitem(defaults, "reply_timeout", defaults["reply_timeout"] + seconds)
 
 
 @pytest.fixture(scope="session")
-def single() -> Iterator[Ensemble]:
+def single():
     """One server for the whole run; a test that stops or pauses it starts or resumes it again."""
     with Ensemble(nodes=1, max_session_timeout=SESSION) as ensemble:
         yield ensemble
 
 
 @pytest.fixture(scope="session")
-def three() -> Iterator[Ensemble]:
+def three():
     """Three servers for the whole run; a test that stops or pauses one starts or resumes it again."""
     with Ensemble(nodes=3, max_session_timeout=SESSION) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
-def zoo(single: Ensemble) -> Iterator[Zoo]:
+def zoo(single):
     """A namespace on the single server that the locks of this process are pointed to, and left empty at the end."""
     with namespace(single) as zoo:
         yield zoo
 
 
 @pytest.fixture
-def drill(single: Ensemble, tmp_path: Path) -> Iterator[Drill]:
+def drill(single, tmp_path):
     """A site with its operator on the single server, whose processes a test starts."""
     with Zoo(single.hosts, single) as zoo, Drill(zoo, tmp_path / "site") as drill:
         yield drill
 
 
-def for_the_run(server: Callable[[], contextlib.AbstractContextManager[object]]) -> Any:
+def for_the_run(server):
     """Return a fixture: this server for the whole run; without its program, the tests are skipped."""
 
     @pytest.fixture(scope="session")
-    def running() -> Iterator[object]:
+    def running():
         with server() as started:
             yield started
 
@@ -291,25 +286,25 @@ postgres, mariadb, redis, rabbitmq = map(for_the_run, (Postgres, MariaDB, Redis,
 
 
 @pytest.fixture(scope="session")
-def jvm(single: Ensemble) -> Iterator[OtherClient]:
+def jvm(single):
     """A process of Apache Curator's on the single server, for the tests that leave it alive."""
     with curator(single.hosts) as process:
         yield process
 
 
 @pytest.fixture(scope="session")
-def plain_kazoo(single: Ensemble) -> Iterator[OtherClient]:
+def plain_kazoo(single):
     """A process of kazoo's, without anything of ours, for the tests that leave it alive."""
     with kazoo(single.hosts) as process:
         yield process
 
 
 @pytest.fixture
-def reports() -> Iterator[list[dict[str, Any]]]:
+def reports():
     """The `lock_lost` signals of a test."""
-    received: list[dict[str, Any]] = []
+    received = []
 
-    def receive(**kwargs: Any) -> None:
+    def receive(**kwargs):
         received.append(kwargs)
 
     lock_lost.connect(receive, weak=False)
@@ -318,7 +313,7 @@ def reports() -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.fixture
-def worker(shared_worker: Worker) -> Iterator[Worker]:
+def worker(shared_worker):
     """The worker that the tests of a folder or a module share, with nothing left in the queues at the end."""
     with shared_worker.log_shown():
         try:

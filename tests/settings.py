@@ -5,8 +5,6 @@ ZKLOCK_URL names another ensemble than the local one, SITE_ZKLOCK (JSON) further
 TEST_DATABASES (JSON) further databases, or others.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

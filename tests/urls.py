@@ -1,7 +1,3 @@
 """The URLs of the tests: none. Tests that need views name their own with `override_settings(ROOT_URLCONF=...)`."""
 
-from __future__ import annotations
-
-from django.urls import URLPattern
-
-urlpatterns: list[URLPattern] = []
+urlpatterns = []

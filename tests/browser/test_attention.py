@@ -1,19 +1,14 @@
 """The first page is read in five seconds: contrast, the first card on a phone, keyboard, and no JavaScript."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, PHONE, Visit, address
+from support.browser.actors import Part
+from support.browser.pages import LIGHT, LIST, PHONE, address
 from support.browser.policy import THEMED
 from support.browser.rows import ATTEMPTS, attempt, recorded
-from support.browser.site import Site
-from support.zoo import Zoo, next_line
+from support.zoo import next_line
 
 pytestmark = pytest.mark.chaos
 
@@ -26,19 +21,19 @@ CONTRASTS = f"""() => {{{LIGHT}
 }}"""
 
 
-def deadlock(stage: Stage) -> None:
+def deadlock(stage):
     for key, part in (("stock/berlin", THERE), ("stock/paris", BACK), ("stock/paris", THERE), ("stock/berlin", BACK)):
         stage.join_queue(key, part)
 
 
-def chain(stage: Stage) -> None:
+def chain(stage):
     victim = Part.task("shop.tasks.refund", "worker-2", 604)
     for key, part in (("root/1", SLOW), ("mid/1", victim), ("root/1", victim), ("mid/1", Part("web-1", 77))):
         stage.join_queue(key, part)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_heads_of_cards_have_dark_text_on_a_tint(stage: Stage, hasty: Visit, scheme: str) -> None:
+def test_heads_of_cards_have_dark_text_on_a_tint(stage, hasty, scheme):
     """7:1, as WCAG 1.4.6 asks, for the verdict and the cards; calm, too. A symbol and a word say the severity."""
     viewer = hasty(color_scheme=scheme)
     viewer.open(LIST)
@@ -56,9 +51,7 @@ def test_heads_of_cards_have_dark_text_on_a_tint(stage: Stage, hasty: Visit, sch
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "ar"])
 @pytest.mark.parametrize("incident", [deadlock, chain])
-def test_a_phone_shows_cause_and_main_button_at_once(
-    stage: Stage, hasty: Visit, language: str, incident: Callable[[Stage], None]
-) -> None:
+def test_a_phone_shows_cause_and_main_button_at_once(stage, hasty, language, incident):
     incident(stage)
     viewer = hasty(viewport=PHONE, locale=language)
     viewer.open(LIST)
@@ -71,7 +64,7 @@ def test_a_phone_shows_cause_and_main_button_at_once(
     viewer.assert_fits()
 
 
-def test_a_cut_task_id_is_whole_on_focus(stage: Stage, visitor: Visit) -> None:
+def test_a_cut_task_id_is_whole_on_focus(stage, visitor):
     deadlock(stage)
     viewer = visitor("operator")
     viewer.open(LIST)
@@ -83,7 +76,7 @@ def test_a_cut_task_id_is_whole_on_focus(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.fixture
-def hanging(swept: Zoo) -> Iterator[str]:
+def hanging(swept):
     """A lock whose holder is a process, and hangs; somebody waits for it."""
     with swept.running("with zk_lock('stock/berlin'):\n    print('held')\n    input()") as holder:
         assert next_line(holder) == "held"
@@ -91,7 +84,7 @@ def hanging(swept: Zoo) -> Iterator[str]:
         holder.communicate("", timeout=30)
 
 
-def test_the_stack_of_a_holder_is_shown_on_its_card_and_stays(hanging: str, stage: Stage, hasty: Visit) -> None:
+def test_the_stack_of_a_holder_is_shown_on_its_card_and_stays(hanging, stage, hasty):
     """A keyboard goes on there. A refresh leaves it where it is, also if another card comes before it."""
     stage.join_queue(hanging, BACK)
     viewer = hasty()
@@ -114,7 +107,7 @@ def test_the_stack_of_a_holder_is_shown_on_its_card_and_stays(hanging: str, stag
 
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
-def test_without_scripts_a_stack_has_a_page_and_commands_are_text(hanging: str, stage: Stage, hasty: Visit) -> None:
+def test_without_scripts_a_stack_has_a_page_and_commands_are_text(hanging, stage, hasty):
     stage.join_queue(hanging, BACK)
     viewer = hasty(java_script_enabled=False)
     viewer.open(LIST)
@@ -125,7 +118,7 @@ def test_without_scripts_a_stack_has_a_page_and_commands_are_text(hanging: str, 
     assert viewer.page.locator("#zklock-stacks").get_by_text("Asked twice").is_visible()
 
 
-def test_a_command_is_copied_by_keyboard_and_a_screen_reader_hears_it(stage: Stage, hasty: Visit) -> None:
+def test_a_command_is_copied_by_keyboard_and_a_screen_reader_hears_it(stage, hasty):
     chain(stage)
     viewer = hasty(permissions=["clipboard-read", "clipboard-write"])
     viewer.open(LIST)
@@ -137,7 +130,7 @@ def test_a_command_is_copied_by_keyboard_and_a_screen_reader_hears_it(stage: Sta
     assert button.evaluate("button => button === document.activeElement")
 
 
-def test_only_a_break_is_red(stage: Stage, hasty: Visit) -> None:
+def test_only_a_break_is_red(stage, hasty):
     """A card has one filled button, the first. To break is red, and apart unless it is that one."""
     deadlock(stage)
     chain(stage)
@@ -154,7 +147,7 @@ def test_only_a_break_is_red(stage: Stage, hasty: Visit) -> None:
 
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
-def test_an_operator_breaks_a_deadlock_without_scripts(stage: Stage, visitor: Visit, swept: Zoo) -> None:
+def test_an_operator_breaks_a_deadlock_without_scripts(stage, visitor, swept):
     deadlock(stage)
     operator = visitor("operator", java_script_enabled=False)
     operator.open(LIST)
@@ -167,7 +160,7 @@ def test_an_operator_breaks_a_deadlock_without_scripts(stage: Stage, visitor: Vi
 
 
 @pytest.mark.parametrize("path", [LIST, address("a"), f"{LIST}history/", f"{LIST}health/", f"{LIST}break/?key=a"])
-def test_the_frame_is_at_the_same_place_on_all_pages(stage: Stage, visitor: Visit, path: str) -> None:
+def test_the_frame_is_at_the_same_place_on_all_pages(stage, visitor, path):
     stage.join_queue("a", THERE)
     viewer = visitor("operator")
     viewer.open()
@@ -186,8 +179,8 @@ def test_the_frame_is_at_the_same_place_on_all_pages(stage: Stage, visitor: Visi
 )
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_the_chart_leaves_room_for_the_card_which_can_be_acknowledged(
-    visitor: Visit, stage: Stage, site: Site, swept: Zoo, look: dict[str, object], colours: str, request: Any
-) -> None:
+    visitor, stage, site, swept, look, colours, request
+):
     operator = visitor("operator", color_scheme=colours, **look)
     path = swept.client.create(f"{swept.base}/orders/1042/mine-", sequence=True, makepath=True)
     request.addfinalizer(lambda: swept.client.delete(path))

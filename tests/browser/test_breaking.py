@@ -1,20 +1,18 @@
 """An operator breaks and holds locks in a browser."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 from playwright.sync_api import expect
-from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, PHONE, Visit, address
-from support.zoo import Zoo, next_line
+from support.browser.actors import Part
+from support.browser.pages import LIST, PHONE, address
+from support.zoo import next_line
 
 KEY = "orders/1042"
 
 
 @pytest.mark.chaos
-def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
+def test_a_reason_is_required(swept, stage, visitor):
     stage.join_queue(KEY, Part())
     (node,) = swept.children(KEY)
     operator = visitor("operator")
@@ -34,9 +32,7 @@ def test_a_reason_is_required(swept: Zoo, stage: Stage, visitor: Visit) -> None:
     ("link", "names", "remains"),
     [("Break…", "Break the lock", False), ("Request release…", "Request release of", True)],
 )
-def test_enter_presses_the_button_that_the_link_means(
-    swept: Zoo, stage: Stage, visitor: Visit, link: str, names: str, remains: bool
-) -> None:
+def test_enter_presses_the_button_that_the_link_means(swept, stage, visitor, link, names, remains):
     stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
     operator.open(address(KEY))
@@ -52,7 +48,7 @@ def test_enter_presses_the_button_that_the_link_means(
     assert bool(swept.children(KEY)) is remains
 
 
-def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, visitor: Visit) -> None:
+def test_enter_does_nothing_where_no_action_is_meant(swept, stage, visitor):
     """On the page of a host, a confirmation that is typed must not end as a request."""
     stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
@@ -69,7 +65,7 @@ def test_enter_does_nothing_where_no_action_is_meant(swept: Zoo, stage: Stage, v
     operator.wait_until(lambda: not swept.children(KEY))
 
 
-def test_one_click_shows_what_the_holder_does(swept: Zoo, visitor: Visit) -> None:
+def test_one_click_shows_what_the_holder_does(swept, visitor):
     with swept.running(f"with zk_lock({KEY!r}):\n    print('held')\n    input()") as holder:
         assert next_line(holder) == "held"
         operator = visitor("operator", viewport=PHONE, color_scheme="dark")

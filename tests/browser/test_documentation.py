@@ -1,17 +1,13 @@
 """The site of the documentation in a browser: what its search finds, and what its first screen shows."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]  # the first test builds the site
@@ -80,12 +76,12 @@ SEARCHES = [
 
 
 class Handler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         pass
 
 
 @pytest.fixture(scope="module")
-def documentation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def documentation(tmp_path_factory):
     pytest.importorskip("furo", reason="the theme of the site, which is in the group `docs`")
     directory = tmp_path_factory.mktemp("documentation")
     build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-b", "dirhtml", str(DOCS), str(directory)]
@@ -98,23 +94,23 @@ def documentation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser):
     with browser.new_page(viewport={"width": 1280, "height": 800}) as page:
         yield page
 
 
-def results(page: Page, query: str) -> list[str]:
+def results(page, query):
     page.get_by_placeholder("Search").fill(query)
     with page.expect_navigation():
         page.keyboard.press("Enter")
     page.wait_for_function("document.querySelector('.search-summary')?.innerText")
-    links: list[str] = page.eval_on_selector_all(
+    links = page.eval_on_selector_all(
         "ul.search li > a", "links => links.map(link => link.href.slice(link.baseURI.indexOf('search/')))"
     )
     return links
 
 
-def test_a_search_finds_the_page_that_answers_it(page: Page, documentation: str) -> None:
+def test_a_search_finds_the_page_that_answers_it(page, documentation):
     page.goto(documentation)
     missed = []
     for query, rank, answer in SEARCHES:
@@ -125,9 +121,7 @@ def test_a_search_finds_the_page_that_answers_it(page: Page, documentation: str)
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_the_first_screen_has_the_install_line_and_the_code(
-    page: Page, documentation: str, width: int, height: int
-) -> None:
+def test_the_first_screen_has_the_install_line_and_the_code(page, documentation, width, height):
     page.set_viewport_size({"width": width, "height": height})
     page.goto(documentation)
     blocks = page.locator("article pre")
@@ -139,7 +133,7 @@ def test_the_first_screen_has_the_install_line_and_the_code(
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_the_menu_leads_to_the_project(page: Page, documentation: str) -> None:
+def test_the_menu_leads_to_the_project(page, documentation):
     page.goto(f"{documentation}reference/settings/")
     for name in ("Installation", "Changelog", "Roadmap", "Repository"):
         assert page.locator(".sidebar-tree").get_by_role("link", name=name, exact=True).count() == 1

@@ -1,14 +1,8 @@
 """The history: readable on a desk and on a phone, filtered, and in pages."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
-from support.browser.pages import LIST, PHONE, Visit
+from support.browser.pages import LIST, PHONE
 from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
-from support.browser.site import Site
-from support.zoo import Zoo
 
 HISTORY = f"{LIST}history/"
 ROWS = ".zklock-history tbody tr:not(.zklock-day)"
@@ -23,7 +17,7 @@ LINES = """(cells, word) => cells.map(cell => {
 
 
 @pytest.fixture
-def past(site: Site, swept: Zoo) -> Iterator[None]:
+def past(site, swept):
     work = f"task {TASK} 1b68d6cb-24cb-4041-8ce1-1dd19c9c43fb"
     late = {"work": work, "outcome": "timed out", "held": None}
     grants = [attempt(f"orders/{1000 + number}", "worker-31", **late) for number in range(60)]
@@ -40,7 +34,7 @@ def past(site: Site, swept: Zoo) -> Iterator[None]:
 
 
 @pytest.mark.chaos
-def test_each_field_of_the_filter_has_a_box(visitor: Visit) -> None:
+def test_each_field_of_the_filter_has_a_box(visitor):
     """A theme may draw none around fields that it does not know."""
     operator = visitor("operator")
     operator.open(HISTORY)
@@ -52,7 +46,7 @@ def test_each_field_of_the_filter_has_a_box(visitor: Visit) -> None:
 
 @pytest.mark.usefixtures("past")
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 700)), 390])
-def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width: int) -> None:
+def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor, width):
     look = PHONE if width == PHONE["width"] else {"width": width, "height": 900}
     operator = visitor("operator", viewport=look)
     operator.open(HISTORY)
@@ -87,7 +81,7 @@ def test_no_cell_of_the_history_breaks_a_word_into_letters(visitor: Visit, width
 
 @pytest.mark.chaos
 @pytest.mark.usefixtures("past")
-def test_the_history_is_filtered_and_turned_by_an_operator(visitor: Visit) -> None:
+def test_the_history_is_filtered_and_turned_by_an_operator(visitor):
     operator = visitor("operator")
     operator.open(f"{HISTORY}?host=worker-31")
     operator.follow("Older")
@@ -109,7 +103,7 @@ def test_the_history_is_filtered_and_turned_by_an_operator(visitor: Visit) -> No
 
 @pytest.mark.chaos
 @pytest.mark.usefixtures("past")
-def test_on_a_phone_the_history_begins_with_its_rows(visitor: Visit) -> None:
+def test_on_a_phone_the_history_begins_with_its_rows(visitor):
     operator = visitor("operator", viewport=PHONE)
     operator.open(HISTORY)
     box = operator.page.locator(ROWS).first.bounding_box()
@@ -121,7 +115,7 @@ def test_on_a_phone_the_history_begins_with_its_rows(visitor: Visit) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.usefixtures("past")
-def test_a_filter_with_an_error_is_not_folded(visitor: Visit) -> None:
+def test_a_filter_with_an_error_is_not_folded(visitor):
     operator = visitor("operator", viewport=PHONE)
     operator.open(f"{HISTORY}?since=9999-12-31T23:59")
     assert operator.page.get_by_label("Host").is_visible()

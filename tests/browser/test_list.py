@@ -1,15 +1,12 @@
 """The list in a browser: contents, search, filters and order, on screens of all sizes, and from right to left."""
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
-from support.browser.actors import Part, Stage
-from support.browser.pages import LIGHT, LIST, Visit, address
+from support.browser.actors import Part
+from support.browser.pages import LIGHT, LIST, address
 from support.browser.policy import THEMED
-from support.zoo import Zoo
 
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.report.formatting import STATE_LABELS
@@ -33,7 +30,7 @@ CONTRASTS = f"""states => {{{LIGHT}
 
 @own_rows
 @pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.chaos) for width in (1280, 800)), 390])
-def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, width: int) -> None:
+def test_a_long_key_leaves_room_for_the_holders(stage, visitor, width):
     stage.join_queue("imports/" + "x" * 120 + "/" + "y" * 121, CHARGE)
     stage.join_queue("orders/42", CHARGE)
     stage.join_queue("orders/42", REPORT)
@@ -51,7 +48,7 @@ def test_a_long_key_leaves_room_for_the_holders(stage: Stage, visitor: Visit, wi
 
 @pytest.mark.chaos
 @own_rows
-def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit) -> None:
+def test_a_key_is_shown_and_found_as_it_is_written(stage, visitor):
     stage.join_queue("kunden/J%C3%BCrgen%20Gro%C3%9F", CHARGE)
     stage.join_queue("orders/42", REFUND)
     operator = visitor()
@@ -65,7 +62,7 @@ def test_a_key_is_shown_and_found_as_it_is_written(stage: Stage, visitor: Visit)
 
 
 @pytest.mark.skipif(THEMED, reason="the filters of this theme are behind a button")
-def test_filters_and_search_work_by_click_and_key(stage: Stage, visitor: Visit) -> None:
+def test_filters_and_search_work_by_click_and_key(stage, visitor):
     for key, part in (("orders/42", CHARGE), ("orders/42", REFUND), ("orders/42", REPORT), ("invoice/2026-11", REFUND)):
         stage.join_queue(key, part)
     for part in (REPORT, CHARGE):
@@ -84,7 +81,7 @@ def test_filters_and_search_work_by_click_and_key(stage: Stage, visitor: Visit) 
 
 
 @pytest.mark.chaos
-def test_an_empty_list_is_shown(swept: Zoo, visitor: Visit) -> None:
+def test_an_empty_list_is_shown(swept, visitor):
     viewer = visitor("viewer")
     assert viewer.open().status == 200
     assert viewer.shown_keys() == []
@@ -95,7 +92,7 @@ def test_an_empty_list_is_shown(swept: Zoo, visitor: Visit) -> None:
 @own_rows
 @pytest.mark.parametrize("width", [1280, 768, 390, 320])
 @pytest.mark.parametrize("language", ["en", "ar"])
-def test_the_table_is_as_wide_as_the_content(day: Stage, visitor: Visit, width: int, language: str) -> None:
+def test_the_table_is_as_wide_as_the_content(day, visitor, width, language):
     """No version of Django leaves space for the filters, which are behind a button. No row is cut."""
     viewer = visitor("operator", viewport={"width": width, "height": 844}, locale=language)
     viewer.open()
@@ -118,7 +115,7 @@ def test_the_table_is_as_wide_as_the_content(day: Stage, visitor: Visit, width: 
 @pytest.mark.chaos
 @own_rows
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_symbols_of_the_states_have_enough_contrast(day: Stage, visitor: Visit, scheme: str) -> None:
+def test_the_symbols_of_the_states_have_enough_contrast(day, visitor, scheme):
     """3:1 at least on even and odd rows, as WCAG 1.4.11 asks."""
     viewer = visitor("operator", color_scheme=scheme)
     viewer.open()
@@ -131,7 +128,7 @@ def test_the_symbols_of_the_states_have_enough_contrast(day: Stage, visitor: Vis
 
 @pytest.mark.chaos
 @own_rows
-def test_escape_closes_the_filters(day: Stage, visitor: Visit) -> None:
+def test_escape_closes_the_filters(day, visitor):
     viewer = visitor("viewer")
     viewer.open()
     viewer.page.locator("#zklock-filters > summary").click()
@@ -144,7 +141,7 @@ def test_escape_closes_the_filters(day: Stage, visitor: Visit) -> None:
 @pytest.mark.chaos
 @own_rows
 @pytest.mark.parametrize("width", [1280, 768, 390])
-def test_the_filter_button_covers_nothing(day: Stage, visitor: Visit, width: int) -> None:
+def test_the_filter_button_covers_nothing(day, visitor, width):
     """From right to left, the field of the search is where the button is in other languages."""
     viewer = visitor("viewer", viewport={"width": width, "height": 844}, locale="ar")
     viewer.open()
@@ -158,7 +155,7 @@ def test_the_filter_button_covers_nothing(day: Stage, visitor: Visit, width: int
 
 @pytest.mark.chaos
 @own_rows
-def test_a_duration_keeps_its_order_from_right_to_left(day: Stage, visitor: Visit) -> None:
+def test_a_duration_keeps_its_order_from_right_to_left(day, visitor):
     viewer = visitor("operator", locale="ar")
     for path, selector in ((None, ".field-held time"), (address("orders/1042"), ".zklock-facts time.zklock-age")):
         viewer.open(path) if path else viewer.open()
@@ -179,7 +176,7 @@ def test_a_duration_keeps_its_order_from_right_to_left(day: Stage, visitor: Visi
 
 @pytest.mark.chaos
 @own_rows
-def test_texts_of_buttons_are_not_underlined(day: Stage, visitor: Visit) -> None:
+def test_texts_of_buttons_are_not_underlined(day, visitor):
     viewer = visitor("operator")
     viewer.open(address("orders/1042"))
     decorations = viewer.page.locator("#content a.button").evaluate_all(

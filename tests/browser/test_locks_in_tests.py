@@ -1,16 +1,13 @@
 """A test that drives a browser may take locks itself, if Django's variable allows blocking calls."""
 
-from __future__ import annotations
-
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from playwright.sync_api import Browser
 
 from django_zklock import zk_lock
 from django_zklock.testing import DevServer, LockTester
 
 
-def test_a_browser_test_may_lock(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_test_may_lock(browser, monkeypatch):
     """Playwright's loop counts as running in the thread of the test, which stays one owner while pages load."""
     lock = zk_lock("inventory/lamp", timeout=1)
     with pytest.raises(SynchronousOnlyOperation), lock:

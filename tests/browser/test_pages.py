@@ -1,24 +1,17 @@
 """All pages: in dark and light, on narrow and wide windows, by keyboard and screen reader, in all languages."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
-from support.browser.actors import Part, Stage
-from support.browser.pages import LIST, PHONE, Visit, address, visit
+from support.browser.actors import Part
+from support.browser.pages import LIST, PHONE, address, visit
 from support.browser.policy import THEMED
 from support.browser.rows import ACTIONS, ATTEMPTS, attempt, recorded
 from support.browser.scene import busy_shop
 from support.browser.site import Site
-from support.proxy import Proxy
-from support.zoo import Zoo
 
 KEY = "orders/1042"
 LONG = f"orders/{'a-very-long-key-' * 7}z"  # 120 characters
@@ -50,7 +43,7 @@ MAIN = ("attention", "list", "lock", "semaphore", "history", "break")
 
 
 @contextmanager
-def scene(stage: Stage, site: Site) -> Iterator[None]:
+def scene(stage, site):
     busy_shop(stage)
     long = Part.task("shop.tasks.charge_the_card_of_a_customer", "worker-with-a-long-name-3.internal", 812)
     first, second, third = (Part.task("shop.tasks.move_stock", f"worker-{number}", number) for number in (3, 4, 5))
@@ -80,7 +73,7 @@ def scene(stage: Stage, site: Site) -> Iterator[None]:
         yield
 
 
-def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) -> None:
+def test_the_main_pages_can_be_read(stage, site, visitor):
     operator = visitor("operator")
     with scene(stage, site):
         for name in MAIN:
@@ -97,7 +90,7 @@ def test_the_main_pages_can_be_read(stage: Stage, site: Site, visitor: Visit) ->
 
 
 @pytest.fixture(scope="module", params=THEMES)
-def themed(request: Any, den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def themed(request, den, wire, tmp_path_factory):
     site = Site(tmp_path_factory.mktemp(request.param), den.url(wire.address))
     site.environment["UNFOLD"] = "1" if request.param == "unfold" else ""
     with site:
@@ -107,9 +100,9 @@ def themed(request: Any, den: Zoo, wire: Proxy, tmp_path_factory: pytest.TempPat
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_can_be_read(browser: Browser, stage: Stage, themed: Site, name: str) -> None:
+def test_every_page_can_be_read(browser, stage, themed, name):
     """A zoom of 200 % is as a screen of 640 pixels. What can be done at one width can be done at each."""
-    places: dict[str, list[str]] = defaultdict(list)
+    places = defaultdict(list)
     acts = None
     with scene(stage, themed):
         for language, scheme in itertools.product(LANGUAGES, ("light", "dark")):
@@ -132,7 +125,7 @@ def test_every_page_can_be_read(browser: Browser, stage: Stage, themed: Site, na
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("language", ["de", "fr"])
-def test_every_page_is_translated(stage: Stage, site: Site, visitor: Visit, language: str) -> None:
+def test_every_page_is_translated(stage, site, visitor, language):
     readers = [visitor("operator", locale=locale) for locale in (language, "en-GB")]
     labels = "#content :is(h2, dt, label, th, .column-state, [type=submit])"
     with scene(stage, site):
@@ -143,7 +136,7 @@ def test_every_page_is_translated(stage: Stage, site: Site, visitor: Visit, lang
             assert said != english or name in {"history", "lock-history", "nothing-found"}, name
 
 
-def test_a_search_leads_to_a_reservation_and_ends_it(day: Stage, visitor: Visit) -> None:
+def test_a_search_leads_to_a_reservation_and_ends_it(day, visitor):
     operator = visitor("operator", viewport=PHONE)
     operator.open(f"{LIST}?q=update_feed")
     operator.follow("unique/task/shop.tasks.update_feed/feed/shoes")
@@ -155,7 +148,7 @@ def test_a_search_leads_to_a_reservation_and_ends_it(day: Stage, visitor: Visit)
 
 
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
-def test_the_list_is_complete_without_scripts(day: Stage, visitor: Visit) -> None:
+def test_the_list_is_complete_without_scripts(day, visitor):
     viewer = visitor("viewer", java_script_enabled=False)
     viewer.open()
     assert KEY in viewer.shown_keys()

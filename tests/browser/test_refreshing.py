@@ -1,17 +1,13 @@
 """The pages refresh themselves without disturbing their reader."""
 
-from __future__ import annotations
-
 import functools
 import uuid
-from typing import Any
 
 import pytest
-from support.browser.actors import Part, Stage
-from support.browser.pages import ALL, LIST, Visit, Visitor, address
+from support.browser.actors import Part
+from support.browser.pages import ALL, LIST, address
 from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
-from support.proxy import Proxy
 from support.zoo import eventually
 
 from django_zklock.core.queue import nodes
@@ -26,7 +22,7 @@ REVERSED = "\u202egnp.exe"
 LIE = "hostile/<b onmouseover=alert(1)>&amp;'\"{{ 7|add:7 }}"
 
 
-def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor:
+def refreshing(visitor, user="viewer", path=ALL):
     viewer = visitor(user)
     viewer.install_clock()
     viewer.open(path)
@@ -34,7 +30,7 @@ def refreshing(visitor: Visit, user: str = "viewer", path: str = ALL) -> Visitor
     return viewer
 
 
-def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
+def test_rows_follow_the_locks(stage, visitor):
     first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     viewer = refreshing(visitor)
@@ -48,7 +44,7 @@ def test_rows_follow_the_locks(stage: Stage, visitor: Visit) -> None:
     assert viewer.page.evaluate("window.same") is True
 
 
-def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit) -> None:
+def test_a_refresh_keeps_focus_and_scroll_position(stage, visitor):
     """Rows stay where they are on the screen, also if others come above, an age gets a line less, or a note comes."""
     for number in range(40):
         stage.join_queue(f"orders/{number:03d}", Part("web-1", number, waited=1))
@@ -78,7 +74,7 @@ def test_a_refresh_keeps_focus_and_scroll_position(stage: Stage, visitor: Visit)
     viewer.wait_until(lambda: viewer.page.evaluate("scrollY") == 600)
 
 
-def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> None:
+def test_ticked_rows_stay_and_stop_the_refresh(stage, visitor):
     for number in range(3):
         stage.join_queue(f"orders/{number}", Part("web-1", number))
     operator = refreshing(visitor, "operator")
@@ -104,7 +100,7 @@ def test_ticked_rows_stay_and_stop_the_refresh(stage: Stage, visitor: Visit) -> 
     ],
     ids=["never", "hidden"],
 )
-def test_a_page_sends_no_requests_until_it_refreshes_again(stage: Stage, visitor: Visit, stop: Any, go_on: Any) -> None:
+def test_a_page_sends_no_requests_until_it_refreshes_again(stage, visitor, stop, go_on):
     """The interval is "never", or the page is hidden; then it refreshes at once."""
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
@@ -118,7 +114,7 @@ def test_a_page_sends_no_requests_until_it_refreshes_again(stage: Stage, visitor
 
 
 @pytest.mark.chaos
-def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
+def test_the_interval_is_remembered(stage, visitor):
     stage.join_queue(KEY, Part("web-1"))
     viewer = visitor("viewer")
     viewer.open()
@@ -128,7 +124,7 @@ def test_the_interval_is_remembered(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) -> None:
+def test_a_refresh_keeps_search_filter_and_page(stage, visitor):
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor, path=f"{LIST}?q=orders")
     stage.join_queue("invoice/1", Part("web-1"))
@@ -139,7 +135,7 @@ def test_a_refresh_keeps_search_filter_and_page(stage: Stage, visitor: Visit) ->
 
 
 @pytest.mark.chaos
-def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
+def test_ages_grow_between_two_refreshes(stage, visitor):
     stage.join_queue(KEY, Part("web-1"))
     viewer = refreshing(visitor)
     viewer.refresh_every(0)
@@ -152,7 +148,7 @@ def test_ages_grow_between_two_refreshes(stage: Stage, visitor: Visit) -> None:
 
 
 @pytest.mark.chaos
-def test_a_page_that_is_not_refreshed_says_so_and_why_and_since_when(stage: Stage, visitor: Visit) -> None:
+def test_a_page_that_is_not_refreshed_says_so_and_why_and_since_when(stage, visitor):
     """Else a green page would stay green for ever: the login has ended, or the site hangs."""
     viewer = refreshing(visitor, path=LIST)
     old = viewer.page.locator("#zklock-old")
@@ -173,7 +169,7 @@ def test_a_page_that_is_not_refreshed_says_so_and_why_and_since_when(stage: Stag
 
 
 @pytest.mark.chaos
-def test_a_focus_stays_with_its_incident_when_cards_change_places(stage: Stage, hasty: Visit) -> None:
+def test_a_focus_stays_with_its_incident_when_cards_change_places(stage, hasty):
     for number, (key, waiters) in enumerate((("orders/7", 2), ("report/weekly", 1))):
         stage.join_queue(key, Part(f"worker-{number}", 811 + number, what="charge", waited=1))
         for waiter in range(waiters):
@@ -191,11 +187,11 @@ def test_a_focus_stays_with_its_incident_when_cards_change_places(stage: Stage, 
 
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
-def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> None:
+def test_the_first_row_is_few_tab_stops_away(stage, visitor):
     stage.join_queue(KEY, Part("web-1"))
     operator = visitor("operator")
     operator.open()
-    stops: list[dict[str, Any]] = []
+    stops = []
     while not stops or stops[-1]["tag"] != "A" or stops[-1]["text"] != KEY:
         operator.page.keyboard.press("Tab")
         stops.append(operator.focused())
@@ -207,7 +203,7 @@ def test_the_first_row_is_few_tab_stops_away(stage: Stage, visitor: Visit) -> No
     operator.page.wait_for_url("**/change/**")
 
 
-def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> None:
+def test_the_page_of_a_lock_follows_the_lock(stage, visitor):
     first = stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-3", 812))
     second = stage.join_queue(KEY, Part.task("shop.tasks.refund", "worker-4", 813))
     stage.join_queue(KEY, Part("web-1", 77))
@@ -228,12 +224,12 @@ def test_the_page_of_a_lock_follows_the_lock(stage: Stage, visitor: Visit) -> No
 
 
 @pytest.mark.chaos
-def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> None:
+def test_a_refresh_repeats_no_row_of_the_queue(stage, visitor):
     first, second, *_ = [stage.join_queue(KEY, Part("web-1", 700 + number)) for number in range(5)]
     viewer = refreshing(visitor, path=address(KEY))
     rows = viewer.page.locator("section[aria-labelledby=zklock-queue] tbody tr")
 
-    def listed(pids: list[int]) -> bool:
+    def listed(pids):
         shown = [row.split("\t")[:2] for row in rows.all_inner_texts()]
         return shown == [[str(index), f"web-1 · pid {pid}"] for index, pid in enumerate(pids, 1)]
 
@@ -245,7 +241,7 @@ def test_a_refresh_repeats_no_row_of_the_queue(stage: Stage, visitor: Visit) -> 
 
 
 @pytest.mark.chaos
-def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: Visit) -> None:
+def test_a_page_does_not_refresh_while_a_search_is_typed(stage, visitor):
     first = stage.join_queue(KEY, Part("worker-3", 812))
     stage.join_queue(KEY, Part("worker-4", 813))
     viewer = refreshing(visitor)
@@ -261,12 +257,12 @@ def test_a_page_does_not_refresh_while_a_search_is_typed(stage: Stage, visitor: 
 
 
 @pytest.mark.chaos
-def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy, visitor: Visit) -> None:
+def test_ages_stop_and_rows_are_grey_during_an_outage(stage, wire, visitor):
     busy_shop(stage)
     viewer = refreshing(visitor)
     alert, ages = viewer.page.get_by_role("alert"), viewer.page.locator("#result_list time.zklock-age")
 
-    def is_away() -> bool:
+    def is_away():
         with viewer.page.expect_event("requestfinished"):  # else time runs out for it
             viewer.put_forward(INTERVAL)
         return alert.count() == 1
@@ -286,7 +282,7 @@ def test_ages_stop_and_rows_are_grey_during_an_outage(stage: Stage, wire: Proxy,
 
 
 @pytest.fixture
-def hostile(stage: Stage) -> Stage:
+def hostile(stage):
     names = (nodes.prefix(str(uuid.uuid4())) for _ in range(5))
     about = {"task": IMAGE, "id": 'javascript:alert(1)"', "request": SCRIPT, SCRIPT: IMAGE}
     stage.join_queue(LIE, Part(IMAGE, 1, SCRIPT, f"{SCRIPT}{TERMINAL}{REVERSED}", about, "{% debug %}"))
@@ -302,7 +298,7 @@ def hostile(stage: Stage) -> Stage:
     return stage
 
 
-def test_a_refresh_keeps_hostile_payloads_harmless(hostile: Stage, visitor: Visit) -> None:
+def test_a_refresh_keeps_hostile_payloads_harmless(hostile, visitor):
     operator = refreshing(visitor, "operator")
     operator.await_refresh(INTERVAL)
     assert operator.page.locator("#result_list img, #result_list script, #result_list b[onmouseover]").count() == 0

@@ -1,17 +1,13 @@
 """The fixtures of the tests that run twice: on the dev server and on real ZooKeeper."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.ensemble import Ensemble
 from support.faults import connected, proxied, warmed
-from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE, Primitive
-from support.proxy import Proxy
-from support.transcripts import REAPED, TICK, Pair
-from support.zoo import SESSION, Zoo, namespace
+from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE
+from support.transcripts import REAPED, TICK
+from support.zoo import SESSION, namespace
 
 from django_zklock.core.execution import waiters
 from django_zklock.core.queue.operator_hold import is_operator
@@ -49,7 +45,7 @@ ON_DEV = (LOCK, SEMAPHORE)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Leave to `make chaos` the second run of what depends little on the kind of server, or on the kind of lock."""
     on_both = {(CONTRACT / name).with_suffix(".py") for name in ON_BOTH}
     for item in items:
@@ -62,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.chaos)
 
 
-def kinds_of(item: pytest.Function, on_dev: bool) -> tuple[Primitive, ...]:
+def kinds_of(item, on_dev):
     """Return the kinds of locks for which `make test` runs a test."""
     if on_dev:
         return ON_DEV
@@ -70,41 +66,41 @@ def kinds_of(item: pytest.Function, on_dev: bool) -> tuple[Primitive, ...]:
 
 
 @pytest.fixture(scope="session")
-def dev() -> Iterator[DevServer]:
+def dev():
     """One dev server for the whole run, set up as the real one is."""
     with DevServer(max_session_timeout=SESSION) as server:
         yield server
 
 
 @pytest.fixture(params=["dev", "real"])
-def server(request: pytest.FixtureRequest) -> Ensemble | DevServer:
+def server(request):
     """The dev server, and then the real one; a run of the one alone does not start the other."""
-    chosen: Ensemble | DevServer = request.getfixturevalue("dev" if request.param == "dev" else "single")
+    chosen = request.getfixturevalue("dev" if request.param == "dev" else "single")
     return chosen
 
 
 @pytest.fixture
-def zoo(server: Ensemble | DevServer) -> Iterator[Zoo]:
+def zoo(server):
     """A namespace that the locks of this process are pointed to, and left empty at the end; on each server in turn."""
     with namespace(server) as zoo:
         yield zoo
 
 
 @pytest.fixture(params=PRIMITIVES, ids=lambda primitive: primitive.name)
-def primitive(request: pytest.FixtureRequest) -> Primitive:
+def primitive(request):
     """Each kind of lock in turn."""
-    chosen: Primitive = request.param
+    chosen = request.param
     return chosen
 
 
 @pytest.fixture
-def key_directory(zoo: Zoo) -> None:
+def key_directory(zoo):
     """Create the directory of `KEY`. A directory that was not created by a lock is not removed when it is empty."""
     zoo.client.ensure_path(f"{zoo.base}/{KEY}")
 
 
 @pytest.fixture
-def proxy(zoo: Zoo, request: pytest.FixtureRequest) -> Iterator[Proxy]:
+def proxy(zoo, request):
     """A proxy between the locks of this process and the server; the session of 20 s, or `param`, is connected."""
     with proxied(zoo, getattr(request, "param", 20)) as proxy:
         connected()
@@ -112,7 +108,7 @@ def proxy(zoo: Zoo, request: pytest.FixtureRequest) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def warm_proxy(zoo: Zoo) -> Iterator[Proxy]:
+def warm_proxy(zoo):
     """A proxy that counts requests: the session has nothing left to do, and the directory of `KEY` exists."""
     with warmed(zoo, KEY) as proxy:
         proxy.reset()
@@ -120,13 +116,13 @@ def warm_proxy(zoo: Zoo) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def looks_often(monkeypatch):
     """A wait looks often whether it was cancelled."""
     monkeypatch.setattr(waiters, "SIGNALS_WITHIN", 0.02)
 
 
 @pytest.fixture
-def no_rests(zoo: Zoo) -> Iterator[None]:
+def no_rests(zoo):
     """Delete the operator holds at the end of the test; the processes that would do so may be dead."""
     yield
     for path in zoo.contenders():
@@ -135,7 +131,7 @@ def no_rests(zoo: Zoo) -> Iterator[None]:
 
 
 @pytest.fixture
-def emptied(zoo: Zoo) -> Iterator[None]:
+def emptied(zoo):
     """All contenders that a test leaves are deleted at its end, even those that name another process."""
     yield
     for path in zoo.contenders():
@@ -143,8 +139,8 @@ def emptied(zoo: Zoo) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def pair() -> Iterator[Pair]:
+def pair():
     """The ports of a real server and of a dev server whose answers are compared, and which nobody else uses."""
     limits = {"min_session_timeout": 2 * TICK, "max_session_timeout": 20.0, "container_check": REAPED, "tick": TICK}
-    with Ensemble(**limits) as real, DevServer(**limits) as dev:  # type: ignore[arg-type]
+    with Ensemble(**limits) as real, DevServer(**limits) as dev:
         yield {"real": real.servers[0].port, "dev": dev.port}

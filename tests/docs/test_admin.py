@@ -1,20 +1,15 @@
 """The code in the how-to about the admin works."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
-from django.test import RequestFactory
 from support.docs import files_of, run, text_of
-from support.zoo import Zoo
 
 from django_zklock import inspection
 from django_zklock.admin import LockAdmin, LockAdminMixin
@@ -31,14 +26,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def blocks() -> dict[str, str]:
+def blocks():
     return files_of("how-to/admin.md")
 
 
-def test_the_admin_of_the_example_replaces_the_default_one(blocks: dict[str, str]) -> None:
+def test_the_admin_of_the_example_replaces_the_default_one(blocks):
     try:
         run(blocks["admin.py"])
-        model_admin: Any = admin.site.get_model_admin(Lock)
+        model_admin = admin.site.get_model_admin(Lock)
         assert type(model_admin).__name__ == "ThemedLockAdmin"
         assert model_admin.check() == []
     finally:
@@ -46,7 +41,7 @@ def test_the_admin_of_the_example_replaces_the_default_one(blocks: dict[str, str
         admin.site.register(Lock, LockAdmin)
 
 
-def test_the_json_view_of_the_example_needs_the_permission(blocks: dict[str, str], rf: RequestFactory) -> None:
+def test_the_json_view_of_the_example_needs_the_permission(blocks, rf):
     names = run(blocks["urls.py"])
     request = rf.get("/ops/locks.json")
     request.user = AnonymousUser()
@@ -54,7 +49,7 @@ def test_the_json_view_of_the_example_needs_the_permission(blocks: dict[str, str
         names["urlpatterns"][0].callback(request)
 
 
-def test_the_probe_of_the_example_answers(blocks: dict[str, str], rf: RequestFactory, zoo: Zoo) -> None:
+def test_the_probe_of_the_example_answers(blocks, rf, zoo):
     names = run(blocks["probes.py"])
     assert names["urlpatterns"][0].callback(rf.get("/health/locks.json")).status_code == 200
 
@@ -76,12 +71,12 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("text", NUMBERS)
-def test_the_thresholds_of_the_page_are_those_of_the_code(text: str) -> None:
+def test_the_thresholds_of_the_page_are_those_of_the_code(text):
     pages = text_of("how-to/admin.md") + text_of("reference/incidents.md")
     assert " ".join(pages.split()).count(text) == NUMBERS[text]
 
 
-def test_the_page_of_incidents_is_that_of_the_report() -> None:
+def test_the_page_of_incidents_is_that_of_the_report():
     """Write it with `python scripts/causes.py`."""
     page = text_of("reference/incidents.md")
     assert page == runpy.run_path(str(ROOT / "scripts" / "causes.py"))["written"](page)
@@ -91,13 +86,13 @@ def test_the_page_of_incidents_is_that_of_the_report() -> None:
 REFERENCE = text_of("reference/admin.md")
 
 
-def test_the_reference_has_every_permission() -> None:
+def test_the_reference_has_every_permission():
     names = [f"{name}_lock" for name in Lock._meta.default_permissions] + [name for name, _ in Lock._meta.permissions]
     assert re.findall(r"^\| `zklock\.(\w+)` \|", REFERENCE, re.MULTILINE) == names
 
 
-def test_the_reference_has_every_url_with_its_address() -> None:
-    shown: dict[str, str] = {}
+def test_the_reference_has_every_url_with_its_address():
+    shown = {}
     for names, addresses in re.findall(r"^\| (`zklock_lock_[^|]*)\|([^|]*)\|", REFERENCE, re.MULTILINE):
         pairs = zip(re.findall(r"`(\w+)`", names), re.findall(r"`([^`]+)`", addresses) or [""], strict=True)
         shown.update(pairs)
@@ -109,6 +104,6 @@ def test_the_reference_has_every_url_with_its_address() -> None:
     assert shown == made
 
 
-def test_the_reference_has_the_attributes_of_the_mixin() -> None:
+def test_the_reference_has_the_attributes_of_the_mixin():
     shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", REFERENCE, re.MULTILINE))
     assert shown == {name: str(getattr(LockAdminMixin, name)) for name in ("long_held", "reply_timeout", "refresh")}

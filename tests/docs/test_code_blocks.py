@@ -1,12 +1,8 @@
 """The code in the documentation runs."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
-from pathlib import Path
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -14,14 +10,13 @@ from celery.utils.imports import symbol_by_name
 from django.conf import settings
 from django.db import connection
 from django.http import HttpResponse
-from django.test import Client, RequestFactory, override_settings
+from django.test import RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from django.utils.module_loading import import_string
 from support import viewkinds
 from support.docs import BLOCK, DOCS, files_of, run, run_all, settings_of, text_of, written
 from support.faults import BackgroundCall
 from support.project import SETTINGS, Project
-from support.zoo import Zoo
 
 from django_zklock import conf, zk_lock, zk_read, zk_write
 from django_zklock.exceptions import LockBusy, LockUpgradeRefused
@@ -35,7 +30,7 @@ SETTINGS_SHOWN = [
 
 
 @pytest.mark.parametrize("code", SETTINGS_SHOWN)
-def test_the_settings_of_every_page_are_sound(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_every_page_are_sound(code, monkeypatch):
     """The checks accept them, and they work in a file of `startproject` without another import."""
     monkeypatch.setenv("ZOOKEEPER", "zk1:2181/shop")
     monkeypatch.setenv("ZOOKEEPER_PASSWORD", "s3cr3t")
@@ -45,12 +40,12 @@ def test_the_settings_of_every_page_are_sound(code: str, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     """A project with the files that `how-to/test-your-code.md` shows; blocks of one file follow each other."""
     return written("how-to/test-your-code.md", tmp_path)
 
 
-def test_the_examples_for_pytest_pass(project: Project) -> None:
+def test_the_examples_for_pytest_pass(project):
     done = project.succeed("-m", "pytest", "-q", "test_warehouse.py", "test_reports.py")
     files = [project.directory / name for name in ("test_warehouse.py", "test_reports.py")]
     shown = sum(file.read_text().count("\ndef test_") for file in files)
@@ -58,12 +53,12 @@ def test_the_examples_for_pytest_pass(project: Project) -> None:
     assert f"{shown} passed" in done.stdout, done.stdout
 
 
-def test_the_examples_for_test_cases_pass(project: Project) -> None:
+def test_the_examples_for_test_cases_pass(project):
     done = project.succeed("manage.py", "test", "tests")
     assert "Ran 4 tests" in done.stderr
 
 
-def test_one_line_gives_locks_to_all_tests(project: Project) -> None:
+def test_one_line_gives_locks_to_all_tests(project):
     project.write("project_settings.py", SETTINGS + (project.directory / "settings.py").read_text())
     test = "import unittest, warehouse\nclass T(unittest.TestCase):\n    def test(self): warehouse.sell(1, print)\n"
     project.write("test_all.py", test)
@@ -72,7 +67,7 @@ def test_one_line_gives_locks_to_all_tests(project: Project) -> None:
     assert "1 passed" in project.succeed("-m", "pytest", "-q", "-o", option.replace(" ", ""), "test_all.py").stdout
 
 
-def test_the_example_without_a_test_runner_runs(project: Project) -> None:
+def test_the_example_without_a_test_runner_runs(project):
     done = project.succeed("script.py", DJANGO_SETTINGS_MODULE="project_settings")
     assert re.search(r"^zk://127\.0\.0\.1:\d+/test-.*\nreport\n  holds  script\.py ", done.stdout), done.stdout
 
@@ -100,7 +95,7 @@ def test_the_message_of_a_former_holder_is_not_written(zklock, db):
 """
 
 
-def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
+def test_the_examples_of_fencing_another_service_pass(tmp_path):
     page = "how-to/fence-another-service.md"
     project = written(page, tmp_path, {"test_consumer.py": CONSUMER}, unnamed=1)
     settings = f'{settings_of(page, unnamed=1)}ROOT_URLCONF = "service"\nSTATIC_URL = "static/"\n'
@@ -109,7 +104,7 @@ def test_the_examples_of_fencing_another_service_pass(tmp_path: Path) -> None:
     assert "3 passed" in done.stdout, done.stdout
 
 
-def test_the_examples_for_celery_run(tmp_path: Path, zoo: Zoo) -> None:
+def test_the_examples_for_celery_run(tmp_path, zoo):
     begin = "import django; django.setup(); from celery import Celery; Celery('documented')"
     code = "\n".join([begin, *files_of("how-to/celery.md").values()])
     shown = """
@@ -126,7 +121,7 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None:
+def test_the_examples_for_transactions_run(zoo, rf):
     with isolate_apps():
         shop = run_all("how-to/transactions.md", __name__="shop")
     item = shop["Item"]
@@ -150,14 +145,14 @@ def test_the_examples_for_transactions_run(zoo: Zoo, rf: RequestFactory) -> None
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("key", ["MIDDLEWARE", "REST_FRAMEWORK"])
-def test_the_settings_for_conflicts_answer(zoo: Zoo, client: Client, key: str) -> None:
+def test_the_settings_for_conflicts_answer(zoo, client, key):
     shown = run_all("reference/locks.md")
     with override_settings(ROOT_URLCONF="support.viewkinds", **{key: shown[key]}), zoo.hold_elsewhere(viewkinds.KEY):
         assert client.get("/late-lock/").status_code == 409
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
+def test_the_examples_for_several_locks_run(zoo):
     bank = run_all("how-to/several-locks.md")
     assert list(bank["transfer"]("2", "1", 5)) == ["account/1", "account/2"]
     assert async_to_sync(bank["atransfer"])("2", "1", 5) > 0
@@ -168,7 +163,7 @@ def test_the_examples_for_several_locks_run(zoo: Zoo) -> None:
         bank["restock"](["lamp", "desk"])
 
 
-def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_inspection_runs(zoo, capsys):
     watching = run_all("reference/inspection.md")
     with zk_lock("report/{month}", fields={"month": "may"}):
         watching["report"]()
@@ -177,7 +172,7 @@ def test_the_example_of_inspection_runs(zoo: Zoo, capsys: pytest.CaptureFixture[
     assert re.fullmatch(rf"report/may: {socket.gethostname()} pid {os.getpid()} \S+, 0 wait\n", capsys.readouterr().out)
 
 
-def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
+def test_the_examples_of_unique_tasks_run(tmp_path, zoo):
     project = written("how-to/unique-tasks.md", tmp_path)
     begin = "import django; django.setup(); from celery import Celery; Celery(broker='memory://'); import bounded, call"
     ask = "from datetime import date; from status import status; day = date(2026, 11, 1)"
@@ -187,7 +182,7 @@ def test_the_examples_of_unique_tasks_run(tmp_path: Path, zoo: Zoo) -> None:
     zoo.client.delete(f"{zoo.base}/%21unique", recursive=True)
 
 
-def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
+def test_the_example_for_several_beats_makes_a_shared_scheduler():
     blocks = re.findall(r"^```python\n(.*?)^```$", text_of("how-to/celery-beat.md"), re.MULTILINE | re.DOTALL)
     app = run("".join(blocks))["app"]
     assert app.conf.zklock_beat_scheduler == "django"
@@ -200,7 +195,7 @@ def test_the_example_for_several_beats_makes_a_shared_scheduler() -> None:
 README = (DOCS.parent / "README.md").read_text()
 
 
-def test_the_examples_of_the_readme_and_of_the_home_page_run(zoo: Zoo, rf: RequestFactory) -> None:
+def test_the_examples_of_the_readme_and_of_the_home_page_run(zoo, rf):
     files = dict(BLOCK.findall(README))
     pay, report = run(files["views.py"], "views.py")["pay"], run(files["tasks.py"], "tasks.py")["report"]
     for view in (pay, run(files_of("index.md")["views.py"], "views.py")["pay"]):
@@ -213,8 +208,8 @@ def test_the_examples_of_the_readme_and_of_the_home_page_run(zoo: Zoo, rf: Reque
         pay(rf.get("/"), pk=7)
 
 
-def sides() -> str:
-    def can_have(kind: Any) -> bool:
+def sides():
+    def can_have(kind):
         try:
             with zk_lock("catalogue/berlin", kind=kind, timeout=0):
                 return True
@@ -225,23 +220,23 @@ def sides() -> str:
 
 
 @pytest.fixture
-def read_write(zoo: Zoo) -> dict[str, Any]:
+def read_write(zoo):
     """Run the page. The functions that its code calls note which side is free meanwhile."""
-    seen: list[str] = []
+    seen = []
 
-    def note(*_: object, **__: object) -> list[str]:
+    def note(*_, **__):
         seen.append(sides())
         return ["wrong"]
 
-    def respond(*_: object) -> HttpResponse:
+    def respond(*_):
         return HttpResponse(note())
 
-    names: dict[str, Any] = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
+    names = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
     names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": sync_to_async(note)}
     return run_all("how-to/read-write-locks.md", seen=seen, **names)
 
 
-def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write: dict[str, Any]) -> None:
+def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write):
     read_write["export"]()
     read_write["replace"]()
     request = RequestFactory().get("/")
@@ -251,12 +246,12 @@ def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write: dic
     assert read_write["seen"] == ["read", "", "read", "", "read"]
 
 
-def test_the_example_of_a_downgrade_lets_readers_work(read_write: dict[str, Any]) -> None:
+def test_the_example_of_a_downgrade_lets_readers_work(read_write):
     read_write["rebuild"]("berlin")
     assert read_write["seen"] == ["", "read"]
 
 
-def test_a_reader_is_refused_the_write_side(read_write: dict[str, Any]) -> None:
+def test_a_reader_is_refused_the_write_side(read_write):
     assert read_write["correct"]("berlin") == ["wrong"]
     assert read_write["seen"] == ["read", "", ""]
     advice = "would wait for its own release.*downgrade"

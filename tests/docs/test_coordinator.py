@@ -1,7 +1,5 @@
 """The lock coordinator, locks from other languages, and leases: code and commands work, the tables are right."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -10,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -19,7 +16,7 @@ from support.certificates import authority, certificate
 from support.docs import files_of, programs_of, run, text_of
 from support.ensemble import free_ports
 from support.serving import Serving
-from support.zoo import SESSION, Zoo
+from support.zoo import SESSION
 
 from django_zklock.contrib import leases
 from django_zklock.contrib.leases.coordinator import key_of
@@ -30,23 +27,23 @@ from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 GUIDE, LEASES = "how-to/lock-coordinator.md", "reference/leases.md"
 
 
-def rows(page: str, heading: str) -> list[list[str]]:
+def rows(page, heading):
     """Return the cells of the table below a heading, without its head."""
     section = text_of(page).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     return lines[2:]
 
 
-def quoted(cell: str) -> list[str]:
+def quoted(cell):
     return re.findall(r"`([^`]+)`", cell)
 
 
-def lease_settings() -> Any:
+def lease_settings():
     return run(files_of(GUIDE)["settings.py"])["ZKLOCK"]["LEASES"]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
+def test_the_request_of_the_guide_is_answered_as_shown(zoo):
     (command,) = re.findall(r"^```sh\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```json\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
     with Serving(zoo, http=True) as serving:
@@ -56,7 +53,7 @@ def test_the_request_of_the_guide_is_answered_as_shown(zoo: Zoo) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo, tmp_path):
     server_ca, _ = authority(tmp_path, "servers"), authority(tmp_path, "clients")
     certificate(tmp_path, "server", "servers")
     credentials = grpc.ssl_channel_credentials(server_ca, *certificate(tmp_path, "reports.internal", "clients"))
@@ -68,25 +65,25 @@ def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo: Zoo, tmp_p
         Serving(zoo, *shlex.split(options), leases=lease_settings()),
         grpc.secure_channel(f"localhost:{port}", credentials) as channel,
     ):
-        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        stub = pb_grpc.LockCoordinatorStub(channel)
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", kind=pb.KIND_READ)
         assert stub.RecordLock(wanted, timeout=20).acquired
         with pytest.raises(grpc.RpcError, match="may not take the kind 'write'"):
             stub.RecordLock(pb.RecordLockRequest(resource_path="b", client_id="x", kind=pb.KIND_WRITE), timeout=20)
 
 
-def test_the_guide_names_each_refusal() -> None:
+def test_the_guide_names_each_refusal():
     shown = [(quoted(slug)[0], quoted(status)[0], int(http)) for slug, status, http, _ in rows(GUIDE, "Refusals")]
     codes = [(code.slug, "acquired" if code is Code.BUSY else code.grpc, code.http) for code in Code]
     assert shown == codes
 
 
-def test_the_names_in_the_table_have_these_keys() -> None:
+def test_the_names_in_the_table_have_these_keys():
     for resources, key in rows(LEASES, "Names"):
         assert {key_of(resource) for resource in quoted(resources)} == {quoted(key)[0]}
 
 
-def test_the_tables_name_each_field() -> None:
+def test_the_tables_name_each_field():
     """Those of gRPC and of HTTP, without the state of a lease and what it says, which a text explains."""
     schemas = json.loads(Path(leases.__file__).with_name("openapi.json").read_text())["components"]["schemas"]
     request = {quoted(name)[0] for name, _ in rows(LEASES, "Fields of a request")}
@@ -96,7 +93,7 @@ def test_the_tables_name_each_field() -> None:
     assert answer == {*fields, *schemas["Lease"]["properties"]} - {"state", "detail", "signed_token", *request}
 
 
-def test_the_examples_in_python_run(zoo: Zoo) -> None:
+def test_the_examples_in_python_run(zoo):
     files = files_of("how-to/lock-from-other-languages.md")
     with Serving(zoo, session_timeout=20) as coordinator:
         code = files["report.py"].replace("127.0.0.1:50051", "127.0.0.1:1")
@@ -110,7 +107,7 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
         areport = run(files["areport.py"])
         tokens = []
 
-        async def write(token: int) -> None:
+        async def write(token):
             tokens.append(token)
 
         asyncio.run(areport["write_report"](coordinator.address, "june", write))
@@ -126,7 +123,7 @@ def test_the_examples_in_python_run(zoo: Zoo) -> None:
     ],
 )
 @pytest.mark.timeout(600)
-def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str, tmp_path: Path) -> None:
+def test_the_programs_in_other_languages_run(zoo, language, file, tmp_path):
     with Serving(zoo, session_timeout=20) as coordinator:
         code = programs_of("how-to/lock-from-other-languages.md")[file]
         code = code.replace("127.0.0.1:50051", "127.0.0.1:1").replace("127.0.0.1:50052", coordinator.address)
@@ -139,7 +136,7 @@ def test_the_programs_in_other_languages_run(zoo: Zoo, language: str, file: str,
     assert int(tokens[0]) == int(tokens[1]) > 0
 
 
-def test_the_leases_of_the_unit_survive_a_restart(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_leases_of_the_unit_survive_a_restart(zoo, tmp_path):
     unit = text_of(GUIDE).partition("# coordinator.service\n")[2].partition("```")[0]
     options = re.findall(r"^ExecStart=\S+ manage.py zklock serve (.*)$", unit, re.MULTILINE)[0]
     directory = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)[0]
@@ -149,7 +146,7 @@ def test_the_leases_of_the_unit_survive_a_restart(zoo: Zoo, tmp_path: Path) -> N
         Serving(zoo, *shlex.split(options), session_timeout=SESSION) as serving,
         grpc.insecure_channel(serving.address) as channel,
     ):
-        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        stub = pb_grpc.LockCoordinatorStub(channel)
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", request_id="r1", session_timeout_ms=60_000)
         lease = stub.RecordLock(wanted, timeout=20)
         assert serving.drain() == 0

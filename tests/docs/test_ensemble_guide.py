@@ -1,13 +1,7 @@
 """The guides for operators on three real servers: only ports, directories and host names of the pages are replaced."""
 
-from __future__ import annotations
-
 import re
-import subprocess
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
-from typing import Any, Final
 
 import pytest
 from django.test import override_settings
@@ -30,16 +24,16 @@ SECURE = text_of("how-to/secure-zookeeper.md")
 TROUBLES = text_of("how-to/troubleshooting.md")
 
 
-def section(page: str, heading: str) -> str:
+def section(page, heading):
     (text,) = re.findall(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
     return str(text)
 
 
-def commands(page: str, heading: str) -> list[str]:
+def commands(page, heading):
     return re.findall(r"^\$ ((?:.*\\\n)*.*)$", section(page, heading), re.MULTILINE)
 
 
-def zoo_cfg() -> list[str]:
+def zoo_cfg():
     """Return the lines for a server. Those of the second page, for TLS, replace some of the first."""
     blocks = re.findall(r"^```ini\n# zoo\.cfg\n(.*?)^```$", RUN + SECURE, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
@@ -51,9 +45,9 @@ def zoo_cfg() -> list[str]:
 class Guide:
     """The ensemble of the pages on this machine. All its servers are `localhost`, and have the same certificate."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory: Final = directory
-        self.servers: Final[list[Server]] = []
+    def __init__(self, directory):
+        self.directory = directory
+        self.servers = []
         ports = iter(free_ports(12))
         self._ports = [[next(ports) for _ in range(4)] for _ in range(3)]
         self._replaced = {"zk1": "localhost", "/etc/zookeeper/tls": f"{directory}/tls"}
@@ -62,21 +56,21 @@ class Guide:
             self._replaced[f"zk{number}:2281"] = f"localhost:{tls}"
             self._replaced[f"zk{number}:2888:3888;127.0.0.1:2181"] = f"localhost:{quorum}:{election};127.0.0.1:{plain}"
 
-    def here(self, text: str, **more: str) -> str:
+    def here(self, text, **more):
         replaced = {**self._replaced, **more}
         pattern = "|".join(re.escape(name) for name in sorted(replaced, key=len, reverse=True))
         return re.sub(pattern, lambda match: replaced[match[0]], text)
 
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, command):
         return shell("-c", self.here(command), directory=self.directory)
 
-    def make_certificates(self, project: str = "myproject") -> None:
+    def make_certificates(self, project="myproject"):
         for command in commands(SECURE, "Make certificates"):
             if project == "myproject" or "myproject" in command:
                 done = self.run(command.replace("myproject", project))
                 assert done.returncode == 0, done.stderr
 
-    def start(self) -> None:
+    def start(self):
         for copy in commands(SECURE, "Turn on TLS at the servers"):
             done = self.run(copy.replace("sudo ", "").replace("--owner zookeeper ", ""))
             assert done.returncode == 0, done.stderr
@@ -94,24 +88,24 @@ class Guide:
         for server in self.servers:
             server.wait_ready(120)
 
-    def close(self) -> None:
+    def close(self):
         for server in self.servers:
             server.stop()
 
-    def settings(self, project: str = "myproject", **changed: Any) -> dict[str, Any]:
+    def settings(self, project="myproject", **changed):
         """Return `ZKLOCK` as the page shows it; with the certificate of another project, if one is named."""
-        names: dict[str, Any] = {}
+        names = {}
         exec(self.here(dict(BLOCK.findall(SECURE))["settings.py"], **{"myproject.": f"{project}."}), names)
         return {**names["ZKLOCK"], **changed}
 
-    def problem(self, settings: dict[str, Any]) -> str:
+    def problem(self, settings):
         with override_settings(ZKLOCK=settings), pytest.raises(ZkLockError) as caught, zk_lock("report"):
             pass
         return str(caught.value)
 
 
 @pytest.fixture(scope="module")
-def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guide]:
+def guide(tmp_path_factory):
     skip_without_tls()
     with closing(Guide(tmp_path_factory.mktemp("guide"))) as guide:
         guide.make_certificates()
@@ -120,11 +114,11 @@ def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guide]:
 
 
 @pytest.fixture(autouse=True)
-def password(monkeypatch: pytest.MonkeyPatch) -> None:
+def password(monkeypatch):
     monkeypatch.setenv("ZOOKEEPER_PASSWORD", "s3cr3t-word")
 
 
-def test_the_servers_answer_as_the_page_says(guide: Guide) -> None:
+def test_the_servers_answer_as_the_page_says(guide):
     assert sorted(str(server.mode()) for server in guide.servers) == ["follower", "follower", "leader"]
     shown = re.findall(r"^\$ echo (\w+) \| nc zk1 2181.*\n(.+)$", section(RUN, "Check it"), re.MULTILINE)
     assert len(shown) == 2
@@ -133,7 +127,7 @@ def test_the_servers_answer_as_the_page_says(guide: Guide) -> None:
     assert "not in the whitelist" in four_letter("127.0.0.1", guide.servers[0].port, "cons")
 
 
-def test_a_client_needs_a_certificate(guide: Guide) -> None:
+def test_a_client_needs_a_certificate(guide):
     (connect,) = (command for command in commands(SECURE, "Check it") if command.startswith("openssl"))
     done = guide.run(connect)
     assert (done.returncode, "CN = localhost" in done.stderr, "Verification: OK" in done.stderr) == (0, True, True)
@@ -142,7 +136,7 @@ def test_a_client_needs_a_certificate(guide: Guide) -> None:
         hold.check()
 
 
-def test_the_commands_that_check_a_project_find_nothing(guide: Guide, tmp_path: Path) -> None:
+def test_the_commands_that_check_a_project_find_nothing(guide, tmp_path):
     project = Project(tmp_path)
     settings = tmp_path / "project_settings.py"
     settings.write_text(settings.read_text() + guide.here(dict(BLOCK.findall(SECURE))["settings.py"]))
@@ -157,10 +151,10 @@ def test_the_commands_that_check_a_project_find_nothing(guide: Guide, tmp_path: 
     assert "digest:myproject:" in results["access list"][1]
 
 
-def test_the_messages_of_troubleshooting_are_those_of_a_client(guide: Guide) -> None:
+def test_the_messages_of_troubleshooting_are_those_of_a_client(guide):
     settings, plain = guide.settings(), guide.servers[0].address.replace("127.0.0.1", "localhost")
     (tls, *_) = re.findall(r"localhost:\d+", settings["URL"])
-    mistakes: dict[str, dict[str, Any]] = {
+    mistakes = {
         "it speaks no TLS; ...": {"URL": f"zk+tls://{plain}/myproject"},
         "it closes connections without an answer; ...": {"URL": f"zk://{tls}/myproject", "TLS": None},
         "its TLS certificate is not valid here: ...": {"URL": f"zk+tls://127.0.0.1:{tls.split(':')[1]}/myproject"},
@@ -172,7 +166,7 @@ def test_the_messages_of_troubleshooting_are_those_of_a_client(guide: Guide) -> 
         assert message.removesuffix("...") in problem, problem
 
 
-def test_the_locks_belong_to_the_account_and_to_the_certificate(guide: Guide) -> None:
+def test_the_locks_belong_to_the_account_and_to_the_certificate(guide):
     guide.make_certificates("other")
     stranger = guide.settings("other", AUTH=None, ACL="open")
     tls = stranger["TLS"]
@@ -195,13 +189,13 @@ def test_the_locks_belong_to_the_account_and_to_the_certificate(guide: Guide) ->
         client.close()
 
 
-def test_locks_go_on_while_one_server_after_the_other_is_restarted(guide: Guide) -> None:
+def test_locks_go_on_while_one_server_after_the_other_is_restarted(guide):
     upgrade = section(LOOK_AFTER, "Upgrade without a stop")
     (line,) = re.findall(r"`(zk_\w+ \d)`", upgrade)
     assert "the leader last" in upgrade
     assert "`Mode: follower`" in upgrade
 
-    def in_step() -> bool:
+    def in_step():
         leaders = [server for server in guide.servers if server.mode() == "leader"]
         return bool(leaders) and line in four_letter("127.0.0.1", leaders[0].port, "mntr").replace("\t", " ")
 

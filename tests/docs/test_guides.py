@@ -1,9 +1,5 @@
 """The guides to holds, limits and operators: the files of each page pass a test in a project of their own."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from support.docs import assert_passes, settings_of, written
 
@@ -378,18 +374,18 @@ OBSERVED = {"metrics": COUNTED, "traces": TRACED, "logs": NOTED}
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_the_examples_of_a_guide_do_as_it_says(page: str, tmp_path: Path) -> None:
+def test_the_examples_of_a_guide_do_as_it_says(page, tmp_path):
     assert_passes(written(f"{page}.md", tmp_path), GUIDES[page])
 
 
 @pytest.mark.parametrize("kind", OBSERVED)
-def test_metrics_traces_and_logs_are_as_the_guide_says(kind: str, tmp_path: Path) -> None:
+def test_metrics_traces_and_logs_are_as_the_guide_says(kind, tmp_path):
     page = "how-to/observe.md"
     project = written(page, tmp_path, {"observed_settings.py": settings_of(page)})
     assert_passes(project, OBSERVED[kind], "--ds=observed_settings")
 
 
-def test_the_example_without_the_app_has_the_gauge_of_incidents_in_one_process(tmp_path: Path) -> None:
+def test_the_example_without_the_app_has_the_gauge_of_incidents_in_one_process(tmp_path):
     project = written("how-to/observe.md", tmp_path, {"shop/__init__.py": ""})
     (tmp_path / "shop.py").unlink()
     settings = "from project_settings import *\nINSTALLED_APPS += ['shop.apps.ShopConfig']\n"
@@ -410,7 +406,7 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "books.
 
 
 @pytest.mark.parametrize(("page", "test"), [("fence-your-rows", FENCED), ("survive-redelivery", REDELIVERED)])
-def test_the_examples_with_rows_do_as_the_guide_says(page: str, test: str, tmp_path: Path) -> None:
+def test_the_examples_with_rows_do_as_the_guide_says(page, test, tmp_path):
     packages = {"books/__init__.py": "", "books/migrations/__init__.py": ""}
     settings = f"{settings_of(f'how-to/{page}.md')}{BOOKS}"
     project = written(f"how-to/{page}.md", tmp_path, {**packages, "books_settings.py": settings})

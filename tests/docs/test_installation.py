@@ -1,18 +1,14 @@
 """The installation, deploys, upgrades and events: the code runs, and the tables leave out nothing."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser
-from pathlib import Path
 
 from support.docs import DOCS, files_of, settings_of, text_of, written
 from support.project import SETTINGS, Project
-from support.zoo import Zoo
 
 from django_zklock.contrib.events.models import Attempt, OperatorAction, PastIncident
 
@@ -38,7 +34,7 @@ call_command("zklock", "doctor")
 """
 
 
-def test_the_settings_and_commands_of_the_installation_work(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_settings_and_commands_of_the_installation_work(zoo, tmp_path):
     project = Project(tmp_path)
     project.write("settings.py", BASE + files_of(PAGE)["settings.py"])
     done = project.succeed("-c", COMMANDS, DJANGO_SETTINGS_MODULE="settings", ZKLOCK_URL=zoo.url())
@@ -49,12 +45,12 @@ def test_the_settings_and_commands_of_the_installation_work(zoo: Zoo, tmp_path: 
     assert "Applying zklock_fences." in done.stdout
 
 
-def test_each_extra_is_named() -> None:
+def test_each_extra_is_named():
     named = re.findall(r"^\| `(\w+)` \|", text_of(PAGE), re.MULTILINE)
     assert named == [*SETUP["options.extras_require"]]
 
 
-def test_the_versions_are_those_of_the_package() -> None:
+def test_the_versions_are_those_of_the_package():
     classifiers = SETUP["metadata"]["classifiers"]
     for name, classifier in (("Python", "Programming Language :: Python"), ("Django", "Framework :: Django")):
         versions = re.findall(rf"^{classifier} :: (\d+\.\d+)$", classifiers, re.MULTILINE)
@@ -69,7 +65,7 @@ class Migration(migrations.Migration):
 """
 
 
-def test_pods_migrate_one_after_the_other(tmp_path: Path, zoo: Zoo) -> None:
+def test_pods_migrate_one_after_the_other(tmp_path, zoo):
     (line,) = re.findall(r"^\$ python (manage.py zklock run .* migrate)$", text_of("how-to/deploy.md"), re.MULTILINE)
     command = [sys.executable if word == "python" else word for word in shlex.split(line)]
     settings = SETTINGS.replace('"django_zklock", ', '"django_zklock", "shop", ').replace(":memory:", "shop.sqlite3")
@@ -117,7 +113,7 @@ for app in sys.argv[1:]:
 """
 
 
-def test_nothing_is_left_in_the_database(tmp_path: Path) -> None:
+def test_nothing_is_left_in_the_database(tmp_path):
     page = text_of("how-to/upgrade.md")
     (code,) = re.findall(r"^ *```python\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
     apps = re.findall(r"`(?:python manage.py migrate )?(zklock_\w+)", page)
@@ -142,7 +138,7 @@ print(*Attempt.objects.values_list("key", "outcome"))
 """
 
 
-def test_the_app_records_from_the_first_lock_to_the_exit(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_app_records_from_the_first_lock_to_the_exit(zoo, tmp_path):
     settings = f"{settings_of('how-to/events.md')}{IN_A_FILE}"
     project = written("how-to/events.md", tmp_path, {"file_settings.py": settings})
     env = {"DJANGO_SETTINGS_MODULE": "file_settings", "ZKLOCK_URL": zoo.url()}
@@ -151,7 +147,7 @@ def test_the_app_records_from_the_first_lock_to_the_exit(zoo: Zoo, tmp_path: Pat
     assert project.run("-c", SHOW, **env).stdout == "('inventory/lamp', 'released')\n"
 
 
-def test_every_field_is_in_a_table_and_every_outcome_is_named() -> None:
+def test_every_field_is_in_a_table_and_every_outcome_is_named():
     named = {name for row in re.findall(r"^\| (`.*?) \|", EVENTS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     fields = {field.name for model in (Attempt, OperatorAction, PastIncident) for field in model._meta.get_fields()}
     assert named == fields - {"id"}

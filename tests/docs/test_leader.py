@@ -1,26 +1,21 @@
 """The code of the guide to leader election runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
 import threading
-from pathlib import Path
-from typing import Any
 
-from django.test import RequestFactory
 from support.docs import files_of, run, written
 from support.faults import BackgroundCall
 from support.project import SETTINGS
-from support.zoo import Zoo, eventually, next_line
+from support.zoo import eventually, next_line
 
 from django_zklock import zk_leader
 
 FILES = files_of("how-to/elect-a-leader.md")
 
 
-def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) -> None:
+def test_the_command_leads_until_it_is_told_to_stop(tmp_path, zoo):
     packages = ("feeds", "feeds/management", "feeds/management/commands")
     files = {f"{name}/__init__.py": "" for name in packages}
     files["project_settings.py"] = SETTINGS.replace('"django_zklock", ', '"django_zklock", "feeds", ')
@@ -43,13 +38,13 @@ def test_the_command_leads_until_it_is_told_to_stop(tmp_path: Path, zoo: Zoo) ->
             process.communicate()
 
 
-def test_the_examples_of_leading_in_code_run(zoo: Zoo, rf: RequestFactory) -> None:
+def test_the_examples_of_leading_in_code_run(zoo, rf):
     consume, once, views = (run(FILES[f"feeds/{name}.py"]) for name in ("consumer", "once", "views"))
     asyncio.run(consume["main"]())
     assert once["consume_once"]() > 0
     consumer = views["consumer"]
 
-    def lead(hold: Any) -> None:
+    def lead(hold):
         status = json.loads(views["status"](rf.get("/")).content)
         assert status["leads_here"]
         assert "process" in status["leader"]
@@ -57,7 +52,7 @@ def test_the_examples_of_leading_in_code_run(zoo: Zoo, rf: RequestFactory) -> No
     consumer.run(lead)
 
 
-def test_an_election_of_kazoo_shares_our_queue(zoo: Zoo) -> None:
+def test_an_election_of_kazoo_shares_our_queue(zoo):
     (code,) = files_of("explanation/curator-and-kazoo.md").values()
     names = run(code.replace("127.0.0.1:2181", zoo.hosts))
     zookeeper = names["zookeeper"]

@@ -1,11 +1,8 @@
 """`reference/log-messages.md` has each message that the package logs, and no other."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -28,7 +25,7 @@ Message = tuple[tuple[str, ...], str, str]
 """The logger, the level, and the text. A row of the page may belong to one of several loggers."""
 
 
-def loggers(tree: ast.Module, module: str) -> dict[str, str]:
+def loggers(tree, module):
     names = {"self._denials": "zklock.audit"}
     if module != "django_zklock.core.log":  # whose messages are those of the other modules
         names["self.logger"] = KAZOO
@@ -49,7 +46,7 @@ PASSED_ON = {
 """The text that a logger gets by a call of `"%s"`."""
 
 
-def texts(argument: ast.expr, logger: str) -> list[str]:
+def texts(argument, logger):
     if isinstance(argument, ast.JoinedStr):
         return ["".join(str(part.value) if isinstance(part, ast.Constant) else "%s" for part in argument.values)]
     if isinstance(argument, ast.Constant):
@@ -58,7 +55,7 @@ def texts(argument: ast.expr, logger: str) -> list[str]:
     return list(audit._MESSAGES.values())
 
 
-def logged() -> Iterator[Message]:
+def logged():
     """Yield the messages of the package. The requests that kazoo logs at DEBUG are left out."""
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
@@ -71,7 +68,7 @@ def logged() -> Iterator[Message]:
                     yield from (((logger,), level, text) for text in texts(node.args[0 if level else 1], logger))
 
 
-def documented() -> Iterator[Message]:
+def documented():
     """Yield the rows of the page: those below the heading of their loggers, and the defects."""
     sections = re.split(r"^## ", text_of("reference/log-messages.md"), flags=re.MULTILINE)[1:]
     for section in sections:
@@ -85,11 +82,11 @@ def documented() -> Iterator[Message]:
 
 
 @functools.cache
-def pattern(text: str, value: re.Pattern[str]) -> re.Pattern[str]:
+def pattern(text, value):
     return re.compile(".*".join(map(re.escape, value.split(text))))
 
 
-def same(call: Message, row: Message) -> bool:
+def same(call, row):
     """Return whether a row of the page is about a call. A text of the page may end in an ellipsis."""
     ((logger,), level, text), (names, shown_level, shown) = call, row
     if logger.removesuffix(".kazoo") not in names or level not in ("", shown_level):
@@ -99,13 +96,13 @@ def same(call: Message, row: Message) -> bool:
     return pattern(text, FORMAT).fullmatch(shown) is not None
 
 
-def test_the_page_has_each_message_that_is_logged_and_no_other() -> None:
+def test_the_page_has_each_message_that_is_logged_and_no_other():
     calls, rows = sorted(set(logged())), sorted(set(documented()))
     assert [call for call in calls if not any(same(call, row) for row in rows)] == []
     assert [row for row in rows if not any(same(call, row) for call in calls)] == []
     assert min(len(calls), len(rows)) > 75
 
 
-def test_every_reason_of_a_loss_is_on_the_page() -> None:
+def test_every_reason_of_a_loss_is_on_the_page():
     reasons = text_of("reference/log-messages.md").partition("### Reasons of a loss")[2].partition("\n## ")[0]
     assert set(troubles.ALL) - set(re.findall(r"`([^`]+)`", reasons)) == set()

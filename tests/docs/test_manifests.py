@@ -1,10 +1,6 @@
 """The files that run ZooKeeper: Kubernetes accepts the manifest, and all of them have the settings of the page."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from support.docs import DOCS
@@ -19,7 +15,7 @@ PROJECT = list(yaml.safe_load_all((KUBERNETES / "project.yaml").read_text()))
 COORDINATOR = list(yaml.safe_load_all((KUBERNETES / "coordinator.yaml").read_text()))
 
 
-def lost(given: Any, parsed: Any, path: str = "") -> Iterator[str]:
+def lost(given, parsed, path=""):
     """Find what Kubernetes would not know: the fields of a document that are not in the parsed one."""
     if isinstance(given, dict):
         for name, value in given.items():
@@ -29,7 +25,7 @@ def lost(given: Any, parsed: Any, path: str = "") -> Iterator[str]:
             yield from lost(value, other, f"{path}[{index}]")
 
 
-def settings(lines: list[str]) -> dict[str, str]:
+def settings(lines):
     """Return settings of `zoo.cfg` without the names of the servers, and where the image has its directories."""
     options = dict(line.split("=", 1) for line in lines)
     assert options.pop("dataDir", "/data") == "/data"
@@ -42,11 +38,11 @@ def settings(lines: list[str]) -> dict[str, str]:
     [*MANIFEST, *PROJECT, *COORDINATOR],
     ids=lambda document: f"{document['kind']}-{document['metadata']['name']}",
 )
-def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
+def test_kubernetes_knows_every_field(document):
     assert list(lost(document, codecs.from_dict(document).to_dict())) == []
 
 
-def test_the_project_reaches_the_ports_of_clients() -> None:
+def test_the_project_reaches_the_ports_of_clients():
     (policy,) = (document for document in MANIFEST if document["kind"] == "NetworkPolicy")
     (rule,) = (rule for rule in policy["spec"]["ingress"] if {"port": 2281} in rule["ports"])
     assert rule["ports"] == [{"port": 2181}, {"port": 2281}]

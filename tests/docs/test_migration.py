@@ -1,16 +1,13 @@
 """The code in the how-tos about moving: whichever versions run together, one at a time is in."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,11 +16,10 @@ from celery import Task
 from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
-from support.brokers import Redis
 from support.deadlock import rivals
 from support.docs import files_of, run, text_of
 from support.faults import BackgroundCall, acquire_once
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction
@@ -31,12 +27,12 @@ from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction
 Restock = Callable[[str, Callable[[], object]], object]
 
 
-def keeps_out(old: Restock, new: Restock) -> None:
+def keeps_out(old, new):
     for first, second in ((old, new), (new, old)):
         entered, may_end = threading.Event(), threading.Event()
-        done: list[str] = []
+        done = []
 
-        def work(entered: threading.Event = entered, may_end: threading.Event = may_end) -> None:
+        def work(entered=entered, may_end=may_end):
             entered.set()
             assert may_end.wait(20)
 
@@ -57,20 +53,20 @@ def keeps_out(old: Restock, new: Restock) -> None:
 
 
 @pytest.fixture
-def address(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> str:
+def address(zoo, monkeypatch):
     zoo.client.ensure_path(zoo.chroot)
     monkeypatch.setenv("ZOOKEEPER", f"{zoo.hosts}{zoo.chroot}")
     return f"{zoo.hosts}{zoo.chroot}"
 
 
 @pytest.fixture
-def kazoos(address: str) -> Iterator[Callable[[str], Restock]]:
+def kazoos(address):
     clients = []
 
-    def make(code: str) -> Restock:
+    def make(code):
         names = run(code, "kazoos")
         clients.append(names["zookeeper"])
-        restock: Restock = names["restock"]
+        restock = names["restock"]
         return restock
 
     yield make
@@ -79,7 +75,7 @@ def kazoos(address: str) -> Iterator[Callable[[str], Restock]]:
         client.close()
 
 
-def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> None:
+def test_the_move_from_kazoo_has_no_gap(kazoos):
     files = files_of("how-to/move-from-kazoo.md")
     before = kazoos(files["before.py"])
     first, own = (run(files[name], name)["ZKLOCK"] for name in ("first.py", "own.py"))
@@ -93,7 +89,7 @@ def test_the_move_from_kazoo_has_no_gap(kazoos: Callable[[str], Restock]) -> Non
             keeps_out(in_first, after)
 
 
-def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
+def test_the_key_shows_the_path_that_kazoo_must_use(zoo):
     page = text_of("how-to/move-from-kazoo.md")
     assert 'zk_lock("stock/{sku}", fields={"sku": sku}).spec.parent' in page
     (shown,) = re.findall(r"`(stock/1234567890)` is the path `(\S+)`", page)
@@ -104,12 +100,12 @@ def test_the_key_shows_the_path_that_kazoo_must_use(zoo: Zoo) -> None:
 
 
 @pytest.fixture
-def redis_page(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, Any]]]:
+def redis_page(redis, monkeypatch):
     monkeypatch.setenv("REDIS", f"redis://127.0.0.1:{redis.port}/3")
     files = files_of("how-to/move-from-cache-lock.md")
     clients = []
 
-    def run_file(name: str) -> dict[str, Any]:
+    def run_file(name):
         names = run(files[f"{name}.py"], name)
         clients.extend([names["redis"]] if "redis" in names else [])
         return names
@@ -122,7 +118,7 @@ def redis_page(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 PageFile = Callable[[str], dict[str, Any]]
 
 
-def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis_page: PageFile) -> None:
+def test_the_move_from_redis_has_no_gap(zoo, redis_page):
     versions = {name: redis_page(name) for name in ("old", "both", "new")}
     for first, other in (("old", "both"), ("both", "both"), ("both", "new"), ("new", "new")):
         keeps_out(versions[first]["restock"], versions[other]["restock"])
@@ -132,8 +128,8 @@ def test_the_move_from_redis_has_no_gap(zoo: Zoo, redis_page: PageFile) -> None:
 @pytest.mark.parametrize(
     ("first", "other"), [("old_add", "both_add"), ("both_add", "both_add"), ("both_add", "new"), ("new", "new")]
 )
-def test_the_move_from_cache_add_has_no_gap(zoo: Zoo, redis_page: PageFile, first: str, other: str) -> None:
-    done: list[str] = []
+def test_the_move_from_cache_add_has_no_gap(zoo, redis_page, first, other):
+    done = []
     versions = [redis_page(name)["sync"] for name in (first, other)]
     with ThreadPoolExecutor(1) as another_owner:
         for outer, inner in (versions, reversed(versions)):
@@ -144,24 +140,24 @@ def test_the_move_from_cache_add_has_no_gap(zoo: Zoo, redis_page: PageFile, firs
             assert done.pop() == "worked"
 
 
-def test_an_inner_busy_lock_is_no_reason_to_skip_the_work(zoo: Zoo, redis_page: PageFile) -> None:
+def test_an_inner_busy_lock_is_no_reason_to_skip_the_work(zoo, redis_page):
     with zoo.hold_elsewhere("partner"), pytest.raises(LockBusy):
         redis_page("both_add")["sync"]("a", lambda: acquire_once("partner", timeout=0))
 
 
-def test_the_gate_sees_a_process_of_the_old_version_and_no_other(zoo: Zoo, redis_page: PageFile) -> None:
+def test_the_gate_sees_a_process_of_the_old_version_and_no_other(zoo, redis_page):
     old_locks = redis_page("verify")["old_locks"]
-    seen: list[object] = []
+    seen = []
     redis_page("both")["restock"]("7", lambda: seen.append(old_locks(0.5)))
     redis_page("old")["restock"]("8", lambda: seen.append({name for name, _ in old_locks(0.5)}))
     assert seen == [set(), {b"stock:8"}]
 
 
-def test_a_product_runs_without_zookeeper(zoo: Zoo, tmp_path: Path, redis_page: PageFile) -> None:
+def test_a_product_runs_without_zookeeper(zoo, tmp_path, redis_page):
     with override_settings(LOCK_FOLDER=str(tmp_path)):
         lock = redis_page("locks")["lock"]
 
-    def restock(sku: str, work: Callable[[], object]) -> object:
+    def restock(sku, work):
         with lock(f"stock/{sku}", timeout=5):
             return work()
 
@@ -170,7 +166,7 @@ def test_a_product_runs_without_zookeeper(zoo: Zoo, tmp_path: Path, redis_page: 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo: Zoo) -> None:
+def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo):
     page = "how-to/move-from-cache-lock.md"
     defaults = run(files_of(page)["settings.py"])["ZKLOCK"]["DEFAULTS"]
     with override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": defaults}), transaction.atomic(), zk_lock("a"):
@@ -183,8 +179,8 @@ def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo: Zoo) -> None:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def make(name: str, **names: object) -> None:
+def stand_in(monkeypatch):
+    def make(name, **names):
         module = ModuleType(name)
         vars(module).update(names)
         monkeypatch.setitem(sys.modules, name, module)
@@ -192,18 +188,18 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return make
 
 
-def test_the_move_from_celery_once_has_no_gap(zoo: Zoo, stand_in: Callable[..., None]) -> None:
+def test_the_move_from_celery_once_has_no_gap(zoo, stand_in):
     caller = threading.local()
 
-    class QueueOnce(Task):  # type: ignore[type-arg]
+    class QueueOnce(Task):
         abstract = True
 
     stand_in("celery_once", QueueOnce=QueueOnce)
     stand_in("reports", build=lambda shop, day: caller.work())
     files = files_of("how-to/move-from-celery-once.md")
 
-    def restock(task: Any) -> Restock:
-        def call(sku: str, work: Callable[[], object]) -> object:
+    def restock(task):
+        def call(sku, work):
             caller.work = work
             return task.run(sku, "monday")
 
@@ -213,17 +209,17 @@ def test_the_move_from_celery_once_has_no_gap(zoo: Zoo, stand_in: Callable[..., 
     keeps_out(both, new)
 
 
-def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..., None]) -> None:
-    locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+def test_the_move_from_advisory_locks_has_no_gap(zoo, stand_in):
+    locks = defaultdict(threading.Lock)
 
-    def advisory(name: str, **options: object) -> AbstractContextManager[object]:
+    def advisory(name, **options):
         return locks[name]
 
     stand_in("pglock", advisory=advisory, Raise=object())
     files = files_of("how-to/move-from-django-pglock.md")
     both, new = (run(files[f"{name}.py"], name)["restock"] for name in ("both", "new"))
 
-    def old(sku: str, work: Callable[[], object]) -> object:
+    def old(sku, work):
         with advisory(f"stock/{sku}"):
             return work()
 
@@ -231,7 +227,7 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo: Zoo, stand_in: Callable[..
         keeps_out(first, other)
 
 
-def test_a_class_of_the_project_keeps_its_error(zoo: Zoo) -> None:
+def test_a_class_of_the_project_keeps_its_error(zoo):
     page = run(files_of("how-to/move-your-locks.md")["own_locks.py"])
     order, invoice = (page[name](SimpleNamespace(pk=7)) for name in ("OrderLock", "InvoiceLock"))
     with zoo.hold_elsewhere("order/7"), pytest.raises(page["ObjectLocked"]), order:
@@ -241,7 +237,7 @@ def test_a_class_of_the_project_keeps_its_error(zoo: Zoo) -> None:
     assert not order.lock.owned()
 
 
-def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
+def test_a_wrapper_gives_a_bool(zoo):
     advisory_lock = run(files_of("how-to/move-from-django-pglock.md")["advisory.py"])["advisory_lock"]
     try_lock = run(files_of("how-to/move-from-cache-lock.md")["acquired.py"])["try_lock"]
     with zoo.hold_elsewhere("advisory/7"), advisory_lock(7, wait=False) as acquired, try_lock("advisory/7") as other:
@@ -250,7 +246,7 @@ def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
         with advisory_lock(lock_id) as acquired, advisory_lock(lock_id, wait=False) as again:
             assert acquired is again is True
 
-    def try_elsewhere(shared: bool) -> object:
+    def try_elsewhere(shared):
         with advisory_lock("a", shared=shared, wait=False) as acquired:
             return acquired
 
@@ -263,7 +259,7 @@ def test_a_wrapper_gives_a_bool(zoo: Zoo) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_lock_of_viewflow_keeps_others_out(zoo: Zoo, stand_in: Callable[..., None]) -> None:
+def test_a_lock_of_viewflow_keeps_others_out(zoo, stand_in):
     class FlowLockFailed(Exception):
         pass
 
@@ -277,7 +273,7 @@ def test_a_lock_of_viewflow_keeps_others_out(zoo: Zoo, stand_in: Callable[..., N
         pass
 
 
-def test_a_handle_that_is_released_late_frees_no_newer_one(zoo: Zoo) -> None:
+def test_a_handle_that_is_released_late_frees_no_newer_one(zoo):
     handle = run(files_of("how-to/move-from-other-locks.md")["handles.py"])["Handle"]
     expired = handle("a", 0.2)
     eventually(lambda: expired.hold.lost)

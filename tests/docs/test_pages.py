@@ -1,11 +1,8 @@
 """The documentation: the links of its pages, their lines, the index, the diagrams, and the words of the search."""
 
-from __future__ import annotations
-
 import functools
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +17,12 @@ ABSOLUTE = re.compile(r"https://github\.com/django-zklock/django-zklock/blob/mai
 
 
 @functools.cache
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def links_of(page: Path) -> Iterator[tuple[Path, str]]:
+def links_of(page):
     """Yield the page that each link leads to, and the anchor there."""
     text = page.read_text()
     for path, anchor in RELATIVE.findall(text):
@@ -37,26 +34,26 @@ def links_of(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_pages_work(page: Path) -> None:
+def test_links_between_pages_work(page):
     for path, anchor in links_of(page):
         target = path.resolve()
         assert target.exists(), path
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
-def test_lines_are_short() -> None:
+def test_lines_are_short():
     lines = ((page, *line) for page in PAGES for line in enumerate(page.read_text().splitlines(), 1))
     assert [(page, number) for page, number, line in lines if len(line) > LONGEST] == []
 
 
-def test_the_menu_names_every_page() -> None:
+def test_the_menu_names_every_page():
     index = DOCS / "index.md"
     menu = "".join(re.findall(r"^```\{toctree\}\n(.*?)^```$", index.read_text(), re.MULTILINE | re.DOTALL))
     named = [DOCS / f"{page}.md" for page in re.findall(r"^([\w/-]+)$", menu, re.MULTILINE)]
     assert sorted(named) == sorted(set(DOCS.rglob("*.md")) - {index})
 
 
-def test_all_pages_install_the_same() -> None:
+def test_all_pages_install_the_same():
     """One search finds each line to change at the first release. Until then, PyPI may have a stranger's package."""
     shown = [line for page in PAGES for line in re.findall(r"^\$ (pip install .*)$", page.read_text(), re.MULTILINE)]
     ours = [line for line in shown if "zklock" in line and "zklock-client" not in line]
@@ -68,7 +65,7 @@ def test_all_pages_install_the_same() -> None:
     assert inline == []
 
 
-def test_the_table_of_behaviours_names_tests_that_exist() -> None:
+def test_the_table_of_behaviours_names_tests_that_exist():
     """A name without a folder is in the folder of the name before it."""
     tests = ROOT / "tests"
     table = (tests / "README.md").read_text().partition("## Which behaviour is where")[2].partition("\n## ")[0]
@@ -83,22 +80,22 @@ def test_the_table_of_behaviours_names_tests_that_exist() -> None:
 IMAGE = re.compile(r"!\[([^\]]*)\](?:\(([^)]+)\)|\[\w+\])")
 
 
-def test_the_diagrams_are_those_that_the_script_draws() -> None:
+def test_the_diagrams_are_those_that_the_script_draws():
     """`python scripts/diagrams.py` makes them again, and each is on a page."""
-    drawn: dict[str, str] = runpy.run_path(str(ROOT / "scripts" / "diagrams.py"))["diagrams"]()
+    drawn = runpy.run_path(str(ROOT / "scripts" / "diagrams.py"))["diagrams"]()
     assert {path.name: path.read_text() for path in (DOCS / "images").glob("*.svg")} == drawn
     shown = {Path(address).name for page in PAGES for _, address in IMAGE.findall(page.read_text())}
     assert set(drawn) <= shown
 
 
-def test_a_number_is_a_word_of_the_search_and_each_phrase_leads_to_a_single_page() -> None:
+def test_a_number_is_a_word_of_the_search_and_each_phrase_leads_to_a_single_page():
     """Two pages with one phrase would share the first place."""
     pytest.importorskip("sphinx", reason="it is in the group `docs`")
     module = runpy.run_path(str(DOCS / "site_search.py"))
     search = module["Search"]({})
     assert search.split("answers 409, not W005") == ["answers", " 409", "not", "W005"]
     assert search.word_filter(search.stem(" 409"))
-    phrases: dict[str, list[str]] = module["PHRASES"]
+    phrases = module["PHRASES"]
     assert [target for target in phrases if not (DOCS / f"{target.partition('#')[0]}.md").exists()] == []
     listed = [phrase for page in phrases.values() for phrase in page]
     assert len(set(listed)) == len(listed)

@@ -1,11 +1,8 @@
 """`reference/locks.md` names all that the API has, and `explanation/architecture.md` only what the code has."""
 
-from __future__ import annotations
-
 import configparser
 import re
 from importlib import import_module
-from typing import Any
 
 import pytest
 from django.dispatch import Signal
@@ -26,14 +23,13 @@ from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
-from django_zklock.testing import LockTester
 
 LOCKS = text_of("reference/locks.md")
 ARCHITECTURE = text_of("explanation/architecture.md")
 INSPECTION = text_of("reference/inspection.md")
 SETTINGS = text_of("reference/settings.md")
 SIGNALS = text_of("reference/signals.md")
-COLUMNS: dict[str, Any] = {
+COLUMNS = {
     "zk_lock": arguments.LockArguments,
     "zk_read": arguments.SideArguments,
     "zk_leader": arguments.LeaderArguments,
@@ -42,16 +38,16 @@ COLUMNS: dict[str, Any] = {
 """The options of each call."""
 
 
-def section(heading: str) -> str:
+def section(heading):
     """Return the text below a heading, up to the next one of any level."""
     return re.split(r"^#+ ", LOCKS.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def named(text: str) -> set[str]:
+def named(text):
     return set(re.findall(r"`@?(\w+)[`(]", text))
 
 
-def test_every_public_name_is_in_the_reference() -> None:
+def test_every_public_name_is_in_the_reference():
     assert set(django_zklock.__all__) <= named(LOCKS)
 
 
@@ -77,17 +73,17 @@ MADE_FROM_DOCSTRINGS = set(re.findall(r"^\.\. auto\w+:: (\w+)", text_of("referen
 EXPORTED = exports()
 
 
-def test_every_module_that_exports_names_has_a_page() -> None:
+def test_every_module_that_exports_names_has_a_page():
     assert set(EXPORTED) == {*PAGES, *INTERNAL}
 
 
 @pytest.mark.parametrize("module", sorted(PAGES))
-def test_every_exported_name_is_on_its_page(module: str) -> None:
+def test_every_exported_name_is_on_its_page(module):
     explained = set().union(*(named(text_of(f"reference/{page}.md")) for page in PAGES[module]))
     assert EXPORTED[module] - explained - MADE_FROM_DOCSTRINGS == set()
 
 
-def test_every_exception_is_on_its_page_with_the_builtin_that_it_is() -> None:
+def test_every_exception_is_on_its_page_with_the_builtin_that_it_is():
     page = text_of("reference/exceptions.md")
     for name, kind in vars(exceptions).items():
         if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == exceptions.__name__:
@@ -99,7 +95,7 @@ def test_every_exception_is_on_its_page_with_the_builtin_that_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["Lock", "MultiLock", "ReadWriteLock", "Hold", "MultiHold", "Leader"])
-def test_every_public_attribute_is_in_the_section_of_its_class(name: str) -> None:
+def test_every_public_attribute_is_in_the_section_of_its_class(name):
     kind = {"MultiLock": MultiLock, "MultiHold": MultiHold}.get(name) or getattr(django_zklock, name)
     public = {attribute for attribute in dir(kind) if not attribute.startswith("_")}
     if name in ("Lock", "ReadWriteLock", "Leader"):
@@ -108,13 +104,13 @@ def test_every_public_attribute_is_in_the_section_of_its_class(name: str) -> Non
 
 
 @pytest.mark.parametrize("kind", [ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait])
-def test_every_field_of_the_values_is_named(kind: Any) -> None:
+def test_every_field_of_the_values_is_named(kind):
     """Inspection, operations and the leader return these values; the page of inspection describes them."""
     assert set(kind.__dataclass_fields__) <= named(INSPECTION)
 
 
 @pytest.mark.parametrize("call", COLUMNS)
-def test_the_table_of_options_is_that_of_the_code(call: str) -> None:
+def test_the_table_of_options_is_that_of_the_code(call):
     text = section("Options")
     ((common,),) = [re.findall(r"Every call takes (.*?)\. In addition", " ".join(text.split()))]
     options = named(common)
@@ -124,18 +120,18 @@ def test_the_table_of_options_is_that_of_the_code(call: str) -> None:
     assert options == set(COLUMNS[call].__annotations__)
 
 
-def test_the_settings_explain_every_option_that_they_can_have() -> None:
+def test_the_settings_explain_every_option_that_they_can_have():
     explained = re.findall(r"^\* \*\*`(\w+)`\*\*", SETTINGS, flags=re.MULTILINE)
     assert set(OPTION_NAMES) <= set(explained)
 
 
-def test_the_settings_say_which_options_may_be_none() -> None:
+def test_the_settings_say_which_options_may_be_none():
     (said,) = re.findall(r"it is a value of\s+(.*?)\. For all others", SETTINGS, re.DOTALL)
     valid = {name for name in OPTION_NAMES if not conf.problems({"URL": "zk://zk1/shop", "DEFAULTS": {name: None}})}
     assert valid == set(re.findall(r"`(\w+)`", said))
 
 
-def test_the_list_of_checks_is_that_of_the_code() -> None:
+def test_the_list_of_checks_is_that_of_the_code():
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
     assert rows == check_ids()
 
@@ -147,9 +143,9 @@ OF_LEASES = ("MAX_TERM", "MAX_WAIT")
 OF_CLIENTS = ("MAX_LEASES", "MAX_WAITING", "MAX_RATE")
 
 
-def placed(key: str, value: float) -> dict[str, Any]:
-    client: dict[str, Any] = {"TOKENS": ["0" * 64]}
-    settings: dict[str, Any] = {"URL": "zk://zk1/shop", "DEFAULTS": {}, "LEASES": {"CLIENTS": {"billing": client}}}
+def placed(key, value):
+    client = {"TOKENS": ["0" * 64]}
+    settings = {"URL": "zk://zk1/shop", "DEFAULTS": {}, "LEASES": {"CLIENTS": {"billing": client}}}
     if key in OPTION_NAMES:
         settings["DEFAULTS"][key] = value
     elif key in OF_LEASES:
@@ -163,7 +159,7 @@ def placed(key: str, value: float) -> dict[str, Any]:
     ("key", "least", "most"),
     [(key, least, most) for keys, least, most in BOUNDS for key in re.findall(r"`(\w+)`", keys) if key != "LEASES"],
 )
-def test_the_bounds_of_values_are_those_of_the_validator(key: str, least: str, most: str) -> None:
+def test_the_bounds_of_values_are_those_of_the_validator(key, least, most):
     smallest = 0.001 if least == "above 0" else int(least)
     assert conf.problems(placed(key, smallest)) == []
     assert conf.problems(placed(key, 0 if least == "above 0" else smallest - 1))
@@ -172,14 +168,14 @@ def test_the_bounds_of_values_are_those_of_the_validator(key: str, least: str, m
     assert most == "none" or conf.problems(placed(key, greatest + 1))
 
 
-def test_every_bounded_value_is_in_the_table_of_bounds() -> None:
+def test_every_bounded_value_is_in_the_table_of_bounds():
     keys = {*OPTION_NAMES, *read_settings._KEYS, *OF_LEASES, *OF_CLIENTS}
     numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 
 
-def test_the_defaults_of_the_settings_are_those_of_the_code() -> None:
-    config: Any = read_settings._read({"URL": "zk://zk1"})[0]
+def test_the_defaults_of_the_settings_are_those_of_the_code():
+    config = read_settings._read({"URL": "zk://zk1"})[0]
     client = LeaseClient(name="billing")
     coded = {
         **{name: getattr(config, name) for name in config.__dataclass_fields__},
@@ -197,7 +193,7 @@ def test_the_defaults_of_the_settings_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("page", ["explanation/scale.md", "how-to/lock-coordinator.md"])
-def test_the_number_of_locks_of_a_process_is_computed_by_the_code(page: str) -> None:
+def test_the_number_of_locks_of_a_process_is_computed_by_the_code(page):
     """To a thousand, for keys of 60 characters below the chroot of the examples."""
     path = f"/myproject/zklock/{'k' * 60}/{nodes.prefix(nodes.new_guid(nodes.Mark.OWN))}0000000000"
     most = SessionOptions(hosts=()).jute_maxbuffer // (len(path) + PATH_EXTRA)
@@ -205,20 +201,20 @@ def test_the_number_of_locks_of_a_process_is_computed_by_the_code(page: str) -> 
     assert int(said.replace(",", "")) == most // 1000 * 1000
 
 
-def test_every_field_of_the_json_is_named() -> None:
+def test_every_field_of_the_json_is_named():
     written = {name for names in info.NAMES.values() for name in names}
     assert len(written) > 40
     assert written - named(text_of("reference/json.md")) == set()
 
 
-def test_every_signal_is_on_its_page() -> None:
+def test_every_signal_is_on_its_page():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", SIGNALS, flags=re.MULTILINE))
     assert set(rows) == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
     for name, arguments_of_signal in rows.items():
         assert f"`{name}({arguments_of_signal.replace('`', '')})`" in str(signals.__doc__)
 
 
-def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> None:
+def test_the_example_of_signals_counts_grants_by_kind(zklock):
     (code,) = re.findall(r"```python\n(.*?)```", SIGNALS, flags=re.DOTALL)
     names = run(code)
     with zk_lock("a", kind="read"), zk_lock("b", limit=2):
@@ -226,7 +222,7 @@ def test_the_example_of_signals_counts_grants_by_kind(zklock: LockTester) -> Non
     zklock.eventually(lambda: names["granted"] == {"read": 1, "semaphore": 1})
 
 
-def test_every_metric_is_in_the_table() -> None:
+def test_every_metric_is_in_the_table():
     registry = CollectorRegistry()
     connect(registry)
     metrics = [(metric.name, metric.type) for metric in registry.collect()]
@@ -237,7 +233,7 @@ def test_every_metric_is_in_the_table() -> None:
     assert dict(shown) == made
 
 
-def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
+def test_the_picture_shows_the_layers_in_the_order_of_the_contract():
     settings = configparser.ConfigParser()
     settings.read(DOCS.parent / "setup.cfg")
     contracts = (settings[f"importlinter:contract:{name}"]["layers"] for name in ("layers", "core"))
@@ -246,7 +242,7 @@ def test_the_picture_shows_the_layers_in_the_order_of_the_contract() -> None:
     assert [set(line.split(", ")) for line in picture] == [set(layer) for layer in layers if layer]
 
 
-def test_the_classes_and_modules_of_the_architecture_exist() -> None:
+def test_the_classes_and_modules_of_the_architecture_exist():
     for module, name in re.findall(r"`((?:[a-z_]+\.)*[a-z_]+)\.([A-Z]\w+)`", ARCHITECTURE):
         assert hasattr(import_module(f"django_zklock.{module}"), name), name
     for module in re.findall(r"`((?:core|locks|contrib|conf|testing)\.[a-z_.]+)`", ARCHITECTURE):
@@ -258,12 +254,12 @@ TWO_TICKS = 4.0
 ROWS = re.findall(r"^\| (\d+) +\|" + r" ([\d.]+) +\|" * 4, PAGE, flags=re.MULTILINE)
 
 
-def shown(seconds: float) -> str:
+def shown(seconds):
     return f"{seconds:.1f}".removesuffix(".0")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_the_table_of_session_timeouts_is_computed_by_the_code(row: tuple[str, ...]) -> None:
+def test_the_table_of_session_timeouts_is_computed_by_the_code(row):
     timeout, *times = map(float, row)
     computed = (timeout + TWO_TICKS, LEASE_SHARE * timeout, (LEASE_SHARE - BEAT_SHARE) * timeout, BEAT_SHARE * timeout)
     assert list(map(shown, times)) == list(map(shown, computed))

@@ -1,7 +1,5 @@
 """The tutorial: its files and commands, from an empty directory, and what the page says they print."""
 
-from __future__ import annotations
-
 import http.cookiejar
 import os
 import re
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,13 +46,13 @@ LIST = "/admin/zklock/lock/"
 ANY_LINES, ANY_TEXT = r"(?:.*\n)*?", r".*"
 
 
-def alike(text: str) -> str:
+def alike(text):
     for pattern, word in VARIES:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return text
 
 
-def patterns_of(shown: str) -> list[str]:
+def patterns_of(shown):
     """Return a pattern for each line: `...` on the page stands for any lines, and within a line for any text."""
     return [
         ANY_LINES if line == "..." else ANY_TEXT.join(map(re.escape, line.split("..."))) + r"\n"
@@ -64,7 +61,7 @@ def patterns_of(shown: str) -> list[str]:
 
 
 class Terminal:
-    def __init__(self, command: str, directory: Path, log: Path) -> None:
+    def __init__(self, command, directory, log):
         self._log = log
         self._seen = 0  # characters of the output
         words = ["bash", "-c", f"exec {command}"]
@@ -73,7 +70,7 @@ class Terminal:
                 words, cwd=directory, env=ENVIRONMENT, stdout=out, stderr=out, start_new_session=True
             )
 
-    def has_printed(self, shown: str) -> bool:
+    def has_printed(self, shown):
         """Return whether these lines were printed after the last ones that this has found; others may be between."""
         pattern = "^" + ANY_LINES.join(patterns_of(shown))
         match = re.compile(pattern, re.MULTILINE).search(alike(self._log.read_text()), self._seen)
@@ -81,39 +78,39 @@ class Terminal:
             self._seen = match.end()
         return match is not None
 
-    def stop(self) -> int:
+    def stop(self):
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(30)
 
-    def kill(self) -> None:
+    def kill(self):
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 class Reader:
-    def __init__(self, directory: Path, logs: Path) -> None:
-        self._terminals: dict[str, Terminal] = {}
+    def __init__(self, directory, logs):
+        self._terminals = {}
         self._web, zookeeper = free_ports(2)
         self._directory = directory
         self._logs = logs
         # The same page, with ports of this test. The web server need not look for changes of its files.
         self._changes = {"2181": str(zookeeper), "8000": str(self._web), "runserver ": "runserver --noreload "}
 
-    def follow(self, section: str) -> None:
+    def follow(self, section):
         for kind, text in BLOCK.findall(section):
             {"console": self._run, "text": self._look}.get(kind, self._append)(text)
 
-    def _changed(self, text: str) -> str:
+    def _changed(self, text):
         return re.sub("|".join(self._changes), lambda match: self._changes[match[0]], text)
 
-    def _append(self, text: str) -> None:
+    def _append(self, text):
         named = FILE.fullmatch(text)
         assert named is not None, f"this block does not name its file:\n{text}"
         with (self._directory / named[1]).open("a") as file:
             file.write(self._changed(named[2]))
 
-    def _run(self, text: str) -> None:
+    def _run(self, text):
         """Run the commands of a block, and compare what they print. The last one may run until it is stopped."""
         lines = text.splitlines(keepends=True)
         commands = [line[2:].strip() for line in lines if line.startswith("$ ")]
@@ -129,7 +126,7 @@ class Reader:
         self._terminals[program] = terminal = Terminal(program, self._directory, log)
         eventually(lambda: terminal.has_printed(shown), 60, text)
 
-    def _look(self, text: str) -> None:
+    def _look(self, text):
         """Wait until one of the programs has printed this. Ctrl-C stops the dev server."""
         if text.startswith("^C"):
             text = text.removeprefix("^C")
@@ -137,11 +134,11 @@ class Reader:
             assert terminal.stop() == 0
         eventually(lambda: any(terminal.has_printed(text) for terminal in self._terminals.values()), 60, text)
 
-    def see_waiter(self) -> None:
+    def see_waiter(self):
         address = f"http://127.0.0.1:{self._web}"
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
 
-        def read(path: str, form: bytes | None = None) -> str:
+        def read(path, form=None):
             with browser.open(address + path, form, timeout=60) as page:
                 return str(page.read().decode())
 
@@ -150,13 +147,13 @@ class Reader:
         assert "inventory/lamp" in read("/admin/login/", urllib.parse.urlencode(form).encode())
         eventually(lambda: '"waiting": 1' in read(f"{LIST}data.json"), 30, "the admin shows no waiter")
 
-    def close(self) -> None:
+    def close(self):
         for terminal in self._terminals.values():
             terminal.kill()
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
+def reader(tmp_path):
     for folder in (directory := tmp_path / "tutorial", logs := tmp_path / "logs"):
         folder.mkdir()
     reader = Reader(directory, logs)
@@ -169,7 +166,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.chaos  # kombu's file transport loses a message if a worker takes its file before it is written
-def test_the_tutorial_works_as_written(reader: Reader) -> None:
+def test_the_tutorial_works_as_written(reader):
     sections = (DOCS / "tutorial.md").read_text().split("\n## ")
     assert len(sections) == 10
     for section in sections:

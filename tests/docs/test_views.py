@@ -1,9 +1,6 @@
 """The pages about views and about any other code: their examples do as they say, in their own projects."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 from support.docs import assert_passes, files_of, text_of, written
 
@@ -144,7 +141,7 @@ def test_a_consumer_sends_a_message(zklock):
 """
 
 
-def test_the_examples_for_views_do_as_the_page_says(tmp_path: Path) -> None:
+def test_the_examples_for_views_do_as_the_page_says(tmp_path):
     files = {"view_settings.py": SETTINGS, "all_urls.py": URLS, "shop/__init__.py": ""}
     project = written(PAGE, tmp_path, {**files, **files_of(API_PAGE)})
     page = r"^```html\n<!-- templates/409.html -->\n(.*?)^```$"
@@ -249,7 +246,7 @@ urlpatterns = [path("pay/<pk>/", orders.pay)]
 """
 
 
-def test_the_examples_for_any_code_do_as_the_page_says(tmp_path: Path) -> None:
+def test_the_examples_for_any_code_do_as_the_page_says(tmp_path):
     files = {"shop/models.py": CODE_MODELS, "code_settings.py": CODE_SETTINGS, "urls.py": CODE_URLS}
     files |= {f"{name}/__init__.py": "" for name in ("shop", "shop/management", "shop/management/commands")}
     project = written("how-to/lock-any-code.md", tmp_path, files)

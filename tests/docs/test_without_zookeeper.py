@@ -1,18 +1,11 @@
 """The page about outages: each row of its tables that no other test shows."""
 
-from __future__ import annotations
-
-import contextlib
-from pathlib import Path
-
 import pytest
-from celery.result import AsyncResult
 from django.core.management import CommandError, call_command
 from support.docs import run_all
 from support.policytasks import POLICIES
 from support.proxy import Proxy
 from support.worker import Worker, outcome, settled
-from support.zoo import Zoo
 
 from django_zklock import zk_locked
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -20,18 +13,16 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 PAGE = "how-to/when-zookeeper-is-down.md"
 
 
-def down(zoo: Zoo) -> contextlib.AbstractContextManager[None]:
+def down(zoo):
     return zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.2)
 
 
-def test_each_policy_of_a_task_does_as_the_page_says(zoo: Zoo, tmp_path: Path) -> None:
+def test_each_policy_of_a_task_does_as_the_page_says(zoo, tmp_path):
     tasks = "support.policytasks"
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
         with Worker(zoo, tmp_path, tasks=tasks, hosts=proxy.address, concurrency=3) as worker:
-            sent: dict[str, AsyncResult[str]] = {
-                policy: worker.send(f"policy.{policy}", f"down-{policy}") for policy in POLICIES
-            }
+            sent = {policy: worker.send(f"policy.{policy}", f"down-{policy}") for policy in POLICIES}
             assert settled(sent["retry"]) == settled(sent["coalesce"]) == "RETRY"
             assert [outcome(sent[policy]) for policy in ("raise", "skip", "value")] == ["ZooKeeperUnavailable"] * 3
             assert sent["wait"].state in ("PENDING", "STARTED")
@@ -39,19 +30,19 @@ def test_each_policy_of_a_task_does_as_the_page_says(zoo: Zoo, tmp_path: Path) -
             assert [outcome(sent[policy]) for policy in ("retry", "coalesce", "wait")] == ["done"] * 3
 
 
-def test_a_function_that_may_be_skipped_raises(zoo: Zoo) -> None:
+def test_a_function_that_may_be_skipped_raises(zoo):
     with down(zoo), pytest.raises(ZooKeeperUnavailable):
         zk_locked("a", timeout=0, on_conflict="skip")(lambda: None)()
 
 
-def test_a_command_under_a_lock_is_not_started(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_command_under_a_lock_is_not_started(zoo, tmp_path):
     with down(zoo), pytest.raises(CommandError) as caught:
         call_command("zklock", "run", "a", "--timeout", "0", "--", "touch", str(tmp_path / "started"))
     assert caught.value.returncode == 69
     assert not (tmp_path / "started").exists()
 
 
-def test_the_example_goes_on_without_its_lock(zoo: Zoo) -> None:
+def test_the_example_goes_on_without_its_lock(zoo):
     page = run_all(PAGE)
     page["fetch_once"]()
     with zoo.hold_elsewhere("rates"):

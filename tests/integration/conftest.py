@@ -1,29 +1,21 @@
 """Fixtures of the tests with Django: databases, projects of a user, and three servers that can be broken."""
 
-from __future__ import annotations
-
 import contextlib
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from pytest_django import DjangoDbBlocker
 from support.databases import sqlite
 from support.ledger import Ledger
-from support.locking import Contend
 from support.project import Project
 from support.waits import Waits
-from support.zoo import Zoo
 
 from django_zklock.contrib.events import chart, table
 from django_zklock.core.queue import escaping, nodes
 
 
 @pytest.fixture(autouse=True)
-def no_past() -> None:
+def no_past():
     """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
     for shared in (
         table.usual,
@@ -40,7 +32,7 @@ def no_past() -> None:
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb-read committed", "mariadb-repeatable read"])
-def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+def database_settings(request, tmp_path):
     kind, _, isolation_level = request.param.partition("-")
     if kind == "sqlite":
         return sqlite(tmp_path / "database.sqlite3")
@@ -48,31 +40,31 @@ def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[st
     if isolation_level == "pool":
         pytest.importorskip("psycopg_pool")
         return {**server.settings, "OPTIONS": {"pool": {"min_size": 0, "max_size": 2, "timeout": 5}}}
-    settings: dict[str, Any] = server.settings(isolation_level) if isolation_level else server.settings
+    settings = server.settings(isolation_level) if isolation_level else server.settings
     return settings
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger]:
+def ledger(tmp_path, django_db_blocker):
     """A SQLite database in a file. Its transactions are real, and none may be open at the end."""
     with django_db_blocker.unblock(), Ledger.opened("ledger", tmp_path) as ledger:
         yield ledger
 
 
 @pytest.fixture
-def audit(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger]:
+def audit(tmp_path, django_db_blocker):
     with django_db_blocker.unblock(), Ledger.opened("audit", tmp_path) as audit:
         yield audit
 
 
 @pytest.fixture
-def contend(zoo: Zoo) -> Iterator[Contend]:
+def contend(zoo):
     """Put contenders of web-1, web-2, ... into queues, or of other processes; they are gone at the end."""
-    paths: list[str] = []
+    paths = []
     waits = Waits(zoo.client)
 
-    def join(key: str, number: int = 1, **more: Any) -> str:
-        process: dict[str, Any] = {"host": f"web-{number}", "pid": 70 + number, "thread": "MainThread", "what": ""}
+    def join(key, number=1, **more):
+        process = {"host": f"web-{number}", "pid": 70 + number, "thread": "MainThread", "what": ""}
         guid = str(uuid.uuid4())
         payload = nodes.Payload(guid=guid, **{"since": "", "template": key, **process, **more})
         path = f"{escaping.path(zoo.base, key)}/{nodes.prefix(guid)}"
@@ -88,5 +80,5 @@ def contend(zoo: Zoo) -> Iterator[Contend]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     return Project(tmp_path)

@@ -9,7 +9,7 @@ from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol import spec as locks
 from django_zklock.core.protocol.adoption import Adopter, GivenHold
-from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes
@@ -17,8 +17,7 @@ from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockDeadlock, LockNotAdopted, ZkLockError, ZooKeeperUnavailable
 from model.choices import CALLER
-from model.invariants import Invariants, Violation
-from model.process import Process
+from model.invariants import Violation
 
 BASE = "/zklock"
 
@@ -42,49 +41,49 @@ class Script:
 
 
 class Caller(GrantObserver):
-    def __init__(self, name: str, script: Script, process: Process, invariants: Invariants) -> None:
+    def __init__(self, name, script, process, invariants):
         self.name = name
         self.script = script
         self.process = process
         self.waits = False
-        self.grant: Grant | None = None
-        self.contender: Contender | LingeringWaiter | None = None
-        self._outcome: Outcome | None = None  # the last one
+        self.grant = None
+        self.contender = None
+        self._outcome = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
         self.times = script.times if script.adopts is None and script.inside is None else 0
         self.owner = int(name[1:]) + 1
-        self.outer: Caller | None = None  # of the same owner; the lock is acquired while that one is held
-        self.inner: list[Caller] = []
-        self.heirs: list[Caller] = []
-        self._inheritance: HandOver | None = None  # of the lock that it adopts now
-        self._texts: list[HandOver] = []  # of those that it adopts next
+        self.outer = None  # of the same owner; the lock is acquired while that one is held
+        self.inner = []
+        self.heirs = []
+        self._inheritance = None  # of the lock that it adopts now
+        self._texts = []  # of those that it adopts next
         self._invariants = invariants
         self._world = process.world
         self._turn = 0
         self._later(script.begins, 0, self._begin)
 
     @property
-    def done(self) -> bool:
+    def done(self):
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
 
     @property
-    def inherits(self) -> bool:
+    def inherits(self):
         return self._inheritance is not None
 
     @property
-    def place(self) -> object:
+    def place(self):
         """Its place in ZooKeeper's queue: the same for all that share one."""
         script, contender = self.script, self.contender
         is_shared = isinstance(contender, LingeringWaiter) and not (contender.lock and contender.lock.is_private)
         return (self.process, script.key, script.kind) if is_shared else self
 
     @property
-    def turn(self) -> LingeringWaiter | None:
+    def turn(self):
         turn = self.contender
         return turn if isinstance(turn, LingeringWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
-    def _begin(self) -> None:
+    def _begin(self):
         if self.times <= 0 or self.process.closed or self.waits or self.grant is not None:
             return
         if self._texts:
@@ -105,9 +104,7 @@ class Caller(GrantObserver):
         )
         caller = locks.Caller(thread="", what="", owner=self.owner)
 
-        contender: Contender | LingeringWaiter
-
-        def done(outcome: Outcome) -> None:
+        def done(outcome):
             if not (isinstance(contender, LingeringWaiter) and isinstance(outcome, Grant) and contender.gone):
                 self._on_outcome(turn, outcome)
             if isinstance(outcome, LockDeadlock):
@@ -126,18 +123,18 @@ class Caller(GrantObserver):
         if script.timeout is not None:
             self._later(script.timeout, turn, self._on_deadline, self.contender.has_position)
 
-    def _later(self, delay: float, turn: int, call: object, *args: object) -> None:
+    def _later(self, delay, turn, call, *args):
         self._world.after(delay, self.process.on_loop, self._in_turn, turn, call, args)
 
-    def _in_turn(self, turn: int, call: object, args: tuple[object, ...]) -> None:
+    def _in_turn(self, turn, call, args):
         if self._busy:
             self._later(0.0005, turn, call, *args)
         elif turn == self._turn:
             self._busy = True
-            call(*args)  # type: ignore[operator]
+            call(*args)
             self._busy = False
 
-    def _on_outcome(self, turn: int, outcome: Outcome) -> None:
+    def _on_outcome(self, turn, outcome):
         if outcome is self._outcome:
             return  # by another thread
         self._outcome = outcome
@@ -149,13 +146,13 @@ class Caller(GrantObserver):
         if turn == self._turn:
             self._later(self._world.delay(CALLER, self.name), turn, self._on_told, outcome)
 
-    def on_lost(self, reason: str) -> None:
+    def on_lost(self, reason):
         self._invariants.figures.losses += 1
         if self._world.writes_diary:
             self._world.note(f"{self.name} loses the lock: {reason}")
         self._later(self._world.delay(CALLER, self.name), self._turn, self._end)
 
-    def _on_told(self, outcome: Outcome) -> None:
+    def _on_told(self, outcome):
         self.waits = False
         if isinstance(outcome, Grant):
             self.grant = outcome
@@ -178,11 +175,11 @@ class Caller(GrantObserver):
             raise Violation("no failure", f"{self.name} is told {outcome!r}")
         self._again()
 
-    def _held(self) -> dict[Grant, bool]:
+    def _held(self):
         held = {} if self.outer is None else self.outer._held()
         return {**held, self.grant: False} if self.grant is not None and self.grant.why_invalid() is None else held
 
-    def _on_deadline(self, heard: bool) -> None:
+    def _on_deadline(self, heard):
         if not self.waits:
             return
         contender = self.contender
@@ -192,22 +189,22 @@ class Caller(GrantObserver):
         else:
             self._give_up()
 
-    def give_up(self) -> None:
+    def give_up(self):
         self._later(0.0, self._turn, self._give_up)
 
-    def _give_up(self) -> None:
+    def _give_up(self):
         if self.resting:
             self._later(0.2, self._turn, self._on_deadline, True)
         elif self.waits:
             self._world.note(f"{self.name} gives up")
             self._end()
 
-    def _downgrade(self) -> None:
+    def _downgrade(self):
         if self.grant is not None and self.contender is not None:
             self._world.note(f"{self.name} only reads from now on")
             self.contender.downgrade()
 
-    def _release(self) -> None:
+    def _release(self):
         if self.grant is not None and (self.resting or not all(inner.done for inner in self.inner)):
             self._later(0.2, self._turn, self._release)
         elif self.grant is not None:
@@ -216,7 +213,7 @@ class Caller(GrantObserver):
                 self._give(self.grant)
             self._end()
 
-    def _give(self, grant: Grant) -> None:
+    def _give(self, grant):
         contender, script = self.contender, self.script
         if not isinstance(contender, Contender) or grant.why_invalid() is not None:
             return
@@ -225,7 +222,7 @@ class Caller(GrantObserver):
         hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
         contender.new_replacement = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, [])).replace
 
-    def _on_given(self, hand_over: HandOver, results: list[int], token: int) -> None:
+    def _on_given(self, hand_over, results, token):
         if results or not token:
             return
         results.append(token)
@@ -234,12 +231,12 @@ class Caller(GrantObserver):
         for heir in self.heirs:
             heir.inherit(hand_over)
 
-    def inherit(self, hand_over: HandOver) -> None:
+    def inherit(self, hand_over):
         self._texts.append(hand_over)
         self.times += 1
         self._later(self.script.pause, self._turn, self._begin)
 
-    def _end(self) -> None:
+    def _end(self):
         for inner in self.inner:
             inner.times = 0
             if inner.waits or inner.grant is not None:
@@ -250,6 +247,6 @@ class Caller(GrantObserver):
         self.contender.abandon()
         self._again()
 
-    def _again(self) -> None:
+    def _again(self):
         self._turn += 1
         self._later(self.script.pause, self._turn, self._begin)

@@ -7,17 +7,9 @@ So a schedule is described whole by where it deviates from the default, and may 
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
-
-Point: TypeAlias = tuple[str, str, int]
-"""The name of the choice, its subject, and the number of earlier choices with both."""
-
-Deviations: TypeAlias = Mapping[Point, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +22,7 @@ class Choice:
     weights: tuple[float, ...] = ()  # of the options but the first; equal if none are given
 
 
-def _delays(name: str, *delays: float) -> Choice:
+def _delays(name, *delays):
     return Choice(name, tuple(f"{delay:g} s" for delay in delays), delays)
 
 
@@ -84,12 +76,12 @@ KEPT = Choice("kept", ("all", "none", "half"))
 
 
 class Chooser(ABC):
-    def __init__(self) -> None:
-        self.deviations: dict[Point, int] = {}
+    def __init__(self):
+        self.deviations = {}
         self.calm = False  # nothing but the default from now on
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts = Counter()
 
-    def choose(self, choice: Choice, about: str) -> int:
+    def choose(self, choice, about):
         if self.calm:
             return 0
         point = (choice.name, about, self._counts[choice.name, about])
@@ -100,28 +92,28 @@ class Chooser(ABC):
         return option
 
     @abstractmethod
-    def _decide(self, choice: Choice, point: Point) -> int: ...
+    def _decide(self, choice, point): ...
 
 
 class Chance(Chooser):
-    def __init__(self, rng: random.Random, rates: Mapping[str, float]) -> None:
+    def __init__(self, rng, rates):
         super().__init__()
         self._rng = rng
         self._rates = rates
 
-    def _decide(self, choice: Choice, point: Point) -> int:
+    def _decide(self, choice, point):
         if self._rng.random() >= self._rates.get(choice.name, 0.0):
             return 0
         return self._rng.choices(range(1, len(choice.options)), choice.weights or None)[0]
 
 
 class Replay(Chooser):
-    def __init__(self, deviations: Deviations) -> None:
+    def __init__(self, deviations):
         super().__init__()
         self._wanted = dict(deviations)
-        self.seen: list[tuple[Point, int]] = []  # the points, and their numbers of options
+        self.seen = []  # the points, and their numbers of options
 
-    def _decide(self, choice: Choice, point: Point) -> int:
+    def _decide(self, choice, point):
         option = self._wanted.get(point, 0)
         if not option:
             self.seen.append((point, len(choice.options)))
@@ -150,6 +142,6 @@ OPTIONS = {
 }
 
 
-def described(point: Point, option: int) -> str:
+def described(point, option):
     name, about, count = point
     return f"{name} {about} #{count}: {OPTIONS[name][option]}"

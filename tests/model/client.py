@@ -1,10 +1,6 @@
 """A simulation of kazoo's client, in place of `core.zk.client.Client`; its thread waits while the process is paused."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, SessionExpiredError
 from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, SetData, Sync, Transaction
@@ -12,13 +8,9 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 
 from django_zklock.core.zk.client import Client
 from django_zklock.core.zk.connection import FIRST_RETRY, RETRY_SHARE, host_timeout
-from django_zklock.core.zk.options import SessionOptions
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
-from model.server import CHANGED, CHILD, DELETED, Connection, Server
-
-if TYPE_CHECKING:
-    from model.process import Process
+from model.server import CHANGED, CHILD, DELETED, Connection
 
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.CLOSED)
 _PING = Ping()
@@ -27,50 +19,50 @@ _EVENTS = {DELETED: EventType.DELETED, CHANGED: EventType.CHANGED, CHILD: EventT
 
 
 class SimulatedClient:
-    def __init__(self, options: SessionOptions, process: Process) -> None:
+    def __init__(self, options, process):
         self.options = options
         self.process = process
         self.world = process.world
-        self.state: str = KazooState.LOST
-        self.client_state: str = KeeperState.CLOSED
-        self.session_id: int | None = None
+        self.state = KazooState.LOST
+        self.client_state = KeeperState.CLOSED
+        self.session_id = None
         self.host = ("model", 2181)
         self.server = "model:2181"
         self.negotiated_timeout = 0.0
         self.asked_timeout = 0.0
         self.connect_sent_at = 0.0
-        self.on_pinged: Callable[[float], object] = lambda sent_at: None
-        self.on_ended: Callable[[], object] = lambda: None  # nothing here waits for it
+        self.on_pinged = lambda sent_at: None
+        self.on_ended = lambda: None  # nothing here waits for it
         self._ping_sent_at = 0.0
-        self._child_watchers: defaultdict[str, set[Callable[[Any], None]]] = defaultdict(set)
-        self._data_watchers: defaultdict[str, set[Callable[[Any], None]]] = defaultdict(set)
-        self._listeners: list[Callable[[str], None]] = []
-        self._queue: deque[tuple[Any, Any]] = deque()
-        self._pending: deque[tuple[Any, Any]] = deque()
+        self._child_watchers = defaultdict(set)
+        self._data_watchers = defaultdict(set)
+        self._listeners = []
+        self._queue = deque()
+        self._pending = deque()
         self._seen = 0  # the last transaction that a server has told of
-        self._connection: Connection | None = None
-        self._hosts: list[Server] = []  # left of the present round
+        self._connection = None
+        self._hosts = []  # left of the present round
         self._pause = FIRST_RETRY
         self._tries = 0
-        self._last_host: Server | None = None
+        self._last_host = None
         self._stopped = False
         self._flushing = False
         self._last_send = 0.0
         self._ping_outstanding = False
 
-    def run(self, call: Callable[..., object], *args: Any) -> None:
+    def run(self, call, *args):
         """Do something on the client's thread."""
         self.process.on_connection_thread(call, *args)
 
     # --- what a session calls -------------------------------------------------------------------------------------
 
-    def add_listener(self, listener: Callable[[str], None]) -> None:
+    def add_listener(self, listener):
         self._listeners.append(listener)
 
-    def start_async(self) -> None:
+    def start_async(self):
         self.world.after(0.0001, self.run, self._connect_anew)
 
-    def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
+    def call_together(self, requests):
         if self.client_state == KeeperState.EXPIRED_SESSION:
             for _, result in requests:
                 result.set_exception(SessionExpiredError())
@@ -83,20 +75,20 @@ class SimulatedClient:
 
     unwatch = Client.unwatch
 
-    def drop_connection(self) -> None:
+    def drop_connection(self):
         if self._connection is not None:
             self._connection.back.close()
             self.world.after(0.0001, self.run, self.on_end, self._connection)
 
     @property
-    def last_zxid(self) -> int:
+    def last_zxid(self):
         return self._seen
 
     @property
-    def connected(self) -> bool:
+    def connected(self):
         return bool(self.client_state == KeeperState.CONNECTED)
 
-    def end(self) -> None:
+    def end(self):
         if not self._stopped:
             self._stopped = True
             self._queue.append((Close(), None))
@@ -104,7 +96,7 @@ class SimulatedClient:
 
     # --- the connection -------------------------------------------------------------------------------------------
 
-    def _connect_anew(self) -> None:
+    def _connect_anew(self):
         if self._stopped:
             return
         if not self._hosts:
@@ -129,12 +121,12 @@ class SimulatedClient:
         self._tries += 1
         self.world.after(timeout, self.run, self._on_no_welcome, connection)
 
-    def _on_no_welcome(self, connection: Connection) -> None:
+    def _on_no_welcome(self, connection):
         if connection is self._connection and self.client_state != KeeperState.CONNECTED:
             self._hang_up()
             self._try_next()
 
-    def _try_next(self) -> None:
+    def _try_next(self):
         if self._hosts:
             self.world.after(0.0005, self.run, self._connect_anew)
         else:
@@ -142,7 +134,7 @@ class SimulatedClient:
             self._pause = min(2 * self._pause, timeout * RETRY_SHARE)
             self.world.after(self._pause, self.run, self._connect_anew)
 
-    def on_welcome(self, connection: Connection, session: int, timeout: float) -> None:
+    def on_welcome(self, connection, session, timeout):
         if connection is not self._connection:
             return
         self._pause = FIRST_RETRY
@@ -163,10 +155,10 @@ class SimulatedClient:
         self.world.after(self.negotiated_timeout / 3, self.run, self._on_ping_timer, connection)
         self._wake()
 
-    def _smallest(self, session: int, timeout: float) -> float:
+    def _smallest(self, session, timeout):
         return min(timeout, self.negotiated_timeout) if session == self.session_id else timeout
 
-    def on_end(self, connection: Connection) -> None:
+    def on_end(self, connection):
         if connection is not self._connection:
             return
         self._hang_up()
@@ -179,7 +171,7 @@ class SimulatedClient:
         else:
             self._try_next()
 
-    def _hang_up(self) -> None:
+    def _hang_up(self):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.back.close()
@@ -190,7 +182,7 @@ class SimulatedClient:
             elif connection.there.held:  # what the network holds up may arrive when it is whole again
                 self.process.remains.append(connection.there)
 
-    def _change(self, state: str) -> None:
+    def _change(self, state):
         closed_before = self.client_state in _CLOSED
         self.client_state = state
         if closed_before and state == KeeperState.CONNECTING:
@@ -208,20 +200,20 @@ class SimulatedClient:
             self._tell(KazooState.SUSPENDED)
             self._reset_watchers()
 
-    def _tell(self, state: str) -> None:
+    def _tell(self, state):
         if self.state != state:
             self.state = state
             for listener in self._listeners:
                 listener(state)
 
-    def _fail_all(self, error: type[Exception]) -> None:
+    def _fail_all(self, error):
         for entries in (self._pending, self._queue):
             while entries:
                 result = entries.popleft()[1]
                 if result is not None:
                     result.set_exception(error())
 
-    def _reset_watchers(self) -> None:
+    def _reset_watchers(self):
         tables = (self._data_watchers, self._child_watchers)
         watchers = [watcher for table in tables for watchers_of_path in table.values() for watcher in watchers_of_path]
         self._data_watchers, self._child_watchers = defaultdict(set), defaultdict(set)
@@ -230,19 +222,19 @@ class SimulatedClient:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def _wake(self):
         if not self._flushing:
             self._flushing = True
             self.world.after(0.00005, self.run, self._flush)
 
-    def _flush(self) -> None:
+    def _flush(self):
         self._flushing = False
         while self._queue and self._connection is not None and self.client_state == KeeperState.CONNECTED:
             request, result = self._queue.popleft()
             self._pending.append((request, result))
             self._send(self._connection, request)
 
-    def _send(self, connection: Connection, request: Any) -> None:
+    def _send(self, connection, request):
         self._last_send = self.world.now
         option = self.world.choose(REQUEST, self.process.name)
         connection.lossy |= option == _LOST
@@ -251,7 +243,7 @@ class SimulatedClient:
         if option >= _LOST:
             self.world.after(0.0005, self.run, self.on_end, connection)
 
-    def _on_ping_timer(self, connection: Connection) -> None:
+    def _on_ping_timer(self, connection):
         if connection is not self._connection:
             return
         due = self._last_send + self.negotiated_timeout / 3 - 0.01
@@ -266,7 +258,7 @@ class SimulatedClient:
         self._send(connection, _PING)
         self.world.after(self.negotiated_timeout / 3, self.run, self._on_ping_timer, connection)
 
-    def on_reply(self, connection: Connection, request: Any, result: Any, zxid: int) -> None:
+    def on_reply(self, connection, request, result, zxid):
         if connection is not self._connection:
             return
         self._seen = max(self._seen, zxid)
@@ -289,7 +281,7 @@ class SimulatedClient:
             watchers[request.path].add(watcher)
         reply.set(_answer(request, result))
 
-    def on_event(self, connection: Connection, kind: str, path: str) -> None:
+    def on_event(self, connection, kind, path):
         if connection is self._connection and not self._stopped:
             watchers = [] if kind == CHILD else [*self._data_watchers.pop(path, ())]
             if kind != CHANGED:
@@ -298,7 +290,7 @@ class SimulatedClient:
                 watcher(WatchedEvent(_EVENTS[kind], self.client_state, path))
 
 
-def _stat(node: Any) -> ZnodeStat:
+def _stat(node):
     children = len(node.children)
     born = round(node.born * 1000)
     return ZnodeStat(
@@ -306,7 +298,7 @@ def _stat(node: Any) -> ZnodeStat:
     )
 
 
-def _answer(request: Any, result: Any) -> Any:
+def _answer(request, result):
     if request.type in (Create2.type, CONTAINER):
         path, node = result
         return path, _stat(node)

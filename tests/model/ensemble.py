@@ -8,7 +8,6 @@ a proposal, waits for its commit behind those before it, and is then applied by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from kazoo.protocol.serialization import Close, Create, Create2, Delete, SetData
 from model.choices import CLOSE, COMMIT, KEPT
 from model.server import Item, Server
 from model.tree import Tree, Znode
-from model.world import World
 
 CONTAINER = 19
 NO_NODE, BAD_VERSION, NODE_EXISTS, NOT_EMPTY = -101, -103, -110, -111
@@ -28,7 +26,7 @@ WRITES = frozenset({Create.type, Create2.type, CONTAINER, Delete.type, SetData.t
 
 
 class Refused(Exception):
-    def __init__(self, code: int) -> None:
+    def __init__(self, code):
         super().__init__(code)
         self.code = code
 
@@ -65,25 +63,25 @@ class Proposal:
 
 
 class Ensemble:
-    def __init__(self, world: World, *, timeout: float, tick: float, phase: float, sync_limit: float) -> None:
+    def __init__(self, world, *, timeout, tick, phase, sync_limit):
         self.world = world
         self.timeout = timeout
         self.tick = tick
         self.sync_limit = sync_limit  # seconds
         self.truth = Tree()  # all that is committed
-        self.history: dict[str, Znode] = {}  # every node that ever was
-        self.before_change: Callable[[Change], None] = lambda change: None  # when something is about to be committed
-        self.on_change: Callable[[Change], None] = lambda change: None  # when something is committed
-        self.on_expiry: Callable[[int], None] = lambda session: None  # when a session's time is over
-        self.sessions: dict[int, Tracked] = {}
-        self.untold: set[int] = set()  # sessions that do not know of a shorter timeout: the reply is late or lost
-        self.strays: set[str] = set()  # guids of nodes that nobody has asked for
+        self.history = {}  # every node that ever was
+        self.before_change = lambda change: None  # when something is about to be committed
+        self.on_change = lambda change: None  # when something is committed
+        self.on_expiry = lambda session: None  # when a session's time is over
+        self.sessions = {}
+        self.untold = set()  # sessions that do not know of a shorter timeout: the reply is late or lost
+        self.strays = set()  # guids of nodes that nobody has asked for
         self._phase = phase
         self._epoch = 1
         self._zxid = 1 << 32
         self._ids = 0
         self._prepared = Tree()
-        self._pending: list[Proposal] = []
+        self._pending = []
         self._last_commit = 0.0
         self.servers = [Server(self, index) for index in range(3)]
         self.leader = self.servers[0]
@@ -93,17 +91,17 @@ class Ensemble:
 
     # --- sessions -----------------------------------------------------------------------------------------------
 
-    def open(self, server: Server, item: Item) -> None:
+    def open(self, server, item):
         self._ids += 1
         timeout = item.connection.timeout
         self._track(self._ids, timeout, timeout, server)
         self._propose(Change(opened=self._ids), server, item, (self._ids, timeout))
 
-    def _track(self, session: int, timeout: float, smallest: float, server: Server | None) -> None:
+    def _track(self, session, timeout, smallest, server):
         self.sessions[session] = Tracked(session, timeout, smallest, server)
         self.touch(session, timeout)
 
-    def touch(self, session: int, timeout: float) -> bool:
+    def touch(self, session, timeout):
         """
         Restart a session's timer, which is kept in steps of a tick; return whether it still runs.
 
@@ -118,7 +116,7 @@ class Ensemble:
             self._look_later(tracked)
         return True
 
-    def validate(self, server: Server, session: int, timeout: float) -> bool:
+    def validate(self, server, session, timeout):
         if not self.touch(session, timeout):
             return False
         tracked = self.sessions[session]
@@ -128,17 +126,17 @@ class Ensemble:
             self.untold.add(session)
         return True
 
-    def welcomed(self, session: int, timeout: float) -> None:
+    def welcomed(self, session, timeout):
         """Take note that a client has got the reply to its connect."""
         tracked = self.sessions.get(session)
         if tracked is None or timeout <= tracked.smallest:
             self.untold.discard(session)
 
-    def _look_later(self, tracked: Tracked) -> None:
+    def _look_later(self, tracked):
         tracked.looks_at = tracked.expires
         self.world.at(tracked.expires, self._look_at, tracked, tracked.expires)
 
-    def _look_at(self, tracked: Tracked, planned: float) -> None:
+    def _look_at(self, tracked, planned):
         is_known = self.sessions.get(tracked.session) is tracked and planned == tracked.looks_at
         if not is_known or tracked.closing:
             return
@@ -151,17 +149,17 @@ class Ensemble:
             self.on_expiry(tracked.session)
             self._begin_to_close(tracked)
 
-    def _begin_to_close(self, tracked: Tracked) -> None:
+    def _begin_to_close(self, tracked):
         tracked.closing = True
         delay = self.world.delay(CLOSE, f"s{tracked.session}")
         self.world.after(delay, self._close, tracked.session, self._epoch, "expired")
 
-    def _close(self, session: int, epoch: int, why: str) -> None:
+    def _close(self, session, epoch, why):
         if epoch != self._epoch:
             return
         self._propose(Change(closed=session, deleted=tuple(self._prepared.owned(session)), why=why))
 
-    def kill(self, session: int) -> None:
+    def kill(self, session):
         tracked = self.sessions.get(session)
         if tracked is None or tracked.closing or not self.leader.up:
             return
@@ -169,12 +167,12 @@ class Ensemble:
         tracked.server = None
         self.world.after(0.03, self._kill, tracked, self._epoch)
 
-    def _kill(self, tracked: Tracked, epoch: int) -> None:
+    def _kill(self, tracked, epoch):
         if epoch == self._epoch and not tracked.closing:
             tracked.closing = True
             self._close(tracked.session, epoch, "killed")
 
-    def _relay(self) -> None:
+    def _relay(self):
         """Have each follower tell whom it has heard of; every half tick."""
         for server in self.servers:
             if server is not self.leader and self.leader.up:
@@ -183,14 +181,14 @@ class Ensemble:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def submit(self, server: Server, item: Item) -> None:
+    def submit(self, server, item):
         try:
             change, result = self._prepare(server, item)
         except Refused as refused:
             change, result = Change(), refused
         self._propose(change, server, item, result)
 
-    def sync(self, server: Server, item: Item) -> None:
+    def sync(self, server, item):
         try:
             self._check(server, item.session)
         except Refused as refused:
@@ -200,14 +198,14 @@ class Ensemble:
         else:
             server.hand_over(server.done, item, 0)
 
-    def _check(self, server: Server, session: int) -> None:
+    def _check(self, server, session):
         tracked = self.sessions.get(session)
         if tracked is None or tracked.closing:
             raise Refused(EXPIRED)
         if tracked.server is not server:
             raise Refused(MOVED)
 
-    def _prepare(self, server: Server, item: Item) -> tuple[Change, Any]:
+    def _prepare(self, server, item):
         request, session = item.request, item.session
         self._check(server, session)
         if request.type == Close.type:
@@ -231,7 +229,7 @@ class Ensemble:
             return Change(written=((request.path, request.data),)), written
         return self._prepare_create(request, session)
 
-    def _prepare_create(self, request: Any, session: int) -> tuple[Change, Any]:
+    def _prepare_create(self, request, session):
         above = self._prepared.nodes.get(request.path.rpartition("/")[0])
         path = request.path
         if request.type == Create2.type and above is not None:
@@ -244,12 +242,12 @@ class Ensemble:
         node = Znode(self._zxid + 1, owner, request.data, request.type == CONTAINER, born=self.world.now)
         return Change(created=((path, node),)), (path, node)
 
-    def _prepare_together(self, request: Any, session: int) -> tuple[Change, Any]:
+    def _prepare_together(self, request, session):
         """Prepare a transaction; a later part of it sees what an earlier one does."""
-        versions: dict[str, int | None] = {}  # of the nodes that it has touched; None: it has deleted the node
-        created: list[tuple[str, Znode]] = []
-        deleted: list[str] = []
-        written: list[tuple[str, bytes]] = []
+        versions = {}  # of the nodes that it has touched; None: it has deleted the node
+        created = []
+        deleted = []
+        written = []
         for index, operation in enumerate(request.operations):
             problem = self._problem(operation, versions)
             if problem:
@@ -268,11 +266,11 @@ class Ensemble:
         results = [SimpleNamespace(mtime=self.world.now * 1000)] * len(request.operations)
         return Change(tuple(created), tuple(deleted), tuple(written)), results
 
-    def _version(self, path: str, versions: Mapping[str, int | None]) -> int | None:
+    def _version(self, path, versions):
         node = self._prepared.nodes.get(path)
         return versions.get(path, None if node is None else node.version)
 
-    def _problem(self, operation: Any, versions: Mapping[str, int | None]) -> int:
+    def _problem(self, operation, versions):
         version = self._version(operation.path, versions)
         if operation.type == Create.type:
             above = operation.path.rpartition("/")[0]
@@ -285,11 +283,11 @@ class Ensemble:
 
     # --- what is done from outside the locks ----------------------------------------------------------------------
 
-    def delete(self, path: str) -> None:
+    def delete(self, path):
         if path in self._prepared.nodes and self.leader.up:
             self._propose(Change(deleted=(path,), why="by an operator"))
 
-    def stray(self, like: str, guid: str) -> None:
+    def stray(self, like, guid):
         """Make a node of the same session that nobody has asked for, as a client does whose request comes twice."""
         parent = like.rpartition("/")[0]
         node, above = self._prepared.nodes.get(like), self._prepared.nodes.get(parent)
@@ -300,7 +298,7 @@ class Ensemble:
         path = f"{parent}/{name[:3]}{guid}{name[39:-10]}{above.made:010d}"
         self._propose(Change(created=((path, Znode(self._zxid + 1, node.owner)),)))
 
-    def set_limit(self, parent: str, before: str, marker: str) -> bool:
+    def set_limit(self, parent, before, marker):
         node = self._prepared.nodes.get(parent)
         if node is None or not self.leader.up or before == marker:
             return False
@@ -316,7 +314,7 @@ class Ensemble:
         )
         return True
 
-    def reap(self) -> None:
+    def reap(self):
         for path in sorted(self._prepared.nodes, key=len, reverse=True):
             node = self._prepared.nodes[path]
             if node.container and node.made and not node.children and self.leader.up:
@@ -324,20 +322,18 @@ class Ensemble:
 
     # --- the log ------------------------------------------------------------------------------------------------
 
-    def _propose(
-        self, change: Change, server: Server | None = None, item: Item | None = None, result: Any = None
-    ) -> None:
+    def _propose(self, change, server=None, item=None, result=None):
         self._zxid += 1
         self._alter(self._prepared, change)
         self._pending.append(Proposal(self._zxid, change, server, item, result))
         self._last_commit = max(self._last_commit, self.world.now + self.world.delay(COMMIT, "log"))
         self.world.at(self._last_commit, self._commit_until, self._zxid)
 
-    def _commit_until(self, zxid: int) -> None:
+    def _commit_until(self, zxid):
         while self._pending and self._pending[0].zxid <= zxid and self.leader.up:
             self._commit(self._pending.pop(0))
 
-    def _commit(self, proposal: Proposal) -> None:
+    def _commit(self, proposal):
         change = proposal.change
         self.before_change(change)
         self._alter(self.truth, change)
@@ -351,7 +347,7 @@ class Ensemble:
             server.hand_over(server.done, item, 0)
 
     @staticmethod
-    def _alter(tree: Tree, change: Change) -> None:
+    def _alter(tree, change):
         for path, node in change.created:
             tree.create(path, Znode(node.czxid, node.owner, node.data, node.container, born=node.born))
         for path in change.deleted:
@@ -360,10 +356,10 @@ class Ensemble:
             tree.write(path, data)
 
     @property
-    def committed(self) -> int:
+    def committed(self):
         return (self._pending[0].zxid if self._pending else self._zxid + 1) - 1
 
-    def elect(self) -> None:
+    def elect(self):
         """Have another server lead; what was proposed and not committed may be lost."""
         if not self.leader.up:
             return
@@ -382,7 +378,7 @@ class Ensemble:
         self.world.note(f"leader: {self.leader.name} from now on, {len(lost)} proposals are lost")
         self.world.after(0.4, self._after_election)
 
-    def _after_election(self) -> None:
+    def _after_election(self):
         for tracked in list(self.sessions.values()):
             self.sessions.pop(tracked.session)
             # With all its time, whatever the old leader was about to do.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
-from model.choices import Chance, Deviations, Point, Replay, described
+from model.choices import Chance, Replay, described
 from model.invariants import Violation
-from model.patches import Stage, stage
+from model.patches import stage
 from model.scenario import Scenario, drawn, rates
-from model.schedule import Played, play
+from model.schedule import play
 
 SHRINKS = 400  # runs that may be spent on a shorter schedule
 
@@ -21,10 +20,10 @@ SHRINKS = 400  # runs that may be spent on a shorter schedule
 class Finding:
     violation: Violation
     scenario: Scenario
-    deviations: Deviations
+    deviations: dict
     seed: int | None = None
 
-    def text(self) -> str:
+    def text(self):
         with stage() as here:
             played = play(here, self.scenario, Replay(self.deviations), diary=[])
         lines = [str(self.violation), f"seed {self.seed}" if self.seed is not None else "", str(self.scenario)]
@@ -39,23 +38,23 @@ class Report:
     figures: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, played: Played) -> None:
+    def add(self, played):
         self.schedules += 1
         self.steps += played.steps
         self.figures.update(asdict(played.figures))
 
-    def __str__(self) -> str:
+    def __str__(self):
         counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in self.figures.items())
         return f"{self.schedules} schedules, {self.steps} steps; {counted}; {len(self.findings)} broke a rule"
 
 
 def explore(
-    schedules: int,
-    seed: int,
+    schedules,
+    seed,
     *,
-    often: Mapping[str, float] | None = None,
-    draw: Callable[[random.Random], Scenario] = drawn,
-) -> Report:
+    often=None,
+    draw=drawn,
+):
     """Play schedules by chance, up to the first that breaks a rule; each is made by its own number, from `seed` on."""
     report = Report()
     with stage() as here:
@@ -72,7 +71,7 @@ def explore(
     return report
 
 
-def exhaust(scenario: Scenario, *, limit: int | None = None) -> Report:
+def exhaust(scenario, *, limit=None):
     """Play every schedule with one deviation from the default, by replay; at most `limit` of them, evenly chosen."""
     report = Report()
     with stage() as here:
@@ -89,10 +88,10 @@ def exhaust(scenario: Scenario, *, limit: int | None = None) -> Report:
     return report
 
 
-def _shrunk(here: Stage, scenario: Scenario, deviations: dict[Point, int], violation: Violation) -> dict[Point, int]:
+def _shrunk(here, scenario, deviations, violation):
     budget = [SHRINKS]
 
-    def breaks(deviations: dict[Point, int]) -> dict[Point, int] | None:
+    def breaks(deviations):
         budget[0] -= 1
         chooser = Replay(deviations)
         broken_rule = play(here, scenario, chooser).violation

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from django_zklock.core.locks.lingering import LingeringGrant, LingeringLock, LingeringWaiter
-from django_zklock.core.protocol.contender import Contender
+from django_zklock.core.locks.lingering import LingeringGrant, LingeringWaiter
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk.lease import LEASE_SHARE
 from model import reference
-from model.ensemble import Change, Ensemble
+from model.ensemble import Ensemble
 from model.process import Process
 from model.world import World
-
-if TYPE_CHECKING:
-    from model.callers import Caller
 
 SHARE = frozenset({Kind.READ, Kind.PERMIT})
 LOOKS_AFTER = 0.95  # seconds of a circle, until its youngest member sees it
@@ -36,7 +31,7 @@ SOON = 0.2  # seconds in which a process learns what has happened, while nothing
 class Violation(BaseException):
     """Something that must hold did not; no `Exception`, which the protocol itself would catch and log."""
 
-    def __init__(self, rule: str, text: str) -> None:
+    def __init__(self, rule, text):
         super().__init__(f"{rule}: {text}")
         self.rule = rule
 
@@ -44,7 +39,7 @@ class Violation(BaseException):
 @dataclass(slots=True, eq=False)
 class Granted:
     process: Process
-    caller: Caller
+    caller: object
     grant: Grant
     invalid: bool = False  # seen so once
 
@@ -79,9 +74,7 @@ class Invariants:
     _once: set[str] = field(default_factory=set)  # paths of those whom it ever gave a permit
     _robbed: dict[str, float] = field(default_factory=dict)  # paths of nodes deleted from outside, and when
     _killed: dict[int, float] = field(default_factory=dict)  # sessions closed from outside, and when
-    _before: dict[Caller, list[tuple[Caller, LingeringWaiter, LingeringLock | None]]] = field(
-        default_factory=dict
-    )  # those in line when it came
+    _before: dict = field(default_factory=dict)  # by caller: those in line when it came
     _made: dict[str, float] = field(default_factory=dict)  # paths of contenders that are there, and since when
     _holders: dict[str, str] = field(default_factory=dict)  # the last owners of locks, by path
     _since: dict[str, float] = field(default_factory=dict)  # when the last wait of each owner began
@@ -90,20 +83,20 @@ class Invariants:
     _changes: int = 0  # of the tree
     _counted: dict[Process, tuple[int, ...]] = field(default_factory=dict)  # what was there at the last count
 
-    def begin(self) -> None:
+    def begin(self):
         self.world.inspect = self.look
         self.ensemble.before_change = self._before_change
         self.ensemble.on_change = self._on_change
         self.ensemble.on_expiry = self._on_expiry
 
-    def robbed(self, path: str) -> bool:
+    def robbed(self, path):
         return path in self._robbed
 
-    def comes(self, caller: Caller) -> None:
+    def comes(self, caller):
         self._since[str(caller.owner)] = self.world.now
         self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
 
-    def granted(self, process: Process, caller: Caller, grant: Grant) -> None:
+    def granted(self, process, caller, grant):
         self.figures.grants += 1
         if isinstance(grant, LingeringGrant):
             self._see_turn(process, caller, grant)
@@ -122,7 +115,7 @@ class Invariants:
         self._live.append(Granted(process, caller, grant))
         self.world.crowded = True
 
-    def gave_way(self, caller: Caller, contender: Contender | LingeringWaiter | None) -> None:
+    def gave_way(self, caller, contender):
         """Take note of a victim: it was in a circle when its znode was deleted."""
         self.figures.victims += 1
         if isinstance(contender, LingeringWaiter):
@@ -132,14 +125,14 @@ class Invariants:
         if why:
             raise Violation("no victim outside a circle", f"{caller.name} by {guid}: {why}")
 
-    def see_no_circle(self) -> None:
+    def see_no_circle(self):
         tree = self.ensemble.truth
         for path in reference.waits(tree) if self.world.nested else ():
             circle = reference.circle(tree, path, self._holders)
             if circle and max(tree.nodes[member].born for member in circle) < self.world.now - ENDS_WITHIN:
                 raise Violation("every circle ends", f"{circle} still wait for each other")
 
-    def _before_change(self, change: Change) -> None:
+    def _before_change(self, change):
         """Judge each waiter that is about to go: whether it may say that this ends a circle."""
         tree = self.ensemble.truth
         for path in tree.nodes.keys() & change.deleted if self.world.nested else ():
@@ -158,7 +151,7 @@ class Invariants:
                 why = "" if is_due else f"the circle has lasted {lasted:.3f} s, with {younger} younger waiters"
             self._gone[path.rpartition("/")[2][3:39]] = why
 
-    def _see_token(self, caller: Caller, grant: Grant) -> None:
+    def _see_token(self, caller, grant):
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
             if grant.token == last and isinstance(grant, LingeringGrant):
@@ -170,7 +163,7 @@ class Invariants:
         own = (grant.key, grant.kind)
         self._tokens[own] = max(grant.token, self._tokens.get(own, 0))
 
-    def _see_turn(self, process: Process, caller: Caller, grant: Grant) -> None:
+    def _see_turn(self, process, caller, grant):
         """See that nobody was overtaken in the process, and that the lock is passed on to another one in time."""
         shared = caller.turn.lock if caller.turn is not None else None
         for other, turn, before in self._before[caller]:
@@ -189,10 +182,10 @@ class Invariants:
                 if path != grant.path and path.rpartition("/")[0] == mine and now > made + SOON:
                     raise Violation("passed on in time", f"{caller.name} got {grant.path}, and {path} waits")
 
-    def entitled(self, parent: str) -> set[str]:
+    def entitled(self, parent):
         return self._entitled.get(parent, set())
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change):
         now = self.world.now
         self._changes += 1
         self._made.update({path: now for path, _ in change.created if "/_c_" in path})
@@ -207,7 +200,7 @@ class Invariants:
         elif change.why == "killed":
             self._killed[change.closed] = now
 
-    def _on_expiry(self, session: int) -> None:
+    def _on_expiry(self, session):
         """The leader gives up a session: nobody may hold anything by it, unless it cannot know of its timeout."""
         if session in self.ensemble.untold:
             self._killed[session] = self.world.now
@@ -216,11 +209,11 @@ class Invariants:
                 left = grant.grant.session.leased_until - self.world.now
                 raise Violation("lease within session", f"{grant.caller.name} may trust it {left:.3f} s more")
 
-    def look(self) -> None:
+    def look(self):
         for process in self.processes:
             if process.running:
                 self._count_paths(process)
-        valid: dict[str, list[Granted]] = {}
+        valid = {}
         for grant in [*self._live]:
             if not grant.process.alive or grant.grant.released:
                 self._live.remove(grant)
@@ -231,7 +224,7 @@ class Invariants:
             self._agree(holds)
         self.world.crowded = bool(self._live)
 
-    def _count_paths(self, process: Process) -> None:
+    def _count_paths(self, process):
         """See that the session would end with no more bytes of paths than its process has counted."""
         registry = process.session._attached.get(Registry)
         if not isinstance(registry, Registry):
@@ -250,7 +243,7 @@ class Invariants:
             if guid not in self.ensemble.strays and guids.get(guid, 0) < len(path) + 4:
                 raise Violation("paths are counted", f"{process.name} has {guids.get(guid)} for {path}")
 
-    def _valid(self, grant: Granted) -> bool:
+    def _valid(self, grant):
         if grant.grant.why_invalid() is not None:
             grant.invalid = True
             return False
@@ -258,7 +251,7 @@ class Invariants:
             raise Violation("lost is for good", f"{grant.caller.name} holds {grant.grant.path} again")
         return True
 
-    def _excused(self, grant: Granted) -> bool:
+    def _excused(self, grant):
         now, timeout = self.world.now, self.ensemble.timeout
         killed = self._killed.get(grant.grant.session_id or 0)
         if killed is not None:
@@ -274,13 +267,13 @@ class Invariants:
         return True
 
     @staticmethod
-    def _agree(holds: list[Granted]) -> None:
+    def _agree(holds):
         kinds = {hold.grant.kind for hold in holds}
         if len(holds) > 1 and (len(kinds) > 1 or not kinds & SHARE):
             names = " and ".join(f"{hold.caller.name} ({hold.grant.kind.name})" for hold in holds)
             raise Violation("one holder", f"{names} hold {holds[0].grant.key}")
 
-    def _stands(self, grant: Granted) -> None:
+    def _stands(self, grant):
         path = grant.grant.path
         parent = path.rpartition("/")[0]
         if path not in self.ensemble.truth.nodes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
@@ -18,18 +18,15 @@ from django_zklock.core.protocol.contender import Contender, Phase, Predecessors
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.registry import Deletion, Registry
-from django_zklock.core.protocol.spec import QueueSpec
-from django_zklock.core.queue import nodes, order
+from django_zklock.core.queue import nodes
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
-from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Gateway, Node
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.lease import Lease
-from django_zklock.core.zk.multi import Check, Create, Delete
+from django_zklock.core.zk.multi import Delete
 from model.client import SimulatedClient
-from model.explore import Report, exhaust, explore
+from model.explore import exhaust, explore
 from model.patches import replaced
 from model.scenario import (
     HANDING,
@@ -57,19 +54,18 @@ class Mutant:
     draw: Callable[[Random], Scenario] = drawn  # by chance, the scenarios
     setting: Scenario | None = None  # in which one deviation shows it, where chance would take long
 
-    def search(self, schedules: int, seed: int) -> Report:
+    def search(self, schedules, seed):
         with replaced(self.patches):
             if self.setting is not None:
                 return exhaust(self.setting)
             return explore(schedules, seed, often=self.often, draw=self.draw)
 
 
-MUTANTS: list[Mutant] = []
-_F = TypeVar("_F", bound=Callable[..., Any])
+MUTANTS = []
 
 
-def _mutant(name: str, owner: object, attribute: str, **how: Any) -> Callable[[_F], _F]:
-    def add(function: _F) -> _F:
+def _mutant(name, owner, attribute, **how):
+    def add(function):
         MUTANTS.append(Mutant(name, ((owner, attribute, function),), **how))
         return function
 
@@ -77,31 +73,31 @@ def _mutant(name: str, owner: object, attribute: str, **how: Any) -> Callable[[_
 
 
 @_mutant("stretches the lease", Lease, "extend")
-def _stretched(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
+def _stretched(self, sent_at, timeout, *_):
     return _extended(self, sent_at + 1.2 * timeout)
 
 
 @_mutant("takes one write for proof after a silence", Lease, "extend", setting=IDLE)
-def _unheard(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
+def _unheard(self, sent_at, timeout, *_):
     return _extended(self, sent_at + 0.4 * timeout)
 
 
 @_mutant("counts the lease from the answer", Lease, "extend", setting=IDLE)
-def _from_the_answer(self: Lease, sent_at: float, timeout: float, *_: float) -> bool:
+def _from_the_answer(self, sent_at, timeout, *_):
     return _extended(self, clock.now() + 0.4 * timeout)
 
 
 @_mutant("trusts the lease of a longer timeout", Lease, "limit", draw=drawn_moving)
-def _unlimited(self: Lease, sent_at: float, timeout: float) -> None:
+def _unlimited(self, sent_at, timeout):
     pass
 
 
 @_mutant("takes a longer timeout again", SimulatedClient, "_smallest", draw=drawn_moving)
-def _last_timeout(self: SimulatedClient, session: int, timeout: float) -> float:
+def _last_timeout(self, session, timeout):
     return timeout
 
 
-def _extended(self: Lease, until: float) -> bool:
+def _extended(self, until):
     if until <= self.until:
         return False
     if not self.valid:
@@ -113,7 +109,7 @@ def _extended(self: Lease, until: float) -> bool:
 
 
 @_mutant("grants by a lease that is over", Contender, "_prove", setting=LASTING)
-def _unproven_after_wait(self: Contender) -> None:
+def _unproven_after_wait(self):
     if self.session.suspect:
         _prove(self)
     else:
@@ -121,33 +117,33 @@ def _unproven_after_wait(self: Contender) -> None:
 
 
 @_mutant("deletes a leaving node once", Deletion, "_retry")
-def _forgetful_delete(self: Deletion, error: ZkError) -> None:
+def _forgetful_delete(self, error):
     self._registry.deleting.pop(self)
     self._registry.discard(self.guid)
     self._done(error)
 
 
 @_mutant("grants the next block of the process although the delete was lost", Registry, "_on_listed")
-def _trusting_listing(self: Registry, parent: str, reply: Any) -> None:
+def _trusting_listing(self, parent, reply):
     """Take a znode for gone as soon as its delete was sent. So the next block of the process may have the lock."""
     gone = {deletion._path.rpartition("/")[2] for deletion in self.deleting if deletion._path}
     _on_listed(self, parent, reply if isinstance(reply, ZkError) else [name for name in reply if name not in gone])
 
 
 @_mutant("counts a path no longer once its delete is sent", Deletion, "send")
-def _uncounted_delete(self: Deletion) -> None:
+def _uncounted_delete(self):
     self._registry.discard(self.guid)
     _send_delete(self)
 
 
 @_mutant("takes an unanswered create for none when it leaves", Contender, "_abandon")
-def _hopeful_abandon(self: Contender) -> None:
+def _hopeful_abandon(self):
     if self._phase in (Phase.CREATING, Phase.SEARCHING):  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
     _abandon(self)
 
 
-def _adopting_found(self: Contender, answer: Any) -> None:
+def _adopting_found(self, answer):
     if isinstance(answer, Node):
         self._own.node = answer
         self._list()
@@ -155,10 +151,10 @@ def _adopting_found(self: Contender, answer: Any) -> None:
         _on_searched(self, answer)
 
 
-def _create_again_with_guid(self: Contender) -> None:
+def _create_again_with_guid(self):
     """Take the place with the guid of the first time, as kazoo's lock has one for all its life."""
     kept = _guids.get(self)
-    module: Any = nodes
+    module = nodes
     before = module.new_guid
     if kept is not None:
         module.new_guid = lambda mark: kept
@@ -169,27 +165,27 @@ def _create_again_with_guid(self: Contender) -> None:
     _guids[self] = self.guid
 
 
-_guids: dict[Contender, str] = {}
+_guids = {}
 
 
 @_mutant("does not list again after a reconnect", Contender, "on_connected")
-def _keeping_connected(self: Contender, *, resumed: bool) -> None:
+def _keeping_connected(self, *, resumed):
     if self._phase not in (Phase.LISTING, Phase.QUEUED):
         _connected(self, resumed=resumed)
 
 
-def _watching(change: Callable[[Any], Any]) -> Callable[[Predecessors, str], None]:
-    def watch(self: Predecessors, name: str) -> None:
+def _watching(change):
+    def watch(self, name):
         read = self._gateway.read
 
-        def reading(path: str, callback: Any, on_event: Any = None) -> Any:
-            def on_read(answer: Any) -> None:
+        def reading(path, callback, on_event=None):
+            def on_read(answer):
                 if change(answer) is not None:
                     callback(change(answer))
 
             return read(path, on_read, on_event)
 
-        self._gateway.read = reading  # type: ignore[method-assign]
+        self._gateway.read = reading
         try:
             _watch(self, name)
         finally:
@@ -203,37 +199,37 @@ _unwritten_watch = _watching(lambda answer: replace(answer, version=0) if isinst
 
 
 @_mutant("takes the end of the one ahead for its turn", Predecessors, "_watch")
-def _trusting(self: Predecessors, name: str) -> None:
+def _trusting(self, name):
     self._is_last = True
     _watch(self, name)
 
 
 @_mutant("takes the one ahead for gone if a hand-over came before the watch", Predecessors, "_watch", setting=HANDING)
-def _believing_missing(self: Predecessors, name: str) -> None:
-    waiter: Any = self._successor
+def _believing_missing(self, name):
+    waiter = self._successor
     if isinstance(waiter, Contender):
         calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_refused", "guard")}
         calls["on_ahead_changed"] = lambda *, is_first=False: waiter.on_ahead_changed(is_first=self._is_last)
-        successor: Any = SimpleNamespace(**calls)
+        successor = SimpleNamespace(**calls)
         self._successor = successor
     _watch(self, name)
 
 
 @_mutant("hands over a znode that it has not written", adoption, "_replace", setting=HANDING)
-def _unwritten(path: str, data: bytes, create: Create) -> tuple[Any, ...]:
+def _unwritten(path, data, create):
     return Delete(path=path), create
 
 
 @_mutant("adopts a lock with another token", GivenHold, "_on_listed", setting=HANDING)
-def _token_of_hold(self: GivenHold, hold: OperatorHold, reply: Any) -> None:
+def _token_of_hold(self, hold, reply):
     self._done(hold.token)
 
 
 @_mutant("proves the session by a read", Gateway, "quorum_check", setting=LASTING)
-def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
+def _by_read(self, paths, callback):
     sent_at = clock.now()
 
-    def on_read(answer: Any) -> None:
+    def on_read(answer):
         if isinstance(answer, ZkError):
             callback(paths[0] if isinstance(answer, NodeMissing) else answer)
         else:
@@ -243,26 +239,26 @@ def _by_read(self: Gateway, paths: Any, callback: Any) -> None:
     self.read(paths[0], on_read)
 
 
-def _indifferent(self: Heartbeat, *_: Any) -> None:
+def _indifferent(self, *_):
     self._outstanding = False
 
 
-def _indifferent_watch(self: Contender, on_refused: Any = None) -> None:
+def _indifferent_watch(self, on_refused=None):
     pass
 
 
 @_mutant("trusts a lease again that was over", Grant, "lose")
-def _unlost(self: Grant, reason: str) -> None: ...
+def _unlost(self, reason): ...
 
 
 @_mutant("deletes no leaving node after a reconnect", Registry, "on_connected")
-def _idle_deletes(self: Registry, *, resumed: bool) -> None:
+def _idle_deletes(self, *, resumed):
     self.heartbeat.beat()
     self.audit()
 
 
 @_mutant("removes the marker of a reader before its znode", Contender, "_delete", setting=READERS)
-def _marker_first(self: Contender) -> None:
+def _marker_first(self):
     if self._own.marker is not None:
         self._own.marker.delete()
         self._own.marker = None
@@ -275,15 +271,15 @@ def _marker_first(self: Contender) -> None:
     "_on_missing",
     often={"fault": 0.05, "commit": 0.05},
 )
-def _keeping_marker(self: Contender) -> None:
+def _keeping_marker(self):
     if self._own.node is not None and self._own.marker is not None:
         self._registry.discard(self._own.marker.name)
         self._own.marker = None
     _on_missing(self)
 
 
-def _unheeding(self: Predecessors) -> None:
-    def on_event(deleted: bool) -> None:
+def _unheeding(self):
+    def on_event(deleted):
         self._limit = None
         self._successor.on_ahead_changed()
 
@@ -292,16 +288,16 @@ def _unheeding(self: Predecessors) -> None:
         self.wait_for(_verdicts[self])
 
 
-def _noting_wait(self: Predecessors, verdict: order.WaitFor) -> None:
+def _noting_wait(self, verdict):
     _verdicts[self] = verdict
     _wait_for(self, verdict)
 
 
-_verdicts: weakref.WeakKeyDictionary[Predecessors, order.WaitFor] = weakref.WeakKeyDictionary()
+_verdicts = weakref.WeakKeyDictionary()
 
 
 @_mutant("ends an idle lock without a look for new waiters", LingeringLock, "end_if_idle", often={"preempt": 0.5})
-def _carefree_end(self: LingeringLock) -> None:
+def _carefree_end(self):
     if not self.ended and not self.queue:
         self.grant_first()
         self.ended = True
@@ -310,16 +306,16 @@ def _carefree_end(self: LingeringLock) -> None:
 
 
 @_mutant("keeps the lock from others as long as anybody comes", LingeringLock, "ends_on_release")
-def _keeping(self: LingeringLock, spec: QueueSpec, grant: Grant) -> bool:
+def _keeping(self, spec, grant):
     return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
 
 
-def _ending_with(change: Callable[[Sequence[Check]], Sequence[Check]]) -> Any:
+def _ending_with(change):
     return lambda self, checks, error: _end(self, change(checks), error)
 
 
 @_mutant("does not check who keeps a reader from the lock of a reader", deadlock, "blockers", setting=NESTED["readers"])
-def _seeing_one_waiter(queue: Queue, guid: str) -> Blockers | None:
+def _seeing_one_waiter(queue, guid):
     blocked = blockers(queue, guid)
     return blocked and blocked._replace(waiters=blocked.waiters[:1])
 
@@ -331,24 +327,24 @@ def _seeing_one_waiter(queue: Queue, guid: str) -> Blockers | None:
     draw=drawn_nested,
     often={"reply": 0.04, "request": 0.02, "commit": 0.05, "event": 0.05},
 )
-def _claiming_end(self: Contender, error: Any, reply: Any) -> None:
+def _claiming_end(self, error, reply):
     _on_ended(self, error, None if isinstance(reply, INTERRUPTED) else reply)
 
 
 @_mutant("believes what a holder once wrote", deadlock, "blockers", setting=NESTED["stale"])
-def _believing_text(queue: Queue, guid: str) -> Blockers | None:
+def _believing_text(queue, guid):
     is_gone = bool(queue.children) and not any(nodes.has_guid(child.name, guid) for child in queue)
     return Blockers(queue[:1], queue[:1]) if is_gone else blockers(queue, guid)
 
 
 @_mutant("gives way for an older waiter", DeadlockSearch, "_find_circle", setting=NESTED["circle"])
-def _ageless(self: DeadlockSearch, own: WaitsFor, held: Collection[str]) -> Any:
+def _ageless(self, own, held):
     circle = yield from _find_circle(self, own, held)
     return tuple(step._replace(wait=step.wait._replace(czxid=0)) for step in circle)
 
 
 @_mutant("looks for a circle before it writes", DeadlockSearch, "_search", setting=NESTED["circle"])
-def _reading_first(self: DeadlockSearch) -> Any:
+def _reading_first(self):
     node = self._contender.queued_node
     if node is None:
         return deadlock.LOOK_SOON

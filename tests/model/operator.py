@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from model import reference
-from model.ensemble import Ensemble
 
 BASE = "/zklock"
 THINKS = 0.02  # seconds between the look at the queue and the change
@@ -22,19 +20,19 @@ class LimitChange:
 class Operator:
     """Looks at a queue, and changes its limit in one transaction that also writes the directory."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble):
         self._ensemble = ensemble
         self._world = ensemble.world
 
-    def plan(self, changes: Iterable[LimitChange]) -> None:
+    def plan(self, changes):
         for change in changes:
             self._world.after(change.begins, self._look, change)
 
-    def _look(self, change: LimitChange) -> None:
+    def _look(self, change):
         tree, parent = self._ensemble.truth, f"{BASE}/{change.key}"
         before, _ = reference.limit(tree, parent)
         self._world.after(THINKS, self._change, parent, before, f"!limit:{change.value or 0}:")
 
-    def _change(self, parent: str, before: str, marker: str) -> None:
+    def _change(self, parent, before, marker):
         if self._ensemble.set_limit(parent, before, marker):
             self._world.note(f"the limit of {parent} is {marker} now, no more {before or 'that of each'}")

@@ -1,15 +1,11 @@
 """Put the simulation in the place of the world, for what runs on its own thread: other sessions go on as before."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
@@ -20,55 +16,54 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import session
 from model.client import SimulatedClient
-from model.world import World
 
 PREEMPTED = ("append", "remove", "grant_first", "ends_on_release", "new_grant")  # begun by several threads
 AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
-_session: Any = session  # its imports are replaced, too
+_session = session  # its imports are replaced, too
 _real_now = clock.now
 _real_client = _session.Client
 _real_payload = Contender._payload
 
 
 class Stage:
-    def __init__(self) -> None:
-        self.world: World | None = None
-        self.complaints: list[str] = []
+    def __init__(self):
+        self.world = None
+        self.complaints = []
         self._thread = threading.get_ident()
         self._guids = 0
 
-    def play(self, world: World) -> None:
+    def play(self, world):
         self.world = world
         self.complaints.clear()
         self._guids = 0
 
-    def _here(self) -> World | None:
+    def _here(self):
         return self.world if threading.get_ident() == self._thread else None
 
-    def now(self) -> float:
+    def now(self):
         world = self._here()
         return _real_now() if world is None else world.now
 
-    def payload(self, contender: Any) -> Any:
+    def payload(self, contender):
         """Return the same data at each run: with no time and no host in them. A deadlock takes the real ones."""
         world = self._here()
         return _real_payload(contender) if world is None or world.nested else f"{contender.guid} {contender.spec.limit}"
 
-    def decode(self, data: bytes) -> Payload | None:
+    def decode(self, data):
         guid, _, limit = data.decode().partition(" ")
         if self._here() is None or not limit.isdigit():
             return Payload.decode(data)
         return Payload(guid=guid, host="", pid=1, thread="", what="", since="", template="", limit=int(limit))
 
-    def client(self, options: Any, former: Any) -> Any:
+    def client(self, options, former):
         world = self._here()
         if world is None or world.current is None:
             return _real_client(options, former)
         return SimulatedClient(options, world.current)
 
-    def preempting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def preempted(*args: Any) -> Any:
+    def preempting(self, call):
+        def preempted(*args):
             world = self._here()
             process = None if world is None else world.current
             if process is None:
@@ -80,7 +75,7 @@ class Stage:
 
         return preempted
 
-    def uuid4(self) -> uuid.UUID:
+    def uuid4(self):
         if self._here() is None:
             return uuid.uuid4()
         self._guids += 1
@@ -88,7 +83,7 @@ class Stage:
 
 
 @contextmanager
-def replaced(patches: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+def replaced(patches):
     with ExitStack() as stack:
         for owner, name, value in patches:
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -97,11 +92,11 @@ def replaced(patches: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
 
 
 class _Complaints(logging.Handler):
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage):
         super().__init__(logging.ERROR)
         self._stage = stage
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
@@ -109,10 +104,10 @@ class _Complaints(logging.Handler):
 
 
 @contextmanager
-def stage() -> Iterator[Stage]:
+def stage():
     new_stage = Stage()
     pid = os.getpid()
-    patches: list[tuple[Any, str, Any]] = [
+    patches = [
         (clock, "now", new_stage.now),
         (os, "getpid", lambda: pid),  # asked at every step, and the system takes its time to say
         (session, "Client", new_stage.client),

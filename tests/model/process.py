@@ -1,10 +1,8 @@
 """One simulated process: a session with the real code, its threads in turn, and its pauses."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +10,8 @@ from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import session as sessions
 from django_zklock.core.zk.loop import Timer
-from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.session import Session
 from model.choices import BACKLOG, EVENT, PREEMPT, TIMER
-from model.ensemble import Ensemble
-from model.server import Connection
-from model.world import Pipe
 
 _Call = tuple[Callable[..., object], tuple[Any, ...]]
 
@@ -25,22 +19,22 @@ _Call = tuple[Callable[..., object], tuple[Any, ...]]
 class SimulatedLoop:
     """Stands in for `django_zklock.core.zk.loop.Loop`: runs what it is given when the simulation says so."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process):
         self._process = process
         self._world = process.world
-        self._posted: deque[_Call] = deque()
-        self._delivered: deque[_Call] = deque()
+        self._posted = deque()
+        self._delivered = deque()
         self._running = False
         self._busy = False  # with something that takes its time
-        self._late: list[Callable[[], object]] = []  # what waits for the end of that
+        self._late = []  # what waits for the end of that
 
-    def start(self) -> None:
+    def start(self):
         pass
 
-    def stop(self) -> None:
+    def stop(self):
         pass
 
-    def post(self, call: Callable[..., object], *args: Any) -> None:
+    def post(self, call, *args):
         self._posted.append((call, args))
         option = self._world.choose(EVENT, self._process.name)
         self._world.after(EVENT.delays[option], self._process.on_loop, self._run_posted)
@@ -48,19 +42,19 @@ class SimulatedLoop:
             self._busy = True
             self._world.after(EVENT.delays[option], self._process.on_loop, self._idle)
 
-    def deliver(self, call: Callable[..., object], *args: Any) -> None:
+    def deliver(self, call, *args):
         self._delivered.append((call, args))
         if not self._running and not self._busy:
             self._run_delivered()
 
-    def call_later(self, delay: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, delay, call):
         timer = Timer(call)
         due = self._process.monotonic() + max(0.0, delay)
         late = self._world.delay(TIMER, self._process.name)
         self._world.after(max(0.0, delay) + late, self._process.on_loop, self._on_due, due, timer)
         return timer
 
-    def _on_due(self, due: float, timer: Timer) -> None:
+    def _on_due(self, due, timer):
         missing = due - self._process.monotonic()
         if timer._call is None:
             return
@@ -71,14 +65,14 @@ class SimulatedLoop:
         else:
             self._run(timer.run, ())
 
-    def _run_posted(self) -> None:
+    def _run_posted(self):
         if self._busy:
             self._late.append(self._run_posted)
         elif self._posted:
             call, args = self._posted.popleft()
             self._run(call, args)
 
-    def _idle(self) -> None:
+    def _idle(self):
         """End the busy time: with what was being done, as it may be that which took so long."""
         self._busy = False
         if self._posted:
@@ -87,7 +81,7 @@ class SimulatedLoop:
         self._run_delivered()
 
     @contextmanager
-    def preempted(self) -> Iterator[None]:
+    def preempted(self):
         """Let the loop do nothing more, if it is the one that is preempted."""
         stops = self._running and not self._busy
         self._busy |= stops
@@ -96,7 +90,7 @@ class SimulatedLoop:
             self._busy = False
             self._world.after(0.0, self._process.on_loop, self._run_late)
 
-    def _run_late(self) -> None:
+    def _run_late(self):
         if self._busy:
             return  # again
         late, self._late = self._late, []
@@ -106,7 +100,7 @@ class SimulatedLoop:
             else:
                 self._run(call, ())
 
-    def _run(self, call: Callable[..., object], args: tuple[Any, ...], *, first: bool = False) -> None:
+    def _run(self, call, args, *, first=False):
         if not first:
             self._run_delivered()
         self._running = True
@@ -116,7 +110,7 @@ class SimulatedLoop:
             self._running = False
         self._run_delivered()
 
-    def _run_delivered(self) -> None:
+    def _run_delivered(self):
         while self._delivered:
             call, args = self._delivered.popleft()
             self._running = True
@@ -126,8 +120,8 @@ class SimulatedLoop:
                 self._running = False
 
 
-def _session_on(loop: SimulatedLoop, options: SessionOptions) -> Session:
-    module: Any = sessions
+def _session_on(loop, options):
+    module = sessions
     before, module.Loop = module.Loop, lambda name: loop
     try:
         return Session(options)
@@ -136,7 +130,7 @@ def _session_on(loop: SimulatedLoop, options: SessionOptions) -> Session:
 
 
 class Process:
-    def __init__(self, name: str, number: int, ensemble: Ensemble, options: SessionOptions) -> None:
+    def __init__(self, name, number, ensemble, options):
         self.name = name
         self.number = number
         self.world = ensemble.world
@@ -146,37 +140,37 @@ class Process:
         self.paused = False
         self.isolated = False
         self.preempted_at = 0.0  # when a thread last went on; infinite while one is preempted
-        self.connections: dict[Connection, None] = {}
-        self.remains: list[Pipe] = []  # requests of closed connections that the network holds up
+        self.connections = {}
+        self.remains = []  # requests of closed connections that the network holds up
         self._stood_still = 0.0  # seconds that the clock of timers has missed
-        self._backlogs: tuple[list[_Call], list[_Call]] = ([], [])
+        self._backlogs = ([], [])
         self._pauses = 0
         self.loop = SimulatedLoop(self)
         self.session = _session_on(self.loop, options)
         self.session.loop.post(self.session._start_client)
 
     @property
-    def registry(self) -> Registry:
+    def registry(self):
         return self.session.attached(Registry)
 
     @property
-    def contenders(self) -> list[Contender]:
+    def contenders(self):
         return [observer for observer in self.session.observers if isinstance(observer, Contender)]
 
     @property
-    def running(self) -> bool:
+    def running(self):
         return self.alive and not self.closed
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.world.now - self._stood_still
 
-    def on_connection_thread(self, call: Callable[..., object], *args: Any) -> None:
+    def on_connection_thread(self, call, *args):
         self._on_thread(0, call, args)
 
-    def on_loop(self, call: Callable[..., object], *args: Any) -> None:
+    def on_loop(self, call, *args):
         self._on_thread(1, call, args)
 
-    def _on_thread(self, thread: int, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def _on_thread(self, thread, call, args):
         if not self.alive:
             return
         if self.paused:
@@ -189,7 +183,7 @@ class Process:
         finally:
             world.current = before
 
-    def preempt(self) -> None:
+    def preempt(self):
         """Let other threads run in the middle of what this one does, for as long as is chosen."""
         seconds = self.world.delay(PREEMPT, self.name)
         if seconds and not any(self._backlogs):  # those come first
@@ -200,14 +194,14 @@ class Process:
                 self.world.current = before
             self.preempted_at = math.inf if inner else self.world.now
 
-    def pause(self, seconds: float, *, suspended: bool = False) -> None:
+    def pause(self, seconds, *, suspended=False):
         """Let none of its threads run for a while; `suspended`: nor the clock of its timers."""
         if not self.paused:
             self.paused = True
             self._pauses += 1
             self.world.after(seconds, self._resume, self._pauses, seconds if suspended else 0.0)
 
-    def _resume(self, pause: int, stood_still: float) -> None:
+    def _resume(self, pause, stood_still):
         if not self.paused or pause != self._pauses:
             return
         self.paused = False
@@ -220,14 +214,14 @@ class Process:
                 call, args = backlog.pop(0)
                 self._on_thread(thread, call, args)
 
-    def isolate(self, seconds: float) -> None:
+    def isolate(self, seconds):
         if not self.isolated:
             self.isolated = True
             for connection in self.connections:
                 connection.hold()
             self.world.after(seconds, self.rejoin)
 
-    def rejoin(self) -> None:
+    def rejoin(self):
         self.isolated = False
         for connection in list(self.connections):
             connection.reached = True
@@ -236,7 +230,7 @@ class Process:
         for pipe in remains:
             pipe.release()
 
-    def crash(self) -> None:
+    def crash(self):
         self.alive = False
         for connection in list(self.connections):
             connection.back.close()

@@ -1,11 +1,6 @@
 """The rules of the queue, written a second time: slowly, from the names alone, without code of the package."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Collection, Mapping
-
-from model.tree import Tree
 
 _CONTENDER = re.compile(r"_c_(?P<guid>.{36})-(?P<recipe>lock-|__READ__|__WRIT__|lease-)(?P<number>[0-9]{10})")
 _OWNER = re.compile(r'"owner":(?P<number>[0-9]+)')
@@ -13,7 +8,7 @@ _HOLD_LIMIT = re.compile(r'"limit":(?P<value>[0-9]+)')  # in the data of a hold 
 _LIMIT = re.compile(r"!limit:(?P<value>[0-9]+):")
 
 
-def limit(tree: Tree, parent: str) -> tuple[str, int]:
+def limit(tree, parent):
     for name in tree.nodes[parent].children if parent in tree.nodes else ():
         match = _LIMIT.fullmatch(name)
         if match:
@@ -21,7 +16,7 @@ def limit(tree: Tree, parent: str) -> tuple[str, int]:
     return "", 0
 
 
-def entitled(tree: Tree, parent: str) -> set[str]:
+def entitled(tree, parent):
     if parent not in tree.nodes:
         return set()
     names = tree.nodes[parent].children
@@ -40,7 +35,7 @@ def entitled(tree: Tree, parent: str) -> set[str]:
     return having
 
 
-def own_limit(tree: Tree, path: str) -> int:
+def own_limit(tree, path):
     data = tree.nodes[path].data.decode()
     match = _HOLD_LIMIT.search(data)
     if match:
@@ -49,7 +44,7 @@ def own_limit(tree: Tree, path: str) -> int:
     return int(text or 1)
 
 
-def waits(tree: Tree) -> dict[str, list[str]]:
+def waits(tree):
     """Return the paths of all waiters, each with those ahead that must go first. Not for permits."""
     waiters = {}
     for parent in {path.rpartition("/")[0] for path in tree.nodes if _CONTENDER.search(path)}:
@@ -62,7 +57,7 @@ def waits(tree: Tree) -> dict[str, list[str]]:
     return waiters
 
 
-def circle(tree: Tree, waiter: str, holders: Mapping[str, str]) -> list[str]:
+def circle(tree, waiter, holders):
     """
     Return the paths of a circle through a waiter, empty if there is none. If there are several, none is younger in it.
 
@@ -83,11 +78,11 @@ def circle(tree: Tree, waiter: str, holders: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _kind(names: Collection[str], match: re.Match[str]) -> str:
+def _kind(names, match):
     return "__READ__" if f"!reads:{match['guid']}:" in names else match["recipe"]
 
 
-def owner(tree: Tree, path: str) -> str:
+def owner(tree, path):
     """Return who has a contender: its session, and the number of its thread there; empty if it is unknown."""
     number = _OWNER.search(tree.nodes[path].data.decode())
     return f"{tree.nodes[path].owner} {number['number']}" if number else ""

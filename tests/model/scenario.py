@@ -161,7 +161,7 @@ FAMILIES = (
 )
 
 
-def drawn(rng: random.Random) -> Scenario:
+def drawn(rng):
     processes = rng.choice((2, 2, 3))
     scripts = [
         Script(
@@ -208,7 +208,7 @@ def drawn(rng: random.Random) -> Scenario:
     )
 
 
-def drawn_moving(rng: random.Random) -> Scenario:
+def drawn_moving(rng):
     """Return a scenario with servers that grant different timeouts, and long holds."""
     scenario = drawn(rng)
     longest = tuple(rng.choice((1.0, 2.0, 5.0, 12.0)) for _ in range(3))
@@ -216,7 +216,7 @@ def drawn_moving(rng: random.Random) -> Scenario:
     return replace(scenario, callers=scripts, tick=0.5, timeout=12.0, longest=longest)
 
 
-def _handed_over(scripts: list[Script], processes: int, rng: random.Random) -> list[Script]:
+def _handed_over(scripts, processes, rng):
     """Let some callers hand their locks over; return those that adopt them. The choices have a chance of their own."""
     heirs = []
     for index, script in enumerate(scripts):
@@ -224,13 +224,13 @@ def _handed_over(scripts: list[Script], processes: int, rng: random.Random) -> l
             scripts[index] = replace(script, gives=rng.choice((0.2, 1.0, 3.0)))
             adopts = {"adopts": index, "key": script.key, "pause": rng.choice((0.0, 0.1, 0.5))}
             count = rng.choice((0, 1, 1, 2))
-            heirs += [Script(rng.randrange(processes), 0.0, **adopts) for _ in range(count)]  # type: ignore[arg-type]
+            heirs += [Script(rng.randrange(processes), 0.0, **adopts) for _ in range(count)]
     return heirs
 
 
-def drawn_nested(rng: random.Random) -> Scenario:
+def drawn_nested(rng):
     processes = rng.choice((1, 2, 2, 3))
-    scripts: list[Script] = []
+    scripts = []
     kinds = rng.choice(((Kind.LOCK,), (Kind.LOCK,), (Kind.READ, Kind.READ, Kind.WRITE)))
     linger = rng.choice((0.0, 0.0, 0.5, 5.0))
     names, times = rng.choice(("kl", "kl", "klm")), rng.choice((2, 3, 5))
@@ -255,7 +255,7 @@ def drawn_nested(rng: random.Random) -> Scenario:
     return Scenario(tuple(scripts), processes, tick=tick, phase=phase, sync_limit=3.0, chaos=rng.choice((6.0, 12.0)))
 
 
-def rates(rng: random.Random) -> dict[str, float]:
+def rates(rng):
     """Return how often each kind of choice deviates: some schedules are calm but for a few faults, some are storms."""
     wire = rng.choice((0.0, 0.02, 0.05, 0.15))
     slow = rng.choice((0.0, 0.05, 0.3))

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.zk.options import SessionOptions
 from model.callers import BASE, Caller
-from model.choices import Chooser
 from model.ensemble import Ensemble
 from model.invariants import SOON, Figures, Invariants, Violation
 from model.nemesis import STRAY, Nemesis
 from model.operator import Operator
-from model.patches import Stage
 from model.process import Process
-from model.scenario import TIMEOUT, Scenario
+from model.scenario import TIMEOUT
 from model.world import START, World
 
 OPTIONS = SessionOptions(
@@ -35,7 +31,7 @@ class Played:
 
 
 class _Play:
-    def __init__(self, stage: Stage, scenario: Scenario, chooser: Chooser, diary: list[str] | None) -> None:
+    def __init__(self, stage, scenario, chooser, diary):
         self.world = world = World(chooser, diary=diary)
         self.stage = stage
         self.scenario = scenario
@@ -74,7 +70,7 @@ class _Play:
         self.nemesis.spare = scenario.processes - 1
         Operator(self.ensemble).plan(scenario.limits)
 
-    def play(self) -> None:
+    def play(self):
         self._chaos()
         self._heal()
         for caller in self.callers:
@@ -91,13 +87,13 @@ class _Play:
         self._run(9.0 + max(caller.script.linger for caller in self.callers))
         self._at_the_end()
 
-    def _run(self, seconds: float) -> None:
+    def _run(self, seconds):
         self.world.run(self.world.now + seconds)
         if self.world.steps > STEPS:
             raise Violation("comes to rest", f"{self.world.steps} steps")
         self._listen()
 
-    def _listen(self) -> None:
+    def _listen(self):
         for complaint in self.stage.complaints:
             if "belongs to no lock here" not in complaint:
                 raise Violation("no failure", complaint)
@@ -106,23 +102,23 @@ class _Play:
                 raise Violation("no orphan", f"only the audit has found it: {complaint}")
         self.stage.complaints.clear()
 
-    def _chaos(self) -> None:
+    def _chaos(self):
         """Ask the nemesis after each thing that a process does, until peace comes."""
         for process in self.processes:
             self._haunt(process)
         self._run(self.scenario.chaos)
 
-    def _haunt(self, process: Process) -> None:
+    def _haunt(self, process):
         on_thread = process._on_thread
 
-        def haunted(thread: int, call: Callable[..., object], args: tuple[Any, ...]) -> None:
+        def haunted(thread, call, args):
             on_thread(thread, call, args)
             if not self.world.calm and not process.paused and self.world.now > START + 0.1:
                 self.nemesis.consider(process)
 
-        process._on_thread = haunted  # type: ignore[method-assign]
+        process._on_thread = haunted
 
-    def _heal(self) -> None:
+    def _heal(self):
         self.world.note("peace")
         self.world.calm_down()
         for process in self.processes:
@@ -133,7 +129,7 @@ class _Play:
         for server in self.ensemble.servers:
             server.heal()
 
-    def _at_rest(self) -> None:
+    def _at_rest(self):
         """Everybody who wants a lock has one node, somebody holds each lock that is wanted, nothing else is there."""
         known = self._known()
         for process in self.processes:
@@ -157,7 +153,7 @@ class _Play:
         if readers - set(own):
             raise Violation("no orphan", f"markers of {sorted(readers - set(own))}, who have left")
 
-    def _idle(self) -> list[str]:
+    def _idle(self):
         """Return the locks that linger and that nobody uses; see that none does so for too long."""
         idle = []
         for process in self.processes:
@@ -168,11 +164,11 @@ class _Play:
                         raise Violation("leaves in time", f"{shared.spec.key} is idle in {process.name}")
         return idle
 
-    def _known(self) -> set[str]:
+    def _known(self):
         return {guid for process in self.processes if process.running for guid in process.registry.guids}
 
-    def _compare(self, known: set[str]) -> None:
-        differences: dict[str, str] = {}
+    def _compare(self, known):
+        differences = {}
         for path, node in self.ensemble.truth.nodes.items():
             if node.owner:
                 name = path.rpartition("/")[2]
@@ -182,7 +178,7 @@ class _Play:
             orphans = sorted(differences[guid] for guid in set(differences) - known)
             raise Violation("no orphan", f"nobody knows of {orphans}; not there: {sorted(known - set(differences))}")
 
-    def _at_the_end(self) -> None:
+    def _at_the_end(self):
         left = [caller.name for caller in self.callers if not caller.done]
         if left:
             raise Violation("every wait ends", f"{left} still want it")
@@ -191,10 +187,10 @@ class _Play:
             if process.running:
                 self._tables_empty(process)
 
-    def _tables_empty(self, process: Process) -> None:
+    def _tables_empty(self, process):
         registry, session = process.registry, process.session
         client = session._client
-        tables: dict[str, object] = {
+        tables = {
             "members": process.contenders,
             "guids": registry.guids,
             "departures": registry.deleting,
@@ -209,7 +205,7 @@ class _Play:
                 raise Violation("no leak", f"{process.name} has {name} left: {table}")
 
 
-def play(stage: Stage, scenario: Scenario, chooser: Chooser, *, diary: list[str] | None = None) -> Played:
+def play(stage, scenario, chooser, *, diary=None):
     game = _Play(stage, scenario, chooser, diary)
     violation = None
     try:

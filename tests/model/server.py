@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kazoo.protocol.serialization import GetChildren, GetData, Ping, Sync
 
 from model.choices import APPLY, FORWARD, REPLY
 from model.tree import Tree
 from model.world import Pipe
-
-if TYPE_CHECKING:
-    from model.client import SimulatedClient
-    from model.ensemble import Ensemble, Proposal
 
 DELETED, CHANGED, CHILD = "DELETED", "CHANGED", "CHILD"
 CONNECT = object()
@@ -32,7 +28,7 @@ class Item:
 
 
 class Connection:
-    def __init__(self, client: SimulatedClient, server: Server) -> None:
+    def __init__(self, client, server):
         world = server.world
         self.client = client
         self.server = server
@@ -43,19 +39,19 @@ class Connection:
         self.open = True  # at the server's end
         self.reached = True  # the server's host has answered, so that there is a connection at all
         self.lossy = False  # something was lost, so nothing that comes after it arrives
-        self.items: deque[Item] = deque()
+        self.items = deque()
 
-    def hold(self) -> None:
+    def hold(self):
         self.there.hold()
         self.back.hold()
 
-    def release(self) -> None:
+    def release(self):
         self.there.release()
         self.back.release()
 
 
 class Server:
-    def __init__(self, ensemble: Ensemble, index: int) -> None:
+    def __init__(self, ensemble, index):
         self.ensemble = ensemble
         self.world = ensemble.world
         self.index = index
@@ -68,14 +64,14 @@ class Server:
         self.from_leader = Pipe(self.world)
         self.to_leader = Pipe(self.world)
         self._apply = Pipe(self.world)
-        self._connections: dict[int, Connection] = {}  # by session
-        self._opening: dict[Connection, None] = {}
-        self._watches: dict[str, dict[Connection, None]] = {}
-        self._child_watches: dict[str, dict[Connection, None]] = {}
-        self._touched: dict[int, float] = {}  # the timeouts of the sessions that it has heard of
+        self._connections = {}  # by session
+        self._opening = {}
+        self._watches = {}
+        self._child_watches = {}
+        self._touched = {}  # the timeouts of the sessions that it has heard of
         self._heard = 0.0  # of the leader
 
-    def join(self) -> None:
+    def join(self):
         self.tree = self.ensemble.truth.copy()
         self.applied = self.ensemble.committed
         self.from_leader, self.to_leader, self._apply = Pipe(self.world), Pipe(self.world), Pipe(self.world)
@@ -84,26 +80,26 @@ class Server:
         self._touched = {}
         self._heard = self.world.now
 
-    def stop(self) -> None:
+    def stop(self):
         self.up = False
         for pipe in (self.from_leader, self.to_leader, self._apply):
             pipe.close()
         for connection in [*self._connections.values(), *self._opening]:
             self._close(connection)
 
-    def cut_off(self) -> None:
+    def cut_off(self):
         if self.up and not self.cut and self is not self.ensemble.leader:
             self.cut = True
             self.from_leader.hold()
             self.to_leader.hold()
             self.world.at(self._heard + self.ensemble.sync_limit, self._miss_leader, self.from_leader)
 
-    def _miss_leader(self, pipe: Pipe) -> None:
+    def _miss_leader(self, pipe):
         if self.cut and self.up and pipe is self.from_leader:
             self.world.note(f"{self.name} has lost the leader")
             self.stop()
 
-    def heal(self) -> None:
+    def heal(self):
         if self.cut:
             self.cut = False
             if self.up:
@@ -112,31 +108,31 @@ class Server:
             else:
                 self.world.after(0.1, self._rejoin)
 
-    def _rejoin(self) -> None:
+    def _rejoin(self):
         if not self.up and not self.cut and self.ensemble.leader.up:
             self.join()
 
-    def pinged(self) -> None:
+    def pinged(self):
         self._heard = self.world.now
         touched, self._touched = self._touched, {}
         self.to_leader.send(0.0005, self._relay, touched)
 
-    def _relay(self, touched: dict[int, float]) -> None:
+    def _relay(self, touched):
         for session, timeout in touched.items():
             self.ensemble.touch(session, timeout)
 
-    def hand_over(self, call: Any, *args: Any) -> None:
+    def hand_over(self, call, *args):
         """Have the leader's word done here, in its order."""
         if self is self.ensemble.leader:
             call(*args)
         elif self.up:
             self.from_leader.send(0.0005, self._receive, call, args)
 
-    def _receive(self, call: Any, args: tuple[Any, ...]) -> None:
+    def _receive(self, call, args):
         delay = self.world.delay(APPLY, self.name) if call == self.apply else 0.0
         self._apply.send(delay, call, *args)
 
-    def apply(self, proposal: Proposal) -> None:
+    def apply(self, proposal):
         change = proposal.change
         self.ensemble._alter(self.tree, change)
         self.applied = proposal.zxid
@@ -156,14 +152,14 @@ class Server:
         if change.closed:
             self.drop(change.closed)
 
-    def _tell(self, path: str, kind: str) -> None:
+    def _tell(self, path, kind):
         watching = {} if kind == CHILD else self._watches.pop(path, {})
         if kind != CHANGED:
             watching = watching | self._child_watches.pop(path, {})
         for connection in watching:
             self._back(connection, connection.client.on_event, kind, path)
 
-    def connect(self, connection: Connection, session: int, asked: float, seen: int) -> None:
+    def connect(self, connection, session, asked, seen):
         if not self.up or seen > self.applied:
             self._close(connection)
             return
@@ -176,7 +172,7 @@ class Server:
             self.drop(session)
             self._forward(self._validate, item)
 
-    def _validate(self, item: Item) -> None:
+    def _validate(self, item):
         timeout = item.connection.timeout
         valid = self.ensemble.validate(self, item.session, timeout)
         item.result = (item.session, timeout) if valid else (0, 0.0)
@@ -185,7 +181,7 @@ class Server:
         else:
             self.from_leader.send(0.0005, self._welcome, item)
 
-    def _welcome(self, item: Item) -> None:
+    def _welcome(self, item):
         connection = item.connection
         self._opening.pop(connection, None)
         if not connection.open:
@@ -199,7 +195,7 @@ class Server:
         if not session:
             self._close(connection)
 
-    def receive(self, connection: Connection, request: Any) -> None:
+    def receive(self, connection, request):
         from model.ensemble import WRITES
 
         if not connection.open or not self.up:
@@ -216,19 +212,19 @@ class Server:
         else:
             self._answer(connection)
 
-    def _hear_of(self, session: int, timeout: float) -> None:
+    def _hear_of(self, session, timeout):
         if self is self.ensemble.leader:
             self.ensemble.touch(session, timeout)
         else:
             self._touched[session] = timeout
 
-    def _forward(self, call: Any, *args: Any) -> None:
+    def _forward(self, call, *args):
         if self is self.ensemble.leader:
             call(*args)
         else:
             self.to_leader.send(self.world.delay(FORWARD, self.name), call, *args)
 
-    def done(self, item: Item, zxid: int) -> None:
+    def done(self, item, zxid):
         if item.request is CONNECT:
             self._welcome(item)
             return
@@ -236,7 +232,7 @@ class Server:
         item.zxid = zxid
         self._answer(item.connection)
 
-    def _answer(self, connection: Connection) -> None:
+    def _answer(self, connection):
         items = connection.items
         while items and connection.open and (items[0].answered or not items[0].write):
             item = items.popleft()
@@ -245,7 +241,7 @@ class Server:
                 item.zxid = self.applied
             self._back(connection, connection.client.on_reply, item.request, item.result, item.zxid)
 
-    def _read(self, item: Item) -> Any:
+    def _read(self, item):
         from model.ensemble import NO_NODE, Refused
 
         request = item.request
@@ -264,7 +260,7 @@ class Server:
             return sorted(node.children)
         return replace(node)  # as it is now, whenever the answer arrives
 
-    def _back(self, connection: Connection, call: Any, *args: Any) -> None:
+    def _back(self, connection, call, *args):
         client = connection.client
         option = self.world.choose(REPLY, client.process.name)
         delay = REPLY.delays[option]
@@ -274,15 +270,15 @@ class Server:
         else:
             connection.back.send(delay, client.run, call, connection, *args)
 
-    def drop(self, session: int) -> None:
+    def drop(self, session):
         connection = self._connections.get(session)
         if connection is not None:
             self._close(connection)
 
-    def hung_up(self, connection: Connection) -> None:
+    def hung_up(self, connection):
         self._close(connection, tell=False)
 
-    def _close(self, connection: Connection, *, tell: bool = True) -> None:
+    def _close(self, connection, *, tell=True):
         if not connection.open:
             return
         connection.open = False

@@ -19,31 +19,31 @@ class Znode:
 
 
 class Tree:
-    def __init__(self) -> None:
-        self.nodes: dict[str, Znode] = {"": Znode(0)}
+    def __init__(self):
+        self.nodes = {"": Znode(0)}
 
-    def create(self, path: str, node: Znode) -> None:
+    def create(self, path, node):
         parent, _, name = path.rpartition("/")
         self.nodes[path] = node
         above = self.nodes[parent]
         above.children.add(name)
         above.made += 1
 
-    def delete(self, path: str) -> bool:
+    def delete(self, path):
         if self.nodes.pop(path, None) is None:
             return False
         parent, _, name = path.rpartition("/")
         self.nodes[parent].children.discard(name)
         return True
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path, data):
         node = self.nodes.get(path)
         if node is not None:
             node.data = data
             node.version += 1
 
-    def owned(self, session: int) -> list[str]:
+    def owned(self, session):
         return [path for path, node in self.nodes.items() if node.owner == session]
 
-    def copy(self) -> Tree:
+    def copy(self):
         return copy.deepcopy(self)

@@ -1,9 +1,5 @@
 """A site with nothing but the admin, for the tests of the dashboard."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from django.contrib import admin
 from django.contrib.admin.sites import AdminSite
 from django.contrib.auth.models import Permission, User
@@ -30,7 +26,7 @@ urlpatterns = [
 ]
 
 
-SETTINGS: dict[str, Any] = {
+SETTINGS = {
     "ROOT_URLCONF": "support.adminsite",
     "MIDDLEWARE": ADMIN_MIDDLEWARE,
     "TEMPLATES": ADMIN_TEMPLATES,
@@ -41,7 +37,7 @@ SETTINGS: dict[str, Any] = {
 ALL = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
 
 
-def user_with(*permissions: str) -> Client:
+def user_with(*permissions):
     """Return the client of a member of staff with these permissions on locks; with all of them, she is Olga."""
     name = "olga" if permissions == ALL else "-".join(["u", *permissions])
     user = User.objects.create_user(name, is_staff=True)

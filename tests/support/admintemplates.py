@@ -1,10 +1,6 @@
 """TEMPLATES and MIDDLEWARE of sites of the tests with an admin. Settings import this module before there are apps."""
 
-from __future__ import annotations
-
-from typing import Any
-
-ADMIN_TEMPLATES: list[dict[str, Any]] = [
+ADMIN_TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "APP_DIRS": True,

@@ -1,14 +1,10 @@
 """Tasks under the agent that the variable AGENT names. It reports a line of JSON for each run to a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn
 
 from celery.signals import worker_process_init
 
@@ -16,63 +12,63 @@ from django_zklock import zk_locked
 from support.celeryapp import app, do
 from support.celeryfolder import HOME
 
-AGENT: Final = "AGENT"
-RUNS: Final = "agent-runs"  # the file in the folder of a worker that the agent reports to
+AGENT = "AGENT"
+RUNS = "agent-runs"  # the file in the folder of a worker that the agent reports to
 
 __all__ = ["app"]
 
 
 @app.task(name="agents.bound", bind=True)
 @zk_locked("{key}")
-def bound(self: Any, key: str, verb: str = "tell", argument: Any = None) -> Any:
+def bound(self, key, verb="tell", argument=None):
     return do(verb, argument)
 
 
 @app.task(name="agents.measured")
 @zk_locked("{key}")
-def measured(key: str) -> Any:
+def measured(key):
     return do("brief", None)
 
 
 @app.task(name="agents.unique", bind=True)
 @zk_locked("{key}", unique="until_done")
-def unique(self: Any, key: str) -> Any:
+def unique(self, key):
     return do("tell", None)
 
 
 @app.task(name="agents.sends")
-def sends(key: str) -> str:
+def sends(key):
     return str(unique.delay(key).id)
 
 
-def report(name: str, seconds: float) -> None:
+def report(name, seconds):
     with Path(os.environ[HOME], RUNS).open("a", encoding="utf-8") as file:
         file.write(json.dumps([name, seconds]) + "\n")
 
 
-def newrelic() -> None:
+def newrelic():
     """It is started by `newrelic-admin run-program`."""
     from newrelic.api.application import application_instance
     from newrelic.core.application import Application
 
-    def record_transaction(self: Any, data: Any) -> None:
+    def record_transaction(self, data):
         report(data.path.rpartition("/")[2], data.duration)
 
     Application.record_transaction = record_transaction
 
     @worker_process_init.connect(weak=False)
-    def wait_until_registered(**kwargs: object) -> None:
+    def wait_until_registered(**kwargs):
         """Have all tasks reported. A thread of the agent registers each process, which reports nothing before that."""
         while not application_instance().active:
             time.sleep(0.01)
 
 
-def ddtrace() -> None:
+def ddtrace():
     """It is started by `ddtrace-run`."""
     from ddtrace.trace import TraceFilter, tracer
 
     class Report(TraceFilter):
-        def process_trace(self, trace: Any) -> None:
+        def process_trace(self, trace):
             for span in trace:
                 if span.name == "celery.run":
                     report(span.resource, span.duration)
@@ -80,18 +76,18 @@ def ddtrace() -> None:
     tracer.configure(trace_processors=[Report()])
 
 
-def sentry() -> None:
+def sentry():
     import sentry_sdk
     from sentry_sdk.transport import Transport
 
-    def before_send_transaction(event: Any, hint: Any) -> None:
+    def before_send_transaction(event, hint):
         begun, ended = (
             datetime.fromisoformat(event[name].replace("Z", "+00:00")) for name in ("start_timestamp", "timestamp")
         )
         report(event["transaction"], (ended - begun).total_seconds())
 
     class Nowhere(Transport):
-        def capture_envelope(self, envelope: Any) -> None: ...
+        def capture_envelope(self, envelope): ...
 
     sentry_sdk.init(
         dsn="http://key@127.0.0.1:9/1",
@@ -101,31 +97,31 @@ def sentry() -> None:
     )
 
 
-def opentelemetry() -> None:
+def opentelemetry():
     from opentelemetry.instrumentation.celery import CeleryInstrumentor
-    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
     class Report(SpanProcessor):
-        def on_end(self, span: ReadableSpan) -> None:
+        def on_end(self, span):
             assert span.end_time is not None
             assert span.start_time is not None
             report(span.name.removeprefix("run/"), (span.end_time - span.start_time) / 1e9)
 
     @worker_process_init.connect(weak=False)
-    def instrument(**kwargs: object) -> None:
+    def instrument(**kwargs):
         provider = TracerProvider()
         provider.add_span_processor(Report())
         CeleryInstrumentor().instrument(tracer_provider=provider)
 
 
-def elasticapm() -> None:
+def elasticapm():
     from elasticapm import Client
     from elasticapm.contrib.celery import register_exception_tracking, register_instrumentation
     from elasticapm.transport.base import Transport
 
     pass_on = Transport.queue
 
-    def queue(self: Any, event_type: str, data: Any, flush: bool = False) -> None:
+    def queue(self, event_type, data, flush=False):
         if event_type == "transaction":
             report(data["name"], data["duration"] / 1000)
         elif event_type == "close":  # ends its thread
@@ -143,13 +139,13 @@ def elasticapm() -> None:
     register_instrumentation(client)
 
 
-def django_structlog() -> None:
+def django_structlog():
     import structlog
     from django_structlog.celery.steps import DjangoStructLogInitStep
 
-    names: dict[str, str] = {}  # by id, of the tasks of this process
+    names = {}  # by id, of the tasks of this process
 
-    def write(logger: object, method: str, event: Any) -> NoReturn:
+    def write(logger, method, event):
         if event["event"] == "task_started":
             names[event["task_id"]] = event["task"]
         if event["event"] == "task_succeeded":
@@ -160,7 +156,7 @@ def django_structlog() -> None:
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, write])
 
 
-AGENTS: Final[dict[str, Callable[[], None]]] = {
+AGENTS = {
     "newrelic": newrelic,
     "ddtrace": ddtrace,
     "sentry_sdk": sentry,

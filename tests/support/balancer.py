@@ -1,12 +1,8 @@
 """A balancer in front of a lock coordinator, as clients see it when it does not keep them with one coordinator."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 
@@ -16,8 +12,8 @@ SERVICE = "/zklock.v1.LockCoordinator/"
 class Balancer(grpc.GenericRpcHandler):
     """Pass requests for locks on, and refuse the others, as without the lease; or lose answers to `KeepAlive`."""
 
-    def __init__(self, address: str, *, failures: int = 0, silent: bool = False) -> None:
-        self.calls: Counter[str] = Counter()  # by the name of the method
+    def __init__(self, address, *, failures=0, silent=False):
+        self.calls = Counter()  # by the name of the method
         self._failures = failures
         self._silent = silent
         self._coordinator = address
@@ -25,7 +21,7 @@ class Balancer(grpc.GenericRpcHandler):
         self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+    def service(self, handler_call_details):
         method = handler_call_details.method.removeprefix(SERVICE)
         self.calls[method] += 1
         if method == "KeepAlive":
@@ -34,31 +30,31 @@ class Balancer(grpc.GenericRpcHandler):
             return grpc.unary_unary_rpc_method_handler(functools.partial(self._pass_on, method))
         return grpc.unary_unary_rpc_method_handler(self._misdirect)
 
-    def _pass_on(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+    def _pass_on(self, method, request, context):
         if self.calls["RecordLock"] <= self._failures:
             context.abort(grpc.StatusCode.CANCELLED, "")
-        passed_on: Any = self._channel.unary_unary(SERVICE + method)
+        passed_on = self._channel.unary_unary(SERVICE + method)
         call = passed_on.future(request, timeout=context.time_remaining())
         context.add_callback(call.cancel)
         try:
-            response: bytes = call.result()
+            response = call.result()
         except grpc.FutureCancelledError:
             context.abort(grpc.StatusCode.CANCELLED, "")
         return response
 
-    def _misdirect(self, requests: object, context: grpc.ServicerContext) -> Any:
+    def _misdirect(self, requests, context):
         context.set_trailing_metadata((("zklock-code", "lease-elsewhere"), ("zklock-address", self._coordinator)))
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the lease is from another coordinator")
 
-    def __enter__(self) -> Balancer:
+    def __enter__(self):
         self._server.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._server.stop(grace=None).wait()
         self._channel.close()
 
 
-def _lose_answers(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+def _lose_answers(requests, context):
     for _ in requests:
         yield from ()

@@ -1,10 +1,6 @@
 """Celery tasks whose base classes decide about new calls: those of celery-once and celery-singleton."""
 
-from __future__ import annotations
-
-from typing import Any, Final
-
-from celery import Celery, Task
+from celery import Task
 from celery_once import QueueOnce
 from celery_singleton import Singleton
 
@@ -12,26 +8,26 @@ from django_zklock import zk_locked
 from support.celeryapp import app
 from support.policytasks import work
 
-BASES: Final[dict[str, dict[str, Any]]] = {
+BASES = {
     "plain": {"base": Task},
     "once graceful": {"base": QueueOnce, "once": {"graceful": True}},
     "once raising": {"base": QueueOnce},
     "singleton": {"base": Singleton},
 }
-POLICIES: Final = ("wait", "retry", "raise", "skip", "coalesce")
+POLICIES = ("wait", "retry", "raise", "skip", "coalesce")
 
 
-def make_tasks(app: Celery) -> Celery:
+def make_tasks(app):
     """Add a task for each base class and policy. Their keys are equal, and their last arguments tell calls apart."""
     for policy in POLICIES:
         locked = zk_locked("{key}", on_conflict=policy)(work)
         for name, options in BASES.items():
-            decorate: Any = app.task(name=f"{name}, {policy}", shared=False, **options)
+            decorate = app.task(name=f"{name}, {policy}", shared=False, **options)
             decorate(locked)
     return app
 
 
-def configure(url: str) -> dict[str, Any]:
+def configure(url):
     """Return the settings of the base classes, whose keys are in this Redis."""
     once = {"backend": "celery_once.backends.Redis", "settings": {"url": url, "default_timeout": 3600}}
     return {"ONCE": once, "singleton_backend_url": url, "singleton_key_prefix": "singleton_"}

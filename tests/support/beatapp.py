@@ -1,13 +1,10 @@
 """A Celery application with a schedule, for real beats; a file may have one strike itself before it sends a tick."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 from celery import Celery
 from celery.signals import beat_init
@@ -27,7 +24,7 @@ app.conf.update(
 
 
 @beat_init.connect
-def hang_if_told(**_kwargs: Any) -> None:
+def hang_if_told(**_kwargs):
     """Let SIGUSR2 stop the main thread, and no other. Signs of life may come more often than in production."""
     from django_zklock.contrib.celery import schedule
 
@@ -36,13 +33,13 @@ def hang_if_told(**_kwargs: Any) -> None:
 
 
 @beat_init.connect
-def strike(**_kwargs: Any) -> None:
+def strike(**_kwargs):
     from django_zklock.contrib.celery.schedule import ScheduleRecords
 
     note = Path(os.environ["BEAT_STRIKE"])
     record_run = ScheduleRecords.record_run
 
-    def record_run_and_be_struck(self: ScheduleRecords, entry: Any) -> Any:
+    def record_run_and_be_struck(self, entry):
         tick = record_run(self, entry)
         if note.exists():
             number = int(note.read_text())
@@ -50,4 +47,4 @@ def strike(**_kwargs: Any) -> None:
             os.kill(os.getpid(), signal.Signals(number))
         return tick
 
-    ScheduleRecords.record_run = record_run_and_be_struck  # type: ignore[method-assign]
+    ScheduleRecords.record_run = record_run_and_be_struck

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from django.http import FileResponse, HttpRequest, HttpResponseBase, StreamingHttpResponse
+from django.http import FileResponse, StreamingHttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import override_settings
@@ -16,7 +15,6 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework.decorators import api_view, renderer_classes
 from rest_framework.renderers import BaseRenderer
-from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
@@ -29,12 +27,12 @@ KEY = "report"
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]
 FILE = Path(__file__)
 
-events: list[str] = []
+events = []
 locked = zk_locked(KEY, timeout=0)
 
 
-def is_free(*keys: str) -> bool:
-    def acquire() -> bool:
+def is_free(*keys):
+    def acquire():
         try:
             with zk_locks(*keys, timeout=0):
                 return True
@@ -45,28 +43,28 @@ def is_free(*keys: str) -> bool:
 
 
 class Parts:
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self):
         events.append("computed")
         yield b"part"
 
-    def close(self) -> None:
+    def close(self):
         events.append("closed")
 
 
 class AsyncParts:
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self):
         events.append("computed")
         yield b"part"
 
-    def close(self) -> None:
+    def close(self):
         events.append("closed")
 
 
-def stream(request: HttpRequest) -> HttpResponseBase:
+def stream(request):
     return StreamingHttpResponse(Parts())
 
 
-async def async_stream(request: HttpRequest) -> HttpResponseBase:
+async def async_stream(request):
     return StreamingHttpResponse(AsyncParts())
 
 
@@ -74,17 +72,17 @@ class Handler(View):
     body: Any = None
 
     @locked
-    def get(self, request: HttpRequest) -> HttpResponseBase:
-        response: HttpResponseBase = self.body(request)
+    def get(self, request):
+        response = self.body(request)
         return response
 
 
-def page(request: HttpRequest) -> TemplateResponse:
+def page(request):
     template = engines["django"].from_string("{% if held %}held{% endif %}")
     return TemplateResponse(request, template, {"held": lambda: not is_free(KEY)})
 
 
-async def async_page(request: HttpRequest) -> HttpResponseBase:
+async def async_page(request):
     return page(request)
 
 
@@ -92,9 +90,7 @@ class HeldRenderer(BaseRenderer):
     media_type = "text/plain"
     format = "txt"
 
-    def render(
-        self, data: object, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
-    ) -> bytes:
+    def render(self, data, accepted_media_type=None, renderer_context=None):
         return b"free" if is_free(KEY) else b"held"
 
 
@@ -102,7 +98,7 @@ class HeldRenderer(BaseRenderer):
 class DispatchedApi(APIView):
     renderer_classes = (HeldRenderer,)
 
-    def get(self, request: Request) -> Response:
+    def get(self, request):
         return Response("data")
 
 
@@ -111,7 +107,7 @@ class ApiHandler(APIView):
     get = locked(DispatchedApi.get)
 
 
-def data(request: Request) -> Response:
+def data(request):
     return Response("data")
 
 
@@ -133,7 +129,7 @@ urlpatterns = [path(f"{name}/", view) for name, view in {**STREAMS, **FILES, **P
 
 
 @contextlib.contextmanager
-def served() -> Iterator[None]:
+def served():
     events.clear()
     with override_settings(ROOT_URLCONF="support.bodysite", TEMPLATES=TEMPLATES, ALLOWED_HOSTS=["*"]):
         yield

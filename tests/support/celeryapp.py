@@ -1,7 +1,5 @@
 """A Celery application whose tasks take locks. Its broker is the folder CELERY_HOME; without it, messages are lost."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import random
@@ -9,7 +7,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from celery import Celery, current_task
 from celery.exceptions import SoftTimeLimitExceeded
@@ -45,13 +42,13 @@ if HOME in os.environ:
     faulthandler.register(SHOW_THREADS)
     added = float(os.environ.get(reply_timeout.ADDED, "0"))
     dispatcher.ANSWER_WITHIN += added
-    defaults: Any = reservations.end.__kwdefaults__  # on a busy machine, a test would else go on too early
+    defaults = reservations.end.__kwdefaults__  # on a busy machine, a test would else go on too early
     defaults["reply_timeout"] += added
 else:
     app.conf.update(broker_url="memory://", result_backend="cache+memory://")
 
 
-def do(verb: str, argument: Any) -> Any:
+def do(verb, argument):
     if verb == "brief":
         time.sleep(1)
     if verb == "fail":
@@ -79,7 +76,7 @@ def do(verb: str, argument: Any) -> Any:
     return account()
 
 
-def account() -> dict[str, Any]:
+def account():
     request = current_task.request
     return {
         "pid": os.getpid(),
@@ -95,11 +92,11 @@ def account() -> dict[str, Any]:
 
 
 @app.task(name="ping")
-def ping() -> int:
+def ping():
     return os.getpid()
 
 
-def work(key: str, verb: str = "tell", argument: Any = None) -> Any:
+def work(key, verb="tell", argument=None):
     return do(verb, argument)
 
 
@@ -108,7 +105,7 @@ app.task(name="without_lock")(work)
 
 @app.task(name="bound", bind=True, max_retries=3)
 @zk_locked("{key}", on_conflict="retry")
-def bound(self: Any, key: str, verb: str = "tell", argument: Any = None) -> Any:
+def bound(self, key, verb="tell", argument=None):
     return do(verb, argument)
 
 
@@ -122,7 +119,7 @@ app.task(name="late_again", acks_late=True, reject_on_worker_lost=True)(again_if
 
 @app.task(name="transfer")
 @zk_locked("account/{source}", timeout=60)
-def transfer(source: str, target: str, before: str, inside: str) -> None:
+def transfer(source, target, before, inside):
     """Hold an account, and want another one when the first gate is open: two of these may wait for each other."""
     do("linger", before)
     with zk_lock("account/{target}", fields={"target": target}, timeout=60):
@@ -132,27 +129,27 @@ def transfer(source: str, target: str, before: str, inside: str) -> None:
 # With a pause: when a retry does not wait, Celery's note of it may overwrite the result of the next run.
 @app.task(name="again", autoretry_for=(LockNotAcquired,), max_retries=100, default_retry_delay=1)
 @zk_locked("{key}", on_conflict="raise")
-def again(key: str) -> Any:
+def again(key):
     return account()
 
 
 @app.task(name="skipping")
 @zk_locked("{key}", on_conflict="skip")
-def skipping(key: str) -> Any:
+def skipping(key):
     return account()
 
 
 @app.task(name="follow")
-def follow(before: Any, mark: str) -> None:
+def follow(before, mark):
     Path(mark).touch()
 
 
 @zk_locked("{key}")
-def helper(key: str) -> None: ...
+def helper(key): ...
 
 
 @app.task(name="helped")
-def helped(key: str) -> float:
+def helped(key):
     began = time.monotonic()
     try:
         helper(key)
@@ -162,7 +159,7 @@ def helped(key: str) -> float:
 
 
 @app.task(name="by_hand")
-def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
+def by_hand(key, verb="tell", argument=None):
     lock = zk_lock(key)
     lock.acquire()
     try:
@@ -174,18 +171,18 @@ def by_hand(key: str, verb: str = "tell", argument: Any = None) -> Any:
 @app.task(name="atomic_above")
 @transaction.atomic
 @zk_locked("{key}")
-def atomic_above(key: str) -> None: ...
+def atomic_above(key): ...
 
 
 @app.task(name="kept")
 @transaction.atomic
 @zk_locked("{key}", release_on="commit")
-def kept(key: str) -> bool:
+def kept(key):
     return connection.in_atomic_block
 
 
-def note_commit(key: str, mark: str) -> bool:
-    def note() -> None:
+def note_commit(key, mark):
+    def note():
         Path(mark).write_text(str(current_hold(key).lost))
 
     transaction.on_commit(note)
@@ -198,7 +195,7 @@ app.task(name="atomic_option")(zk_locked("{key}", atomic=True)(note_commit))
 
 @app.task(name="increment")
 @zk_locked("{key}", timeout=60)
-def increment(key: str, path: str) -> int:
+def increment(key, path):
     """Count in a file, with time for others between read and write."""
     counter = Path(path)
     value = int(counter.read_text()) if counter.exists() else 0
@@ -208,7 +205,7 @@ def increment(key: str, path: str) -> int:
 
 
 @app.task(name="storm")
-def storm(key: str, rounds: int, seed: int) -> int:
+def storm(key, rounds, seed):
     chance = random.Random(seed)
     struck = 0
     lock = zk_lock(key)

@@ -1,15 +1,11 @@
 """A broker and a result backend in a folder, for the Celery applications of the tests. Nothing of locks is imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
-from celery import Celery
 from celery.backends.filesystem import FilesystemBackend
 from celery.signals import worker_ready
 from kombu.transport import TRANSPORT_ALIASES, filesystem
@@ -22,7 +18,7 @@ SETTINGS = "settings.json"  # in that folder: Celery settings that go before tho
 class Channel(filesystem.Channel):
     """Write a message under another name first: kombu writes in place, and a reader could come too early."""
 
-    def _put(self, queue: str, payload: Any, **_kwargs: Any) -> None:  # type: ignore[override]
+    def _put(self, queue, payload, **_kwargs):
         final = Path(self.data_folder_out, f"{time.monotonic_ns() // 1_000_000}_{uuid.uuid4()}.{queue}.msg")
         draft = final.with_suffix(".draft")
         draft.write_text(dumps(payload))
@@ -36,8 +32,8 @@ class Transport(filesystem.Transport):
 class Results(FilesystemBackend):
     """Write a result under another name first, for the same reason."""
 
-    def set(self, key: Any, value: str | bytes) -> None:
-        final = Path(os.fsdecode(self._filename(key)))  # type: ignore[attr-defined]
+    def set(self, key, value):
+        final = Path(os.fsdecode(self._filename(key)))
         draft = final.with_name(f".{uuid.uuid4()}")
         draft.write_bytes(value if isinstance(value, bytes) else value.encode())
         draft.rename(final)
@@ -46,7 +42,7 @@ class Results(FilesystemBackend):
 TRANSPORT_ALIASES["filesystem"] = "support.celeryfolder:Transport"
 
 
-def configure(app: Celery, home: Path) -> Celery:
+def configure(app, home):
     for name in ("messages", "control", "results"):
         (home / name).mkdir(parents=True, exist_ok=True)
     app.conf.update(
@@ -68,7 +64,7 @@ def configure(app: Celery, home: Path) -> Celery:
 
 
 @worker_ready.connect
-def say_ready(sender: Any, **_kwargs: Any) -> None:
+def say_ready(sender, **_kwargs):
     """Say so in the second round of the event loop, if there is one: on Redis, the first one subscribes to commands."""
     ready = Path(os.environ[HOME], f"ready-{sender.hostname}")
     if sender.hub is None:

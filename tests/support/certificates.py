@@ -1,13 +1,9 @@
 """Certificate authorities and certificates for tests, made by openssl; and what a server needs to speak TLS."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 
@@ -25,16 +21,16 @@ NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 """The options of openssl for a key that takes no time to make."""
 
 
-def skip_without_tls() -> None:
+def skip_without_tls():
     if not all(jar.exists() for jar in NETTY_JARS) or shutil.which("openssl") is None:
         pytest.skip("needs Debian's netty jars and openssl")
 
 
-def openssl(*arguments: str) -> None:
+def openssl(*arguments):
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
 
-def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
+def certificate(folder, name, authority):
     key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     more.write_text("subjectAltName=DNS:localhost\n")
     openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
@@ -43,12 +39,12 @@ def certificate(folder: Path, name: str, authority: str) -> tuple[bytes, bytes]:
     return key.read_bytes(), signed.read_bytes()
 
 
-def expired(folder: Path, name: str, authority: str) -> None:
+def expired(folder, name, authority):
     """Make a certificate NAME.pem that has been over for a day, and its key."""
     dated(folder, name, authority, -2, -1)
 
 
-def dated(folder: Path, name: str, authority: str, begins: float, ends: float) -> Path:
+def dated(folder, name, authority, begins, ends):
     """Make a certificate NAME.pem that begins and ends in so many days, and its key; return its path."""
     key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     more.write_text("subjectAltName=DNS:localhost\n")
@@ -68,7 +64,7 @@ def dated(folder: Path, name: str, authority: str, begins: float, ends: float) -
     return signed
 
 
-def authority(folder: Path, name: str) -> bytes:
+def authority(folder, name):
     key, own = folder / f"{name}.key", folder / f"{name}.pem"
     made = ("-keyout", str(key), "-out", str(own), "-subj", f"/CN={name}")
     # Python 3.13 and newer refuse an authority that does not say what its key is for.
@@ -77,7 +73,7 @@ def authority(folder: Path, name: str) -> bytes:
     return own.read_bytes()
 
 
-def make_pki(directory: Path) -> dict[str, Path]:
+def make_pki(directory):
     """Make an authority, and one certificate of it for the server and the client alike; return settings of TLS."""
     directory.mkdir()
     authority(directory, "ca")
@@ -86,7 +82,7 @@ def make_pki(directory: Path) -> dict[str, Path]:
 
 
 @contextlib.contextmanager
-def serving_tls(ca: Path, own: Path) -> Iterator[Zoo]:
+def serving_tls(ca, own):
     """Have a server with this authority, and this file of its certificate and key."""
     (port,) = free_ports(1)
     stores = {

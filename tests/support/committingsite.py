@@ -1,20 +1,16 @@
 """A site of views that write one note each, and meet an error of a lock after that: this module is its URLconf."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 from celery import shared_task
 from django.contrib import admin
 from django.contrib.auth.models import Group
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -24,78 +20,77 @@ from rest_framework.decorators import api_view
 from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.http.responses import answer
-from django_zklock.locks.hold import Hold
 from support import viewkinds
 from support.ledgersite import lose_unnoticed, write
 from support.work import lose
 
 BUSY = "busy"
-in_ledger: Any = functools.partial(transaction.atomic, using="ledger")
+in_ledger = functools.partial(transaction.atomic, using="ledger")
 done = HttpResponse  # what a view returns
 
 
 @shared_task
 @zk_locked("invoice/{pk}", unique="until_done")
-def send_invoice(pk: int) -> None: ...
+def send_invoice(pk): ...
 
 
-def helper() -> None:
+def helper():
     with zk_lock(BUSY, timeout=0, release_on="exit"):
         raise AssertionError
 
 
-def lost_helper() -> None:
+def lost_helper():
     with zk_lock("other") as hold:
         lose_unnoticed(hold)
         hold.check()
 
 
-def call_later(function: Callable[[], object] = helper, alias: str = "ledger") -> None:
+def call_later(function=helper, alias="ledger"):
     transaction.on_commit(function, using=alias)
 
 
-def order(request: HttpRequest, fail: Callable[[], object] = helper) -> HttpResponse:
+def order(request, fail=helper):
     write(request)
     call_later(fail)
     return done()
 
 
-def unique_task(request: HttpRequest) -> HttpResponse:
+def unique_task(request):
     return order(request, lambda: send_invoice.delay(1))
 
 
-def lost_lock(request: HttpRequest) -> HttpResponse:
+def lost_lock(request):
     return order(request, lost_helper)
 
 
-def own_block(request: HttpRequest) -> HttpResponse:
+def own_block(request):
     with in_ledger():
         return order(request)
 
 
-def nested_blocks(request: HttpRequest) -> HttpResponse:
+def nested_blocks(request):
     with in_ledger(), in_ledger(), in_ledger():
         return order(request)
 
 
-def block_of_the_lock(request: HttpRequest) -> HttpResponse:
+def block_of_the_lock(request):
     with zk_lock("stock", atomic="ledger"):
         return order(request)
 
 
-def kept_lock(request: HttpRequest) -> HttpResponse:
+def kept_lock(request):
     with in_ledger(), zk_lock("stock", release_on="commit"):
         return order(request)
 
 
-def caught_and_raised_again(request: HttpRequest) -> HttpResponse:
+def caught_and_raised_again(request):
     try:
         return own_block(request)
     except LockNotAcquired as error:
         raise ZooKeeperUnavailable from error
 
 
-def aborted_in_a_callback(request: HttpRequest) -> HttpResponse:
+def aborted_in_a_callback(request):
     with zk_lock("stock") as hold, in_ledger():
         write(request)
         call_later(lambda: lose(hold))
@@ -103,7 +98,7 @@ def aborted_in_a_callback(request: HttpRequest) -> HttpResponse:
     return done()
 
 
-def two_databases(request: HttpRequest) -> HttpResponse:
+def two_databases(request):
     """The transaction around the one that is committed is rolled back."""
     with transaction.atomic(using="audit"):
         write(request, "audit")
@@ -111,7 +106,7 @@ def two_databases(request: HttpRequest) -> HttpResponse:
             return order(request)
 
 
-def lost_between_two_commits(request: HttpRequest) -> HttpResponse:
+def lost_between_two_commits(request):
     with zk_lock("stock", atomic=["audit", "ledger"]) as hold:
         write(request)
         write(request, "audit")
@@ -119,7 +114,7 @@ def lost_between_two_commits(request: HttpRequest) -> HttpResponse:
     return done()
 
 
-def kept_and_lost_between_two_commits(request: HttpRequest) -> HttpResponse:
+def kept_and_lost_between_two_commits(request):
     with transaction.atomic(using="audit"), in_ledger(), zk_lock("stock", release_on="commit") as hold:
         write(request)
         write(request, "audit")
@@ -127,7 +122,7 @@ def kept_and_lost_between_two_commits(request: HttpRequest) -> HttpResponse:
     return done()
 
 
-def aborted_after_a_commit(request: HttpRequest) -> HttpResponse:
+def aborted_after_a_commit(request):
     with zk_lock("stock", release_on="exit") as hold:
         with in_ledger():
             write(request)
@@ -136,7 +131,7 @@ def aborted_after_a_commit(request: HttpRequest) -> HttpResponse:
     return done()
 
 
-def checked_after_a_commit(request: HttpRequest) -> HttpResponse:
+def checked_after_a_commit(request):
     with zk_lock("stock", release_on="exit") as hold:
         with in_ledger():
             write(request)
@@ -145,7 +140,7 @@ def checked_after_a_commit(request: HttpRequest) -> HttpResponse:
     return done()
 
 
-async def async_block_aborted(request: HttpRequest) -> HttpResponse:
+async def async_block_aborted(request):
     async with zk_lock("stock") as hold:
         await sync_to_async(write)(request)
         lose(hold)
@@ -153,7 +148,7 @@ async def async_block_aborted(request: HttpRequest) -> HttpResponse:
     return done()
 
 
-def lost_at_the_end(request: HttpRequest) -> HttpResponse:
+def lost_at_the_end(request):
     with zk_lock("stock") as hold:
         with in_ledger():
             write(request)
@@ -161,47 +156,47 @@ def lost_at_the_end(request: HttpRequest) -> HttpResponse:
     return done()
 
 
-def lost_at_the_end_of_several(request: HttpRequest) -> HttpResponse:
+def lost_at_the_end_of_several(request):
     with zk_lock("order"), zk_lock("stock") as hold:
         write(request)
         lose_unnoticed(hold)
     return done()
 
 
-def lost_at_the_release(request: HttpRequest) -> HttpResponse:
-    lock: Any = zk_lock("stock")
-    hold: Hold = lock.acquire()
+def lost_at_the_release(request):
+    lock = zk_lock("stock")
+    hold = lock.acquire()
     write(request)
     lose_unnoticed(hold)
     lock.release()
     return done()
 
 
-def lost_at_the_release_of_the_hold(request: HttpRequest) -> HttpResponse:
-    hold: Any = zk_lock("stock").acquire()
+def lost_at_the_release_of_the_hold(request):
+    hold = zk_lock("stock").acquire()
     write(request)
     lose_unnoticed(hold)
     hold.release()
     return done()
 
 
-def rendered_after_the_view(request: HttpRequest) -> HttpResponse:
+def rendered_after_the_view(request):
     write(request)
     return TemplateResponse(request, engines["django"].from_string("{{ helper }}"), {"helper": helper})
 
 
-def busy_before_the_commit(request: HttpRequest) -> HttpResponse:
+def busy_before_the_commit(request):
     with in_ledger():
         write(request)
         helper()
     return done()
 
 
-async def async_view(request: HttpRequest) -> HttpResponse:
+async def async_view(request):
     return await sync_to_async(own_block)(request)
 
 
-async def async_block_lost_at_its_end(request: HttpRequest) -> HttpResponse:
+async def async_block_lost_at_its_end(request):
     async with zk_lock("stock", abort_on="lost") as hold:
         await sync_to_async(write)(request)
         with contextlib.suppress(BaseException):
@@ -214,11 +209,11 @@ api.post("order/")(lambda request: own_block(request).status_code)
 handling = NinjaAPI(urls_namespace="committingsite-handling", docs_url=None)
 handling.post("order/")(lambda request: own_block(request).status_code)
 for kind in (LockLost, LockNotAcquired, ZooKeeperUnavailable):
-    handling.add_exception_handler(kind, cast("Any", answer))
+    handling.add_exception_handler(kind, answer)
 
 
-class LateAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
+class LateAdmin(admin.ModelAdmin):
+    def save_model(self, request, obj, form, change):
         super().save_model(request, obj, form, change)
         transaction.on_commit(helper)
 
@@ -226,7 +221,7 @@ class LateAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 saving = admin.AdminSite(name="admin")
 saving.register(Group, LateAdmin)
 
-VIEWS: dict[str, Any] = {
+VIEWS = {
     view.__name__: view
     for view in (
         own_block,
@@ -254,9 +249,7 @@ VIEWS |= {
     "in_autocommit": order,
     "function_of_rest_framework": api_view(["POST"])(lambda request: own_block(request._request)),
 }
-ATOMIC: dict[str, Any] = {
-    view.__name__: view for view in (unique_task, lost_lock, order, own_block, rendered_after_the_view)
-} | {
+ATOMIC = {view.__name__: view for view in (unique_task, lost_lock, order, own_block, rendered_after_the_view)} | {
     "locked_view": zk_locked("stock")(order),
     "locked_atomic_view": zk_locked("stock", atomic="ledger")(order),
     "function_of_rest_framework": api_view(["POST"])(lambda request: order(request._request)),
@@ -272,4 +265,4 @@ urlpatterns = [
     path("ninja-handling/", handling.urls),
     path("admin/", saving.urls),
 ]
-SETTINGS: dict[str, Any] = {**viewkinds.SETTINGS, "ROOT_URLCONF": __name__}
+SETTINGS = {**viewkinds.SETTINGS, "ROOT_URLCONF": __name__}

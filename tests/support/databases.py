@@ -1,31 +1,26 @@
 """More databases than the default one, with the tables of the fenced models: SQLite in a file, PostgreSQL, MariaDB."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django.apps import apps
-from django.db import connections, models
+from django.db import connections
 
 SQLITE = {"timeout": 60, "init_command": "PRAGMA journal_mode=WAL"}
 _numbers = itertools.count(1)
 
 
-def sqlite(path: Path) -> dict[str, Any]:
+def sqlite(path):
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": dict(SQLITE)}
 
 
-def fenced_models() -> list[type[models.Model]]:
+def fenced_models():
     return [*apps.get_app_config("ledgers").get_models(), *apps.get_app_config("zklock_fences").get_models()]
 
 
 @contextlib.contextmanager
-def configured(alias: str, settings: dict[str, Any]) -> Iterator[str]:
+def configured(alias, settings):
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: settings})[alias]
     try:
         yield alias
@@ -33,19 +28,19 @@ def configured(alias: str, settings: dict[str, Any]) -> Iterator[str]:
         connection = connections[alias]
         connection.close()
         if connection.vendor == "postgresql":
-            connection.close_pool()  # type: ignore[attr-defined]
+            connection.close_pool()
         del connections.settings[alias], connections[alias]
 
 
 @contextlib.contextmanager
-def database(settings: dict[str, Any], *more: type[models.Model]) -> Iterator[str]:
+def database(settings, *more):
     """Have a database with the tables of the fenced models, and more; return its alias, which no thread knows yet."""
     with configured(f"ledger-{next(_numbers)}", settings) as alias, tables(alias, *more):
         yield alias
 
 
 @contextlib.contextmanager
-def tables(alias: str, *more: type[models.Model]) -> Iterator[None]:
+def tables(alias, *more):
     """Make the tables. In the end drop those of `more`, and empty the others: a server keeps them for the next test."""
     connection = connections[alias]
     there = set(connection.introspection.table_names())

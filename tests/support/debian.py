@@ -1,14 +1,10 @@
 """Install the programs that tests need, or say in one line how, and stop a server with the tests."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from contextlib import nullcontext
 
 MANAGERS = {
     "apt-get": "apt-get install --no-install-recommends",
@@ -32,16 +28,16 @@ ELSEWHERE = {
 class NotInstalled(RuntimeError):
     """A program that tests need is missing. `packages` are Debian's that bring it; none if no package can."""
 
-    def __init__(self, what: str, *packages: str) -> None:
+    def __init__(self, what, *packages):
         super().__init__(f"no {what}")
         self.packages = packages
 
 
 def ensure(
-    *finds: Callable[[], object],
-    installing: Callable[[], AbstractContextManager[object]] = nullcontext,
-    or_skip: bool = False,
-) -> None:
+    *finds,
+    installing=nullcontext,
+    or_skip=False,
+):
     """Install what these do not find, where that is allowed; else say how, and exit, unless the tests may skip it."""
     problems = list(filter(None, map(missing, finds)))
     packages = list(dict.fromkeys(package for problem in problems for package in problem.packages))
@@ -56,7 +52,7 @@ def ensure(
         print(f"The tests that need these programs are skipped: {message}", flush=True)
 
 
-def missing(find: Callable[[], object]) -> NotInstalled | None:
+def missing(find):
     try:
         find()
     except NotInstalled as problem:
@@ -64,12 +60,12 @@ def missing(find: Callable[[], object]) -> NotInstalled | None:
     return None
 
 
-def all_wanted() -> bool:
+def all_wanted():
     """Return whether a missing program is an error: in CI, where skipped tests stay unseen, or if the user says so."""
     return any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("CI", "ZKLOCK_TESTS_ALL"))
 
 
-def advice(problems: Sequence[NotInstalled]) -> str:
+def advice(problems):
     packages = dict.fromkeys(package for problem in problems for package in problem.packages)
     manager = next(filter(shutil.which, MANAGERS), "apt-get")
     if manager != "apt-get":
@@ -83,16 +79,16 @@ def advice(problems: Sequence[NotInstalled]) -> str:
     return command or "Put them on the PATH."
 
 
-def tied(signal_name: str) -> list[str]:
+def tied(signal_name):
     """Return what makes a command end with this process, by that signal, where there is such a thing (Linux)."""
     return ["setpriv", "--pdeathsig", signal_name] if shutil.which("setpriv") else []
 
 
-def may_install() -> bool:
+def may_install():
     return shutil.which("apt-get") is not None and os.geteuid() == 0
 
 
-def install(*packages: str) -> None:
+def install(*packages):
     print(f"Installing: apt-get install {' '.join(packages)}", flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # An update that reaches no server would end with 0, and the install would not find the packages.
@@ -105,7 +101,7 @@ def install(*packages: str) -> None:
 
 
 @contextlib.contextmanager
-def having(file: Path, text: str, *, unless: Path) -> Iterator[None]:
+def having(file, text, *, unless):
     """Have a script meanwhile, unless there is what shows that the makers of this machine have decided."""
     if unless.exists():
         yield

@@ -1,12 +1,8 @@
 """The code blocks of the documentation: run in this process, or written to files as a reader would copy them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from support.project import Project
 
@@ -16,56 +12,56 @@ OTHER_BLOCK = re.compile(r"^```(?:javascript|go|java)\n// (\S+)\n(.*?)^```$", re
 """A block that names its file in its first line: the name, and the code."""
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     return (DOCS / page).read_text()
 
 
-def files_of(page: str, *, unnamed: int = 0) -> dict[str, str]:
+def files_of(page, *, unnamed=0):
     """Return the files that a page shows, with their blocks joined. Only `unnamed` blocks may lack a name."""
     text = text_of(page)
     blocks = BLOCK.findall(text)
     assert text.count("```python\n") == len(blocks) + unnamed, "a block does not name its file"
-    files: dict[str, str] = {}
+    files = {}
     for name, code in blocks:
         files[name] = files.get(name, "") + code
     return files
 
 
-def settings_of(page: str, *, unnamed: int = 0) -> str:
+def settings_of(page, *, unnamed=0):
     """Return the settings of a project after a reader has added those that a page shows."""
     return f"from project_settings import *\n{files_of(page, unnamed=unnamed)['settings.py']}"
 
 
-def programs_of(page: str) -> dict[str, str]:
+def programs_of(page):
     return dict(OTHER_BLOCK.findall(text_of(page)))
 
 
-def run(code: str, name: str = "example", names: dict[str, Any] | None = None) -> dict[str, Any]:
+def run(code, name="example", names=None):
     names = {"__name__": name.removesuffix(".py")} if names is None else names
     exec(compile(code, name, "exec"), names)
     return names
 
 
-def run_all(page: str, **names: Any) -> dict[str, Any]:
+def run_all(page, **names):
     names.setdefault("__name__", "example")
     for name, code in files_of(page).items():
         run(code, name, names)
     return names
 
 
-def written(page: str, directory: Path, files: Mapping[str, str] | None = None, *, unnamed: int = 0) -> Project:
+def written(page, directory, files=None, *, unnamed=0):
     project = Project(directory)
     for name, code in {**files_of(page, unnamed=unnamed), **(files or {})}.items():
         project.write(name, code)
     return project
 
 
-def assert_passes(project: Project, test: str, *options: str) -> None:
+def assert_passes(project, test, *options):
     project.write("test_shown.py", test)
     assert " passed" in project.succeed("-m", "pytest", "-q", *options, "test_shown.py").stdout
 
 
-def shell(*arguments: str, directory: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def shell(*arguments, directory, env=None):
     """Run bash in a directory, to its end."""
     return subprocess.run(
         ["bash", *arguments], cwd=directory, env=env, input="", text=True, capture_output=True, timeout=120, check=False

@@ -10,11 +10,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
-from typing import TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -26,9 +24,7 @@ from django_zklock.report.background import UNKNOWN
 from support.browser.pages import LIST
 from support.browser.site import Site
 from support.project import Project, environment
-from support.zoo import Zoo, eventually
-
-T = TypeVar("T")
+from support.zoo import eventually
 
 LINES = 25  # the first lines of the doctor, which name the cause and the remedy
 CALM = "Nothing needs attention"
@@ -126,39 +122,39 @@ for line in sys.stdin:
 
 
 class Program:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process):
         self.process = process
-        self._said: list[str] = []
-        self._logged: list[str] = []
+        self._said = []
+        self._logged = []
         streams = ((process.stdout, self._said), (process.stderr, self._logged))
         self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in streams]
         for reader in self._readers:
             reader.start()
 
-    def _read(self, stream: Iterable[str], lines: list[str]) -> None:
+    def _read(self, stream, lines):
         for line in stream:
-            lines.append(line.strip())  # noqa: PERF401 - others read the list meanwhile
+            lines.append(line.strip())
 
-    def tell(self, verb: str, *keys: str) -> None:
+    def tell(self, verb, *keys):
         assert self.process.stdin is not None
         print(verb, *keys, file=self.process.stdin, flush=True)
 
-    def hear(self, *lines: str) -> None:
+    def hear(self, *lines):
         missing = Counter(lines)
         eventually(lambda: not missing - Counter(self._said), 30, (self._said, self._logged))
         for line in lines:
             self._said.remove(line)
 
-    def hold(self, *keys: str) -> None:
+    def hold(self, *keys):
         self.tell("hold", *keys)
         self.hear(*(f"held {key}" for key in keys))
 
-    def learn(self, key: str) -> None:
+    def learn(self, key):
         """Have it use a lock for a moment, often enough that the history has a usual time."""
         self.tell("use", *[key] * 5)
         self.hear(*[f"used {key}"] * 5)
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         for reader in self._readers:
             reader.join()
@@ -172,31 +168,31 @@ class Card:
     links: dict[str, str]  # the addresses that they lead to, by their texts
 
     @classmethod
-    def of(cls, html: str) -> Card:
+    def of(cls, html):
         links = re.findall(r'<a[^>]*? href="(.*?)">(.*?)</a>', html)
         return cls(plain(html), {plain(label): unescape(href) for href, label in links})
 
 
 class Drill:
-    def __init__(self, zoo: Zoo, directory: Path, hosts: str | None = None) -> None:
+    def __init__(self, zoo, directory, hosts=None):
         directory.mkdir(exist_ok=True)
         self.zoo = zoo
         self.project = Project(directory)
         self.site = Site(directory, zoo.url(hosts))
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Drill:
+    def __enter__(self):
         self._stack.enter_context(self.site)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._stack.close()
 
-    def keep(self, context: contextlib.AbstractContextManager[T]) -> T:
+    def keep(self, context):
         return self._stack.enter_context(context)
 
     @contextlib.contextmanager
-    def reconfigured(self, **environment: str) -> Iterator[None]:
+    def reconfigured(self, **environment):
         """Have the site and its shell begin again with these variables for the length of a block."""
         before = dict(self.site.environment)
         try:
@@ -205,19 +201,19 @@ class Drill:
         finally:
             self._restart(before)
 
-    def _restart(self, environment: Mapping[str, str]) -> None:
+    def _restart(self, environment):
         self.site.__exit__()
         self.site.environment.clear()
         self.site.environment.update(environment)
         self.site.__enter__()
 
-    def program(self, host: str, hosts: str | None = None) -> Program:
+    def program(self, host, hosts=None):
         env = {**self.site.environment, "ZKLOCK_URL": self.zoo.url(hosts)}
         program = Program(self.zoo.spawn(SCRIPT, host=host, **env))
         self._stack.callback(program.kill)
         return program
 
-    def hang(self, host: str, *keys: str, waiters: int) -> tuple[Program, Program]:
+    def hang(self, host, *keys, waiters):
         holder, web = self.program(host), self.program("web-1")
         holder.learn(keys[0])
         holder.hold(*keys)
@@ -226,7 +222,7 @@ class Drill:
             self.zoo.wait_contenders(key, waiters + 1)
         return holder, web
 
-    def wait_recorded(self, count: int) -> None:
+    def wait_recorded(self, count):
         """Wait until the history has so many holds that have not ended: a process writes them about once a second."""
         query = "SELECT count(*) FROM zklock_events_attempt WHERE outcome = 'held'"
         with contextlib.closing(sqlite3.connect(self.project.directory / "site.sqlite3")) as database:
@@ -234,7 +230,7 @@ class Drill:
 
     # --- the shell ----------------------------------------------------------------------------------------------
 
-    def shell(self, command: str) -> subprocess.CompletedProcess[str]:
+    def shell(self, command):
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         env = {**environment(**self.site.environment), "PATH": path, "LOGNAME": OPERATOR}
         return subprocess.run(
@@ -248,7 +244,7 @@ class Drill:
             check=False,
         )
 
-    def paste(self, commands: Iterable[str], word: str) -> str:
+    def paste(self, commands, word):
         """Run the first command with these words, as printed, but with a reason; return what it prints."""
         (command, *_) = [command for command in commands if all(part in command.split() for part in word.split())]
         if NO_REASON in command:
@@ -258,17 +254,17 @@ class Drill:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
-    def doctor(self) -> tuple[list[str], int]:
+    def doctor(self):
         done = self.shell("python manage.py zklock doctor --incident")
         return done.stdout.splitlines() + done.stderr.splitlines(), done.returncode
 
     # --- the pages ----------------------------------------------------------------------------------------------
 
     @property
-    def cookies(self) -> dict[str, str]:
+    def cookies(self):
         return {"Cookie": f"sessionid={self.site.sessions['operator']}; csrftoken={CSRF}"}
 
-    def open(self, path: str = LIST, site: Site | None = None, **form: object) -> str:
+    def open(self, path=LIST, site=None, **form):
         """Return a page, whatever its status, perhaps of another web process; with a form, press its button."""
         data = urlencode({**form, "csrfmiddlewaretoken": CSRF}, doseq=True).encode() if form else None
         try:
@@ -277,7 +273,7 @@ class Drill:
         except HTTPError as error:
             return error.read().decode()
 
-    def places(self) -> dict[str, tuple[list[str], bool]]:
+    def places(self):
         """Return, for each place that programs read, the causes that it tells, and whether it is green."""
         scrape = json.loads(self.open("/scrape.json"))
         reports = {
@@ -292,11 +288,11 @@ class Drill:
             places[name] = (sorted({*causes} - {UNKNOWN}), not causes)
         return places
 
-    def cards(self, site: Site | None = None) -> list[Card]:
+    def cards(self, site=None):
         sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(site=site), re.DOTALL)
         return [Card.of(html) for html in sections]
 
-    def press(self, path: str, button: str, **form: str) -> str:
+    def press(self, path, button, **form):
         page = self.open(path)
         ticks = [
             tick
@@ -307,7 +303,7 @@ class Drill:
         assert target, page
         return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
 
-    def acknowledge(self) -> None:
+    def acknowledge(self):
         ((path,),) = [[href for label, href in card.links.items() if "Acknowledge" in label] for card in self.cards()]
         form = self.open(path)
         inputs = re.findall('<(?:input|button)[^>]*name="(identity|minutes)"[^>]*? value="(.*?)"', form)
@@ -319,11 +315,11 @@ class Drill:
 
     # --- the drill ----------------------------------------------------------------------------------------------
 
-    def finds(self, cause: str, *texts: str, within: float = 30.0) -> list[str]:
+    def finds(self, cause, *texts, within=30.0):
         """Wait until the first card and the doctor's first lines have these texts; return the doctor's commands."""
-        seen: list[Card] = []
+        seen = []
 
-        def found() -> bool:
+        def found():
             seen[:] = self.cards()[:1]
             return bool(seen) and all(text in seen[0].text for text in texts)
 
@@ -334,11 +330,11 @@ class Drill:
         assert (status, [text for text in texts if text not in printed]) == (expected, []), printed
         return [line.strip().removeprefix("$ ") for line in lines[:LINES] if line.strip().startswith("$ ")]
 
-    def is_calm(self, within: float = 30.0) -> None:
+    def is_calm(self, within=30.0):
         eventually(lambda: CALM in plain(self.open()), within, "it is not green")
         lines, status = self.doctor()
         assert (status, lines[0].startswith(CALM)) == (0, True), lines
 
 
-def plain(html: str) -> str:
+def plain(html):
     return " ".join(unescape(strip_tags(html)).split())

@@ -1,7 +1,5 @@
 """Celery tasks that end in every possible way, some without releasing their locks."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os
@@ -9,9 +7,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
 
 import billiard.pool
 from celery.exceptions import Ignore, Reject
@@ -26,7 +22,7 @@ LATER = 3600.0  # seconds until a task is tried again: not in the time of a test
 vars(control)["REPLY_TIMEOUT"] = 8.0  # of `inspect zklocks`, for a busy machine; the tests wait for 10 s
 
 
-def end(task: Any, way: str, argument: Any) -> str:
+def end(task, way, argument):
     if way == "exception":
         raise ValueError(way)
     if way == "retry":
@@ -46,20 +42,20 @@ def end(task: Any, way: str, argument: Any) -> str:
 
 @app.task(name="locked_end", bind=True, acks_late=True)
 @zk_locked("{key}", timeout=60)
-def locked_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
+def locked_end(self, key, way, verb, argument):
     do(verb, argument)
     return end(self, way, argument)
 
 
 @app.task(name="block_end", bind=True, acks_late=True)
-def block_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
+def block_end(self, key, way, verb, argument):
     with zk_lock(key, timeout=60):
         do(verb, argument)
         return end(self, way, argument)
 
 
 @app.task(name="forgetful_end", bind=True, acks_late=True)
-def forgetful_end(self: Any, key: str, way: str, verb: str, argument: Any) -> str:
+def forgetful_end(self, key, way, verb, argument):
     zk_lock(key).acquire()
     do(verb, argument)
     return end(self, way, argument)
@@ -75,29 +71,29 @@ if NO_LOOKS in os.environ:
     # A result that comes just after the fork may not be counted (billiard 4.3), and its process waits so many times.
     vars(billiard.pool)["GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT"] = 20
 
-AFTER: dict[str, Callable[[], object]] = {
+AFTER = {
     "recycled": lambda: None,  # with `max_tasks_per_child`
     "exits": lambda: os._exit(0),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "stays": lambda: time.sleep(2),  # no time limit: the thread that ends such processes may crash (billiard 4.3)
 }
-LOCKS: dict[str, dict[str, Any]] = {
+LOCKS = {
     "of the main process": {"key": "{key}"},
     "of the pool process": {"key": lambda key, *_: str(key), "on_conflict": "wait"},
     "without a wait": {"key": "{key}", "timeout": 0},
 }
 
 
-def then_end(function: Callable[..., Any]) -> Callable[..., Any]:
+def then_end(function):
     @functools.wraps(function)
-    def run(key: str, gate: str, way: str) -> None:
+    def run(key, gate, way):
         function(key, gate, way)
         AFTER[way]()
 
     return run
 
 
-def work_and_end(key: str, gate: str, way: str) -> None:
+def work_and_end(key, gate, way):
     do("linger", gate)
 
 
@@ -108,38 +104,38 @@ for _whose, _options in LOCKS.items():
 
 # --- ways to leave a lock behind ------------------------------------------------------------------------------------
 
-_suspended: list[Generator[None]] = []
+_suspended = []
 
 
-def _inside(key: str) -> Generator[None]:
+def _inside(key):
     with zk_lock(key):
         yield
 
 
 @app.task(name="half_open")
-def half_open(key: str) -> None:
+def half_open(key):
     generator = _inside(key)
     next(generator)
     _suspended.append(generator)
 
 
 @app.task(name="forget_in_coroutine")
-def forget_in_coroutine(key: str) -> None:
-    async def acquire() -> None:
+def forget_in_coroutine(key):
+    async def acquire():
         await zk_lock(key).aacquire()
 
     asyncio.run(acquire())
 
 
 @app.task(name="forget_in_thread")
-def forget_in_thread(key: str) -> None:
+def forget_in_thread(key):
     thread = threading.Thread(target=zk_lock(key).acquire)
     thread.start()
     thread.join()
 
 
 @app.task(name="acquire_twice")
-def acquire_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
+def acquire_twice(key, verb="tell", argument=None):
     zk_lock(key).acquire()
     with zk_lock(key):
         zk_lock(key).acquire()
@@ -147,13 +143,13 @@ def acquire_twice(key: str, verb: str = "tell", argument: Any = None) -> None:
 
 
 @app.task(name="careless_part")
-def careless_part(keys: list[str]) -> None:
+def careless_part(keys):
     for key in keys:
         zk_lock(key).acquire()
 
 
 @app.task(name="careful_whole")
-def careful_whole(outer: str, inner: str) -> list[bool]:
+def careful_whole(outer, inner):
     locks = [zk_lock(outer), zk_lock(inner)]
     with locks[0]:
         careless_part.apply(([outer, inner],))
@@ -162,10 +158,10 @@ def careful_whole(outer: str, inner: str) -> list[bool]:
 
 
 @app.task(name="keep")
-def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
+def keep(key, verb="tell", argument=None):
     acquired = threading.Event()
 
-    def hold() -> None:
+    def hold():
         zk_lock(key).acquire()
         acquired.set()
         threading.Event().wait()
@@ -176,27 +172,27 @@ def keep(key: str, verb: str = "tell", argument: Any = None) -> None:
 
 
 @app.task(name="held_by_receivers")
-def held_by_receivers(key: str, mark: str) -> None: ...
+def held_by_receivers(key, mark): ...
 
 
 @task_prerun.connect(sender=held_by_receivers)
-def _before(args: Any, **kwargs: Any) -> None:
+def _before(args, **kwargs):
     zk_lock(args[0]).acquire()
 
 
 @task_postrun.connect(sender=held_by_receivers)
-def _after(args: Any, **kwargs: Any) -> None:
+def _after(args, **kwargs):
     Path(args[1]).write_text(str(zk_lock(args[0]).owned()))
     zk_lock(args[0]).release()
 
 
 @app.task(name="lingers")
 @zk_locked("{key}", linger=60)
-def lingers(key: str) -> None: ...
+def lingers(key): ...
 
 
 @app.task(name="loses_block")
-def loses_block(key: str, mark: str) -> None:
+def loses_block(key, mark):
     try:
         with zk_lock(key):
             do("sleep", mark)

@@ -1,7 +1,5 @@
 """Real ZooKeeper servers on loopback, from the jars on this machine. Nothing of locks, Django or kazoo is imported."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import secrets
@@ -13,33 +11,31 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final
 
 from django_zklock.core import clock
 from support import debian
 
-MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 #: The jars that Debian's ZooKeeper 3.8 needs as a server, alone or in a quorum.
-DEBIAN_JARS: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
-DEBIAN_DIRECTORY: Final = Path("/usr/share/java")
+DEBIAN_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
+DEBIAN_DIRECTORY = Path("/usr/share/java")
 #: Debian's jars and a Java without windows; its package `zookeeper` would bring a service and a desktop's libraries.
-PACKAGES: Final = ("libzookeeper-java", "default-jre-headless")
-HOMEBREW_DIRECTORIES: Final = (
+PACKAGES = ("libzookeeper-java", "default-jre-headless")
+HOMEBREW_DIRECTORIES = (
     Path("/opt/homebrew/opt/zookeeper/libexec"),
     Path("/usr/local/opt/zookeeper/libexec"),
     Path("/home/linuxbrew/.linuxbrew/opt/zookeeper/libexec"),
 )
 
 #: Small and quick to start: these servers store a few kilobytes and often run for seconds.
-JVM_OPTIONS: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 #: ZooKeeper's releases log through logback, which would write every DEBUG line by default.
-LOGBACK: Final = """\
+LOGBACK = """\
 <configuration>
   <appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{ISO8601} %-5p [%t] %c{1} - %m%n</pattern></encoder>
@@ -61,7 +57,7 @@ class ServerFailed(RuntimeError):
     """A server ended, or did not start in time. The message ends with the last lines of its log."""
 
 
-def find_classpath() -> list[Path]:
+def find_classpath():
     """Find jars: those of `$ZOOKEEPER_HOME` and no others, if it is set, else Debian's, else Homebrew's."""
     home = os.environ.get("ZOOKEEPER_HOME")
     if home:
@@ -79,12 +75,12 @@ def find_classpath() -> list[Path]:
     raise ZooKeeperNotFound("ZooKeeper", *PACKAGES)
 
 
-def _jars_of_release(home: Path) -> list[Path]:
+def _jars_of_release(home):
     jars = sorted([*home.glob("lib/*.jar"), *home.glob("*.jar")])
     return jars if any(jar.name.startswith("zookeeper") for jar in jars) else []
 
 
-def find_java() -> str:
+def find_java():
     """Find the `java` command: `$JAVA_HOME` if it has one, else the PATH. Raises ZooKeeperNotFound."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
@@ -95,12 +91,12 @@ def find_java() -> str:
     return java
 
 
-def find_zookeeper() -> None:
+def find_zookeeper():
     find_classpath()
     find_java()
 
 
-def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:
+def four_letter(host, port, word, timeout=2.0):
     """Send a four-letter command to a server; return its answer. `timeout` covers each step. Raises OSError."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(word.encode("ascii"))
@@ -110,10 +106,10 @@ def four_letter(host: str, port: int, word: str, timeout: float = 2.0) -> str:
     return answer.decode("utf-8", "replace")
 
 
-_given: deque[int] = deque(maxlen=500)  # the last ones of this process
+_given = deque(maxlen=500)  # the last ones of this process
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count):
     """
     Return free TCP ports of loopback, below the range of outgoing connections.
 
@@ -128,7 +124,7 @@ def free_ports(count: int) -> list[int]:
         lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ceiling = lowest_outgoing if lowest_outgoing > 12000 else 65536
     with ExitStack() as sockets:
-        ports: list[int] = []
+        ports = []
         for _ in range(1000):
             if len(ports) == count:
                 _given.extend(ports)
@@ -150,46 +146,44 @@ def free_ports(count: int) -> list[int]:
 class Server:
     """A process that can be stopped, killed, paused and started again; it keeps its port and its data."""
 
-    def __init__(
-        self, *, number: int, port: int, directory: Path, command: Sequence[str], env: Mapping[str, str]
-    ) -> None:
-        self.number: Final = number  # its `myid`, from 1
-        self.port: Final = port
-        self.directory: Final = directory
-        self.log: Final = directory / "server.log"
+    def __init__(self, *, number, port, directory, command, env):
+        self.number = number  # its `myid`, from 1
+        self.port = port
+        self.directory = directory
+        self.log = directory / "server.log"
         self._command = command
         self._env = env
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = None
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"<Server {self.number} {self.address} {f'pid {self.pid}' if self.running else 'not running'}>"
 
     @property
-    def address(self) -> str:
+    def address(self):
         return f"127.0.0.1:{self.port}"
 
     @property
-    def running(self) -> bool:
+    def running(self):
         return self._process is not None and self._process.poll() is None
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         """The process id. Raises ServerFailed if the server is not running."""
         if self._process is None or self._process.poll() is not None:
             raise ServerFailed(f"server {self.number} ({self.address}) is not running")
         return self._process.pid
 
-    def start(self) -> None:
+    def start(self):
         """Start the process without waiting until it is ready. Do nothing if it is running."""
         if self.running:
             return
         with self.log.open("ab") as log:
-            how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
-            popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+            how = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            popen = subprocess.Popen
             command = [*debian.tied("KILL"), *self._command]
             self._process = _starter.submit(popen, command, cwd=self.directory, env=self._env, **how).result()
 
-    def stop(self, timeout: float = 5.0) -> None:
+    def stop(self, timeout=5.0):
         """End the process with SIGTERM, and with SIGKILL if it still runs after `timeout` seconds."""
         self.terminate()
         if self._process is not None:
@@ -197,19 +191,19 @@ class Server:
                 self._process.wait(timeout)
             self.kill()
 
-    def terminate(self) -> None:
+    def terminate(self):
         if self._process is not None:
             self._process.terminate()
             self._process.send_signal(signal.SIGCONT)  # a paused process receives SIGTERM only when it is resumed
 
-    def kill(self) -> None:
+    def kill(self):
         """End the process with SIGKILL, as a crash would, and wait until it is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
-    def pause(self) -> None:
+    def pause(self):
         """Pause the process (SIGSTOP). Connections stay open; nothing is answered."""
         pid = self.pid
         os.kill(pid, signal.SIGSTOP)
@@ -217,10 +211,10 @@ class Server:
             # The signal takes effect a little later. WNOWAIT leaves the exit status to Popen, should the process end.
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
-    def resume(self) -> None:
+    def resume(self):
         os.kill(self.pid, signal.SIGCONT)
 
-    def mode(self) -> str | None:
+    def mode(self):
         """Return 'leader', 'follower' or 'standalone'; None while the server does not answer or is not ready."""
         with suppress(OSError):
             for line in four_letter("127.0.0.1", self.port, "srvr", timeout=1.0).splitlines():
@@ -228,7 +222,7 @@ class Server:
                     return line.removeprefix("Mode: ").strip()
         return None
 
-    def wait_ready(self, timeout: float = 30.0) -> str:
+    def wait_ready(self, timeout=30.0):
         """Wait until the server accepts clients, which needs a quorum, and return its mode. Raises ServerFailed."""
         deadline = clock.now() + timeout
         while True:
@@ -243,7 +237,7 @@ class Server:
                 )
             time.sleep(0.02)
 
-    def _tail(self) -> str:
+    def _tail(self):
         with suppress(OSError):
             return "\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
         return ""
@@ -268,26 +262,26 @@ class Ensemble:
 
     def __init__(
         self,
-        nodes: int = 1,
+        nodes=1,
         *,
-        observers: int = 0,
-        tick: float = 0.5,
-        directory: str | os.PathLike[str] | None = None,
-        container_check: float = 1.0,
-        min_session_timeout: float | None = None,
-        max_session_timeout: float | None = None,
-        fsync: bool = False,
-        properties: Mapping[str, str] | None = None,
-        per_server: Mapping[int, Mapping[str, str]] | None = None,
-        tells_client_ports: bool = False,
-        java_options: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-    ) -> None:
+        observers=0,
+        tick=0.5,
+        directory=None,
+        container_check=1.0,
+        min_session_timeout=None,
+        max_session_timeout=None,
+        fsync=False,
+        properties=None,
+        per_server=None,
+        tells_client_ports=False,
+        java_options=(),
+        env=None,
+    ):
         if nodes < 1 or nodes == 2:
             raise ValueError(f"an ensemble has 1 server, or 3 or more, not {nodes}")
-        self.servers: list[Server] = []
+        self.servers = []
         self._directory = Path(directory) if directory is not None else None
-        self._temporary: Path | None = None  # set while running, if no directory was given
+        self._temporary = None  # set while running, if no directory was given
         ports = free_ports(3 * nodes)
         self._ports = ports[:nodes]
         self._quorum = list(zip(ports[nodes::2], ports[nodes + 1 :: 2], strict=True)) if nodes > 1 else []
@@ -324,12 +318,12 @@ class Ensemble:
         self._owner = os.getpid()
 
     @property
-    def hosts(self) -> str:
+    def hosts(self):
         """The servers as a connection string: `127.0.0.1:2181,127.0.0.1:2182`."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     @property
-    def leader(self) -> Server:
+    def leader(self):
         """The current leader. Raises ServerFailed if there is none."""
         for server in self.servers:
             if server.mode() in ("leader", "standalone"):
@@ -337,13 +331,13 @@ class Ensemble:
         raise ServerFailed(f"no server of {self.hosts} is the leader")
 
     @property
-    def followers(self) -> list[Server]:
+    def followers(self):
         return [server for server in self.servers if server.mode() == "follower"]
 
-    def url(self, chroot: str = "") -> str:
+    def url(self, chroot=""):
         return f"zk://{self.hosts}{'/' + chroot.strip('/') if chroot else ''}"
 
-    def start(self, timeout: float = 60.0) -> None:
+    def start(self, timeout=60.0):
         """Start all servers, and wait until each is ready. If that fails, none is left running."""
         if self.servers:
             return
@@ -364,7 +358,7 @@ class Ensemble:
             self.stop()
             raise
 
-    def stop(self) -> None:
+    def stop(self):
         if os.getpid() != self._owner:  # a forked child runs the exit handlers, too, but its parent owns the servers
             return
         atexit.unregister(self.stop)
@@ -377,14 +371,14 @@ class Ensemble:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
-    def __enter__(self) -> Ensemble:
+    def __enter__(self):
         self.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.stop()
 
-    def _prepare(self, number: int, port: int, root: Path, java: str, classpath: Sequence[Path]) -> Server:
+    def _prepare(self, number, port, root, java, classpath):
         directory = root / f"server-{number}"
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)

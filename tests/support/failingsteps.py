@@ -1,24 +1,20 @@
 """Failures in what Celery's main process calls: as often as the command `fail` says, or the environment."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable, Iterator
-from typing import Any, Final
 
 from celery.concurrency.base import BasePool
 from celery.worker.control import Panel, control_command
 
 from django_zklock.contrib.celery import control, dispatch
 
-FAILING: Final = "FAILING_STEPS"
+FAILING = "FAILING_STEPS"
 """Environment variable: "name" or "name times", which fails from the start of a worker on; empty: none does."""
 
-PROMISES: Final = (
+PROMISES = (
     "loops.run_logged",
     "loops.HubLoop._run",
     *(
@@ -34,11 +30,11 @@ PROMISES: Final = (
 """The functions that promise to raise nothing into Celery. The functions that they call fail instead."""
 
 
-def steps() -> dict[str, tuple[Any, str]]:
+def steps():
     return {name: owner for name, owner in _all_steps() if name not in PROMISES}
 
 
-def _all_steps() -> Iterator[tuple[str, tuple[Any, str]]]:
+def _all_steps():
     yield "pool.apply_async", (BasePool, "apply_async")
     names = [module.name for module in pkgutil.iter_modules(dispatch.__path__)]
     modules = [importlib.import_module(f"{dispatch.__name__}.{name}") for name in names]
@@ -57,12 +53,12 @@ def _all_steps() -> Iterator[tuple[str, tuple[Any, str]]]:
                         yield f"{short}.{name}.{attribute}", (value, attribute)
 
 
-_times: dict[str, int] = {}
+_times = {}
 
 
-def _may_fail(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _may_fail(name, function):
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         if _times.get(name, 0) > 0:
             _times[name] -= 1
             raise RuntimeError(f"injected into {name}")
@@ -71,7 +67,7 @@ def _may_fail(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _install() -> None:
+def _install():
     for name, (owner, attribute) in steps().items():
         member = vars(owner)[attribute]
         if isinstance(member, property):
@@ -86,7 +82,7 @@ def _install() -> None:
                 _replace_everywhere(member, failing)
 
 
-def _replace_everywhere(function: Callable[..., Any], failing: Callable[..., Any]) -> None:
+def _replace_everywhere(function, failing):
     """Replace a function in the modules that have imported it, and in Celery's list of commands."""
     for module in {*(owner for owner, _ in steps().values() if inspect.ismodule(owner)), control}:
         for name, value in list(vars(module).items()):
@@ -98,7 +94,7 @@ def _replace_everywhere(function: Callable[..., Any], failing: Callable[..., Any
 
 
 @control_command(args=[("name", str), ("times", int)])
-def fail(state: Any, name: str, times: int) -> int:
+def fail(state, name, times):
     left = sum(_times.values())
     _times.clear()
     _times[name] = times

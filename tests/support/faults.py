@@ -1,42 +1,37 @@
 """Shared by tests of faults: the session of this process, calls in other threads, links that can be frozen."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from unittest import mock
 
-from django_zklock import Hold, Lock, zk_lock
+from django_zklock import zk_lock
 from django_zklock.core import clock
 from django_zklock.core.protocol import contender
 from django_zklock.core.zk import client as client_module
 from django_zklock.core.zk import heartbeat, process
-from django_zklock.core.zk.client import Client
-from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost
 from support.chaos import session_killer
 from support.proxy import MULTI, Proxy
-from support.zoo import ROOM, Zoo, eventually, settle
+from support.zoo import ROOM, eventually, settle
 
 T = TypeVar("T")
 
 
-def session() -> Session:
+def session():
     return process.current()
 
 
-def client() -> Client:
+def client():
     client = session()._client
     assert client is not None
     return client
 
 
-def connected(timeout: float = 10.0) -> Session:
+def connected(timeout=10.0):
     current_session = session()
     current_session.wanted_until = clock.now() + timeout  # without that, it rests after many refused connects
     eventually(lambda: current_session.connected and current_session.session_id, timeout)
@@ -44,7 +39,7 @@ def connected(timeout: float = 10.0) -> Session:
 
 
 @contextlib.contextmanager
-def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy]:
+def proxied(zoo, session_timeout=4, **more):
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout, **more):
         try:
             yield proxy
@@ -55,7 +50,7 @@ def proxied(zoo: Zoo, session_timeout: float = 4, **more: Any) -> Iterator[Proxy
 
 
 @contextlib.contextmanager
-def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
+def warmed(zoo, key):
     """Use a proxy while the session rests, to count requests: no contender watches its own node, and beats are rare."""
     zoo.client.ensure_path(f"{zoo.base}/{key}")
     late_beat = mock.patch.object(heartbeat, "BEAT_SHARE", 0.3)
@@ -69,7 +64,7 @@ def warmed(zoo: Zoo, key: str) -> Iterator[Proxy]:
 
 
 @contextlib.contextmanager
-def within(limit: float) -> Iterator[None]:
+def within(limit):
     began = clock.now()
     try:
         yield
@@ -77,9 +72,9 @@ def within(limit: float) -> Iterator[None]:
         assert (took := clock.now() - began) <= limit + ROOM, f"took {took:.2f} s, not {limit:g} s at most"
 
 
-def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hold, str]:
+def lose(lock, cause, limit):
     """Wait under a lock that `cause(hold)` takes away; return the hold, and what its user is told in time."""
-    holds: list[Hold] = []
+    holds = []
     try:
         with lock as hold:
             holds.append(hold)
@@ -91,7 +86,7 @@ def lose(lock: Lock, cause: Callable[[Hold], object], limit: float) -> tuple[Hol
     raise AssertionError(f"the work was not stopped within {limit + 5:g} s; expected LockLost")
 
 
-def reconnect(proxy: Proxy) -> None:
+def reconnect(proxy):
     """Cut the connection, and wait for a new one. A test that asks for a break may come too late to see it."""
     before = proxy.connected
     proxy.cut_all()
@@ -99,7 +94,7 @@ def reconnect(proxy: Proxy) -> None:
     connected()
 
 
-def cut(proxy: Proxy) -> None:
+def cut(proxy):
     """Cut the connection, and wait until a quorum has vouched for the session on a new one; it must hold a lock."""
     before = proxy.connected
     proxy.cut_all()
@@ -109,7 +104,7 @@ def cut(proxy: Proxy) -> None:
     eventually(lambda: not session().suspect)
 
 
-def due(seconds: float) -> None:
+def due(seconds):
     """Wait until the protocol's thread has done all that is due within so many seconds, and users' code has run."""
     done = threading.Event()
     current = session()
@@ -118,7 +113,7 @@ def due(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def black_hole(host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def black_hole(host="127.0.0.1", port=0):
     """Have an address that answers no connect: the queue of its listener is full, and nobody accepts."""
     with socket.create_server((host, port), backlog=0) as listener, contextlib.ExitStack() as stack:
         for _ in range(8):
@@ -128,7 +123,7 @@ def black_hole(host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
         yield f"{host}:{listener.getsockname()[1]}"
 
 
-def caught_up() -> None:
+def caught_up():
     """
     Wait until this process has heard of all that has happened in ZooKeeper, and has done what follows from it.
 
@@ -140,26 +135,26 @@ def caught_up() -> None:
     due(0)
 
 
-def expire(zoo: Zoo) -> None:
+def expire(zoo):
     """End the session of this process, as its time would: a second client takes it over and closes it."""
     victim = client()  # kazoo's own client_id is None while the connection is cut
     session_killer.expire(zoo.all_hosts, victim._session_id, victim._session_passwd)
 
 
-def die() -> None:
+def die():
     process.reset(6)
 
 
 class BackgroundCall(threading.Thread, Generic[T]):
-    def __init__(self, call: Callable[[], T]) -> None:
+    def __init__(self, call):
         super().__init__(daemon=True)
         self._call = call
-        self._value: list[T] = []
-        self._error: BaseException | None = None
+        self._value = []
+        self._error = None
         self.took = 0.0  # seconds
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         began = clock.now()
         try:
             self._value.append(self._call())
@@ -168,7 +163,7 @@ class BackgroundCall(threading.Thread, Generic[T]):
         finally:
             self.took = clock.now() - began
 
-    def result(self, timeout: float = 30.0) -> T:
+    def result(self, timeout=30.0):
         self.join(timeout)
         assert not self.is_alive(), f"still at it after {timeout:g} s"
         if self._error is not None:
@@ -179,34 +174,34 @@ class BackgroundCall(threading.Thread, Generic[T]):
 class CallOnDemand(BackgroundCall[T]):
     """A call that begins at `begin(...)`: the thread is there before the work that the call may abort."""
 
-    def __init__(self, call: Callable[..., T]) -> None:
-        self._arguments: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+    def __init__(self, call):
+        self._arguments = SimpleQueue()
         super().__init__(lambda: call(*self._arguments.get(timeout=30)))
 
-    def begin(self, *arguments: object) -> None:
+    def begin(self, *arguments):
         self._arguments.put(arguments)
 
 
-def acquire_once(lock: Any, **options: Any) -> Hold:
+def acquire_once(lock, **options):
     """Acquire a lock, or that of a key, check it and release it; return the hold."""
     with zk_lock(lock, **options) if isinstance(lock, str) else lock as hold:
         hold.check()
     return hold
 
 
-def results(calls: Iterable[BackgroundCall[T]], timeout: float = 30.0) -> list[T]:
+def results(calls, timeout=30.0):
     """Return what calls in other threads have returned, or raise what the first one has raised."""
     return [call.result(timeout) for call in calls]
 
 
-def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[BackgroundCall[None]], list[int]]:
+def queue_up(zoo, key, count, **options):
     """Have threads queue in order; return them, and the list to which each adds its number when it has the lock."""
 
-    def append(number: int) -> None:
+    def append(number):
         with zk_lock(key, **{"timeout": 20, **options}):
             order.append(number)
 
-    order: list[int] = []
+    order = []
     threads = []
     before = len(zoo.children(key))
     for number in range(count):
@@ -216,17 +211,15 @@ def queue_up(zoo: Zoo, key: str, count: int, **options: Any) -> tuple[list[Backg
 
 
 @contextlib.contextmanager
-def acquired_by_many(
-    key: str, many: int, inside: int, *, forgiven: tuple[type[Exception], ...] = (), **options: Any
-) -> Iterator[list[Hold]]:
+def acquired_by_many(key, many, inside, *, forgiven=(), **options):
     """Have `many` threads want a lock, of which `inside` get it; they raise at the end what is not `forgiven`."""
 
-    def hold_until_done() -> None:
+    def hold_until_done():
         with zk_lock(key, **{"timeout": 30, **options}) as hold:
             holds.append(hold)
             done.wait(30)
 
-    holds: list[Hold] = []
+    holds = []
     done = threading.Event()
     threads = [BackgroundCall(hold_until_done) for _ in range(many)]
     try:

@@ -1,11 +1,7 @@
 """A service whose views accept only the newest holder of a lock. This module is its URLconf."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -18,30 +14,30 @@ memory = MemoryTokens()
 fenced, in_memory = require_fence("stock/{sku}"), require_fence("stock/{sku}", store=memory)
 
 
-def answer(request: Any, sku: str = "") -> HttpResponse:
+def answer(request, sku=""):
     return HttpResponse(f"{request.fence.key} {request.fence.token} {request.fence.holder.pid}")
 
 
-async def aanswer(request: HttpRequest, sku: str) -> HttpResponse:
+async def aanswer(request, sku):
     return answer(request)
 
 
-def write_row(request: Any, sku: str) -> HttpResponse:
+def write_row(request, sku):
     Fence.objects.update_or_create(name="row", defaults={"token": request.fence.token})
     return fail(request, sku) if "fail" in request.GET else answer(request)
 
 
-def fail(request: HttpRequest, sku: str) -> HttpResponse:
+def fail(request, sku):
     raise ZeroDivisionError
 
 
 class Plain(View):
-    def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+    def post(self, request, sku):
         return answer(request)
 
 
 class AsyncPlain(View):
-    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+    async def post(self, request, sku):
         return answer(request)
 
 
@@ -53,7 +49,7 @@ class AsyncWrite(View):
     post = fenced(AsyncPlain.post)
 
 
-VIEWS: dict[str, Any] = {
+VIEWS = {
     "function": in_memory(answer),
     "async-function": fenced(aanswer),
     "row": transaction.atomic(fenced(write_row)),

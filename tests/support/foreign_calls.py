@@ -1,7 +1,5 @@
 """Find what must not run on the protocol's threads: handlers of logs, signals and warnings; reading files."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os
@@ -9,9 +7,7 @@ import ssl
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from django.apps import AppConfig
 from django.dispatch import Signal
@@ -35,16 +31,16 @@ ENTRIES = (
 """The functions by which `logging`, Django and Python call other people's code, and by which files of TLS are read."""
 
 
-def install() -> None:
+def install():
     for owner, name in ENTRIES:
         function = getattr(owner, name)
         if not hasattr(function, "is_watched"):
             setattr(owner, name, _watched(name, function))
 
 
-def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _watched(name, function):
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         if log.on_protocol_thread():
             record(name)
         return function(*args, **kwargs)
@@ -53,13 +49,13 @@ def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def record(name: str) -> None:
+def record(name):
     stack = "".join(traceback.format_stack(limit=12))
     with open(os.environ[FILE], "a") as file:
         file.write(f"{name} was called on {threading.current_thread().name} of process {os.getpid()}:\n{stack}\n")
 
 
-def recorded() -> str:
+def recorded():
     path = Path(os.environ[FILE])
     text = path.read_text() if path.exists() else ""
     path.unlink(missing_ok=True)
@@ -69,6 +65,6 @@ def recorded() -> str:
 class ForeignCalls(AppConfig):
     name = "support.foreign_calls"
 
-    def ready(self) -> None:
+    def ready(self):
         if FILE in os.environ:
             install()

@@ -1,7 +1,5 @@
 """Start Python programs as forks of a process that has made the imports, which take most of the time of a short one."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc
@@ -17,7 +15,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from support.chaos import namespaces
@@ -59,19 +56,19 @@ SUBREAPER = 36  # `PR_SET_CHILD_SUBREAPER`: the orphans among its descendants be
 NEW_UTS = 0x04000000  # `CLONE_NEWUTS`: a name of the host of its own
 
 
-def start(command: Sequence[str], *, env: Mapping[str, str], host: str = "", **options: Any) -> subprocess.Popen[Any]:
+def start(command, *, env, host="", **options):
     """Start Python as `subprocess.Popen` does, which has the other options, with a name of the host that it sees."""
     if _can_fork(command, env) and (not host or os.geteuid() == 0):
         return _Fork([sys.executable, *command], env=env, host=host, **options)
     return start_fresh(command, env=env, host=host, **options)
 
 
-def start_fresh(command: Sequence[str], *, host: str = "", **options: Any) -> subprocess.Popen[Any]:
+def start_fresh(command, *, host="", **options):
     on_host = namespaces.on_host(host) if host else ()
     return subprocess.Popen([*on_host, sys.executable, *command], **options)
 
 
-def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(command, *, timeout, **options):
     with start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
             printed = process.communicate(timeout=timeout)
@@ -80,7 +77,7 @@ def run(command: Sequence[str], *, timeout: float, **options: Any) -> subprocess
     return subprocess.CompletedProcess(process.args, process.returncode, *printed)
 
 
-def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
+def _can_fork(command, env):
     same = all(
         env.get(name) == os.environ.get(name)
         for name in {*env, *os.environ}
@@ -94,13 +91,13 @@ def _can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
 class _Fork(subprocess.Popen[Any]):
     """A process that is started by the stem, and is a child of this one all the same."""
 
-    def __init__(self, command: Sequence[str], *, host: str, **options: Any) -> None:
+    def __init__(self, command, *, host, **options):
         self._host = host
         super().__init__(command, **options)
 
-    def _execute_child(self, *given: Any) -> None:
+    def _execute_child(self, *given):
         """Fork instead of what `Popen` does here, with the ends of pipes that it has made."""
-        options = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
+        options = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments
         pipes = [options[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         request = {
             "command": options["args"][1:],
@@ -112,18 +109,18 @@ class _Fork(subprocess.Popen[Any]):
         ends = [pipes[0], pipes[3], pipes[5]]
         self.pid = _stem.fork(request, [number if end == -1 else end for number, end in enumerate(ends)])
         self._child_created = True
-        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self._close_pipe_fds(*pipes)
 
 
 class _Stem:
     """The process that forks. It ends with this one, when its socket is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
+        self._socket = None
         self._owner = 0
 
-    def fork(self, request: dict[str, Any], ends: list[int]) -> int:
+    def fork(self, request, ends):
         """Start a program with these ends as its standard input, output and error; return its process id."""
         with self._lock:
             if self._socket is None or self._owner != os.getpid():
@@ -144,7 +141,7 @@ class _Stem:
                 prctl(SUBREAPER, 0, 0, 0, 0)
             return int.from_bytes(answer, "big")
 
-    def _start(self) -> socket.socket:
+    def _start(self):
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
         from support.zoo import PYTHONPATH
@@ -155,7 +152,7 @@ class _Stem:
             command = [sys.executable, "-c", code]
             process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
 
-        def stop() -> None:
+        def stop():
             if os.getpid() == self._owner:
                 ours.close()
                 process.wait()
@@ -167,7 +164,7 @@ class _Stem:
 _stem = _Stem()
 
 
-def serve(number: int) -> Any:
+def serve(number):
     """Fork for each request on this socket. Return, in the child, what runs the program; end with the other side."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in IMPORTS:
@@ -197,7 +194,7 @@ def serve(number: int) -> Any:
     return lambda: _run(**request)
 
 
-def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, host: str) -> None:
+def _run(command, cwd, env, own_session, host):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if own_session:
         os.setsid()
@@ -206,7 +203,7 @@ def _run(command: list[str], cwd: str, env: dict[str, str], own_session: bool, h
         socket.sethostname(host)
     os.chdir(cwd)
     # Below it, its children look for the main module.
-    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.clear()
     os.environ.update(env)

@@ -1,12 +1,9 @@
 """The frames of an error, as error reporters and debug pages show them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from types import FrameType, ModuleType
+from types import ModuleType
 
 
-def frames_of(error: BaseException | None, seen: set[int] | None = None) -> Iterator[FrameType]:
+def frames_of(error, seen=None):
     """Yield the frames of the error, and of all that it follows from, also if that is suppressed."""
     seen = set() if seen is None else seen
     if error is None or id(error) in seen:
@@ -20,7 +17,7 @@ def frames_of(error: BaseException | None, seen: set[int] | None = None) -> Iter
     yield from frames_of(error.__context__, seen)
 
 
-def frames_with(error: BaseException | None, secret: str) -> list[str]:
+def frames_with(error, secret):
     return [
         f"{frame.f_code.co_name}: {name}"
         for frame in frames_of(error)

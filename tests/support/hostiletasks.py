@@ -7,10 +7,9 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from celery.worker import state as worker_state
 from celery.worker.control import inspect_command
@@ -18,7 +17,7 @@ from celery.worker.control import inspect_command
 from django_zklock import zk_locked
 from support.celeryapp import app
 
-TASKS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
+TASKS = {
     "plain": ("{key}", {}),
     "read": ("{key}", {"kind": "read"}),
     "lingers": ("{key}", {"linger": 0.2}),
@@ -32,7 +31,7 @@ TASKS: Final[dict[str, tuple[Any, dict[str, Any]]]] = {
 """Name, lock and options of the tasks."""
 
 
-def work(key: Any) -> str:
+def work(key):
     return "done"
 
 
@@ -42,11 +41,11 @@ for _name, (_lock, _options) in TASKS.items():
 
 
 @app.task(name="hostile.unlocked")
-def unlocked(mark: str) -> str:
+def unlocked(mark):
     return mark
 
 
-def write(key: str, book: str, mark: str) -> str:
+def write(key, book, mark):
     for word in ("begin", "end"):
         with Path(book).open("a") as file:
             file.write(f"{key} {word} {mark}\n")
@@ -56,7 +55,7 @@ def write(key: str, book: str, mark: str) -> str:
 
 @app.task(name="hostile.shared")
 @zk_locked("{key}", kind="read")
-def shared(key: str, mark: str) -> str:
+def shared(key, mark):
     return mark
 
 
@@ -65,8 +64,8 @@ app.task(name="hostile.write.late", acks_late=True)(zk_locked("{key}")(write))
 app.task(name="hostile.write_two")(zk_locked(["{key}", "two"])(write))
 
 
-def assert_excluded(book: Path) -> None:
-    at_work: dict[str, str] = {}
+def assert_excluded(book):
+    at_work = {}
     for line in book.read_text().splitlines():
         key, word, mark = line.split()
         if word == "begin":
@@ -78,24 +77,24 @@ def assert_excluded(book: Path) -> None:
 
 
 @inspect_command()
-def main_process(state: Any, **_kwargs: Any) -> dict[str, Any]:
+def main_process(state, **_kwargs):
     return {"pid": os.getpid(), "unacknowledged": list(worker_state.requests)}
 
 
-TEXTS: Final = ("", ".", "..", "/", "a/b", "a//b", "/a", "../../other", "{key}", "{0.__class__}", "%s", "%2F", "!reads")
-CHARACTERS: Final = ("\x00", "\n\t\x1b[2J", "\ud800", "x\udfff", "\u202e", "e\u0301", "\U0001f512")
-NO_TEXTS: Final[tuple[Any, ...]] = (None, 0, -1, 10**40, float("nan"), True, [], [1, [2]], {}, ["x"] * 1000)
-KEYS: Final[tuple[Any, ...]] = (
+TEXTS = ("", ".", "..", "/", "a/b", "a//b", "/a", "../../other", "{key}", "{0.__class__}", "%s", "%2F", "!reads")
+CHARACTERS = ("\x00", "\n\t\x1b[2J", "\ud800", "x\udfff", "\u202e", "e\u0301", "\U0001f512")
+NO_TEXTS = (None, 0, -1, 10**40, float("nan"), True, [], [1, [2]], {}, ["x"] * 1000)
+KEYS = (
     *(*TEXTS, *CHARACTERS, *NO_TEXTS),
     *("_c_x-lock-0000000001", "zookeeper", "x" * 300, "x" * 100_000, {"pk": 1}, {"pk": None}, {"__class__": "x"}),
 )
-WRONG: Final[tuple[Any, ...]] = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
+WRONG = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
 
 OURS = ["redelivered", "redelivered_checked", "message", "late", "conflicts", "lost", "wait", "unique", "waiting"]
 OURS += ["history"]
-HEADERS: Final = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
+HEADERS = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 
-FORGED: Final = {
+FORGED = {
     "zklock_wait": {"memory": [1], "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
     "zklock_history": {"x-death": [{"queue": [], "count": 10**40}], "x-delivery-count": -(10**40), "task": "x"},
     "zklock_redelivered": "2026-01-01T00:00:00",
@@ -105,7 +104,7 @@ FORGED: Final = {
 }
 
 
-PAST: Final = (-1, "0001-01-01T00:00:00")
+PAST = (-1, "0001-01-01T00:00:00")
 
 
 @dataclass
@@ -115,11 +114,11 @@ class Message:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def is_expired(self) -> bool:
+    def is_expired(self):
         return self.options.get("expires") in PAST
 
 
-def hostile_messages(count: int, seed: int = 1) -> Iterator[Message]:
+def hostile_messages(count, seed=1):
     chance = random.Random(seed)
     names = [f"hostile.{name}{late}" for name in TASKS for late in ("", ".late")]
     wrong = [{name: value} for name in HEADERS for value in (*WRONG, *([FORGED[name]] if name in FORGED else []))]
@@ -134,7 +133,7 @@ def hostile_messages(count: int, seed: int = 1) -> Iterator[Message]:
         )[number % 3]
 
 
-def _odd(chance: random.Random, name: str, key: Any) -> Message:
+def _odd(chance, name, key):
     return chance.choice(
         [
             Message(name),

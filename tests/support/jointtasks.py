@@ -1,9 +1,5 @@
 """Celery tasks that combine two options, two locks, or two tasks."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from celery import current_task
 
 from django_zklock import zk_locked
@@ -12,31 +8,31 @@ from support.celeryapp import app, do
 
 @app.task(name="joint.bounded")
 @zk_locked("{key}", on_conflict="coalesce", max_conflicts=2)
-def bounded(key: str, verb: str = "tell", argument: Any = None) -> str:
+def bounded(key, verb="tell", argument=None):
     do(verb, argument)
     return "done"
 
 
 @app.task(name="joint.patient")
 @zk_locked(lambda key: key, on_conflict="coalesce", timeout=3)
-def patient(key: str) -> str:
+def patient(key):
     return "done"
 
 
 @app.task(name="joint.hides")
 @zk_locked("{key}", on_conflict="retry")
-def hides(key: str) -> str:
-    request: Any = current_task.request
+def hides(key):
+    request = current_task.request
     return f"{request.argsrepr} {request.kwargsrepr} {request.ignore_result}"
 
 
 @app.task(name="joint.stores_errors", ignore_result=True, store_errors_even_if_ignored=True)
 @zk_locked("{key}", on_conflict="skip")
-def stores_errors(key: str) -> None: ...
+def stores_errors(key): ...
 
 
 @app.task(name="joint.unique_coalesce")
 @zk_locked("{key}", unique="until_start", on_conflict="coalesce")
-def unique_coalesce(key: str, verb: str = "tell", argument: Any = None) -> str:
+def unique_coalesce(key, verb="tell", argument=None):
     do(verb, argument)
     return "done"

@@ -1,34 +1,28 @@
 """Databases with one table. Tests see when a transaction ends and what others can read."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sqlite3
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 class Ledger:
-    def __init__(self, alias: str, path: Path) -> None:
+    def __init__(self, alias, path):
         self.path = path
         self._configure(alias, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)})
         self._run("PRAGMA journal_mode=WAL", "CREATE TABLE note (text TEXT)")
 
-    def _configure(self, alias: str, settings: dict[str, Any]) -> None:
+    def _configure(self, alias, settings):
         self.alias = alias
         configured = connections.configure_settings(
             {"default": {"ENGINE": "django.db.backends.dummy"}, alias: {**settings, "ATOMIC_REQUESTS": False}}
         )
-        self.settings: dict[str, Any] = configured[alias]
+        self.settings = configured[alias]
         connections.settings[alias] = self.settings
 
-    def _run(self, *statements: str) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
+    def _run(self, *statements):
+        rows = []
         with contextlib.closing(sqlite3.connect(self.path, timeout=0)) as raw:
             for statement in statements:
                 rows = raw.execute(statement).fetchall()
@@ -36,33 +30,33 @@ class Ledger:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, alias: str, folder: Path) -> Iterator[Ledger]:
+    def opened(cls, alias, folder):
         with cls(alias, folder / f"{alias}.sqlite3").closed() as ledger:
             yield ledger
 
     @contextlib.contextmanager
-    def closed(self) -> Iterator[Ledger]:
+    def closed(self):
         yield self
         self.assert_idle()
         self.close()
 
     @property
-    def connection(self) -> BaseDatabaseWrapper:
+    def connection(self):
         return connections[self.alias]
 
-    def write(self, text: str) -> None:
+    def write(self, text):
         with self.connection.cursor() as cursor:
             cursor.execute("INSERT INTO note VALUES (%s)", [text])
 
-    def seen(self) -> list[str]:
+    def seen(self):
         return [text for (text,) in self._run("SELECT text FROM note")]  # in the order of their insertion
 
     @contextlib.contextmanager
-    def ends(self, look: Callable[[], Any]) -> Iterator[list[tuple[str, Any]]]:
-        endings: list[tuple[str, Any]] = []
+    def ends(self, look):
+        endings = []
         connection = self.connection
 
-        def end(name: str, original: Callable[[], object]) -> None:
+        def end(name, original):
             endings.append((name, look()))
             original()
 
@@ -72,7 +66,7 @@ class Ledger:
         for name in ("_commit", "_rollback"):
             del connection.__dict__[name]
 
-    def assert_idle(self) -> None:
+    def assert_idle(self):
         connection = self.connection
         assert not connection.in_atomic_block
         assert not connection.atomic_blocks
@@ -82,12 +76,12 @@ class Ledger:
             assert connection.get_autocommit()
         self._lock_all()
 
-    def _lock_all(self) -> None:
+    def _lock_all(self):
         connection = self.connection.connection
         assert connection is None or not connection.in_transaction
         self._run("BEGIN EXCLUSIVE", "ROLLBACK")
 
-    def close(self) -> None:
+    def close(self):
         connection = self.connection
         connection.in_atomic_block = False
         connection.close()
@@ -96,11 +90,11 @@ class Ledger:
 
 
 class MariaDBLedger(Ledger):
-    def __init__(self, alias: str, settings: dict[str, Any]) -> None:
+    def __init__(self, alias, settings):
         self._configure(alias, settings)
         self._run("CREATE TABLE IF NOT EXISTS note (text TEXT)")
 
-    def _run(self, *statements: str) -> list[tuple[Any, ...]]:
+    def _run(self, *statements):
         other = connections.create_connection(self.alias)
         try:
             with other.cursor() as cursor:
@@ -111,9 +105,9 @@ class MariaDBLedger(Ledger):
         finally:
             other.close()
 
-    def _lock_all(self) -> None:
+    def _lock_all(self):
         self._run("LOCK TABLES note WRITE")
 
-    def close(self) -> None:
+    def close(self):
         self._run("DELETE FROM note")
         super().close()

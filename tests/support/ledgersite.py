@@ -1,34 +1,28 @@
 """A site of locked views that write to a database with ATOMIC_REQUESTS: this module is its URLconf."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
 
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from rest_framework.decorators import api_view
-from rest_framework.request import Request
 from rest_framework.viewsets import ViewSet
 
 from django_zklock import current_hold, zk_lock, zk_locked
-from django_zklock.locks.hold import Hold
 
-then: list[Callable[[Hold], object]] = []  # calls that a view makes with its hold after it has written
-locked: Any = zk_locked("stock")
-locked_with_its_own: Any = zk_locked("stock", atomic="ledger")
-in_block: Any = transaction.atomic(using="ledger")
-opted_out: Any = transaction.non_atomic_requests("ledger")  # it marks the function that it gets
+then = []  # calls that a view makes with its hold after it has written
+locked = zk_locked("stock")
+locked_with_its_own = zk_locked("stock", atomic="ledger")
+in_block = transaction.atomic(using="ledger")
+opted_out = transaction.non_atomic_requests("ledger")  # it marks the function that it gets
 
 
-def lose_unnoticed(hold: Hold) -> None:
+def lose_unnoticed(hold):
     """Mark a hold as lost in a way that the work does not notice."""
     done = threading.Event()
     with contextlib.suppress(BaseException):
@@ -38,7 +32,7 @@ def lose_unnoticed(hold: Hold) -> None:
         threading.Event().wait(0.5)
 
 
-def write(request: HttpRequest, alias: str = "ledger") -> HttpResponse:
+def write(request, alias="ledger"):
     connection = connections[alias]
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO note VALUES ('x')")
@@ -50,30 +44,30 @@ def write(request: HttpRequest, alias: str = "ledger") -> HttpResponse:
 
 
 @zk_locked("stock", atomic="audit")
-def both(request: HttpRequest) -> HttpResponse:
+def both(request):
     write(request, "audit")
     return write(request)
 
 
-def write_outside(request: HttpRequest) -> HttpResponse:
+def write_outside(request):
     return write(request)
 
 
-def calls_helper(request: HttpRequest) -> Any:
+def calls_helper(request):
     return locked(write)(request)
 
 
-async def async_view(request: HttpRequest) -> HttpResponse:
+async def async_view(request):
     return HttpResponse("async")
 
 
-def acquires_a_lock(request: HttpRequest) -> HttpResponse:
+def acquires_a_lock(request):
     with zk_lock("stock"):
         return write(request)
 
 
 class Plain(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def get(self, request):
         return write(request)
 
 
@@ -95,36 +89,36 @@ class Dispatched(Plain): ...
 
 class OwnDispatch(Plain):
     @locked
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+    def dispatch(self, request, *args, **kwargs):
         return super().dispatch(request, *args, **kwargs)
 
 
-def of_request(request: Request) -> HttpResponse:
+def of_request(request):
     return write(request._request)
 
 
 class Actions(ViewSet):
     @locked
-    def buy(self, request: Request) -> HttpResponse:
+    def buy(self, request):
         return of_request(request)
 
 
 @method_decorator(opted_out, name="dispatch")
 class OptedOutActions(ViewSet):
     @locked_with_its_own
-    def buy(self, request: Request) -> HttpResponse:
+    def buy(self, request):
         return of_request(request)
 
     @in_block
-    def cancel(self, request: Request) -> HttpResponse:
+    def cancel(self, request):
         return of_request(request)
 
 
-kept: Any = zk_locked("stock", release_on="commit")
+kept = zk_locked("stock", release_on="commit")
 api = NinjaAPI(urls_namespace="ledgersite", docs_url=None)
 api.get("stock/")(kept(write))
 
-VIEWS: dict[str, Any] = {
+VIEWS = {
     "plain": locked(write),
     "wrapped": csrf_exempt(locked(write)),
     "twice": zk_locked("outer")(locked(write)),

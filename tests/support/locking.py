@@ -1,13 +1,10 @@
 """Run `manage.py zklock`, in this process or in a new one, and return its output and exit status."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from django.core.management import CommandError, call_command
 
@@ -28,17 +25,17 @@ execute_from_command_line(sys.argv)
 ]
 
 
-def zklock(*arguments: object) -> str:
+def zklock(*arguments):
     out = io.StringIO()
     call_command("zklock", *map(str, arguments), stdout=out)
     return out.getvalue()
 
 
-def as_json(*arguments: object) -> Any:
+def as_json(*arguments):
     return json.loads(zklock(*arguments, "--json"))
 
 
-def ending(*arguments: object) -> tuple[int, str, str]:
+def ending(*arguments):
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(errors):
         try:

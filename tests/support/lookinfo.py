@@ -1,7 +1,5 @@
 """A calm look, and a holder as a look describes it, for tests of what pages and reports make of them."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 from django_zklock.inspection import ConnectionInfo, ScannedContender, Snapshot

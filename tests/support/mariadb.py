@@ -1,11 +1,8 @@
 """A MariaDB of the tests' own: a data directory in a temporary directory, on a free port of loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
-from typing import Any
 
 import pymysql
 
@@ -32,7 +29,7 @@ OPTIONS = {
 TIED = debian.tied("KILL")
 
 
-def find_mariadb() -> str:
+def find_mariadb():
     """Return the path of `mariadbd`, which Debian keeps off the PATH of accounts other than root."""
     program = shutil.which(PROGRAM) or shutil.which(PROGRAM, path="/usr/sbin")
     if program is None:
@@ -41,12 +38,12 @@ def find_mariadb() -> str:
 
 
 class MariaDB(Served):
-    def __init__(self) -> None:
+    def __init__(self):
         self._program = find_mariadb()
         super().__init__()
         (self.port,) = free_ports(1)
 
-    def settings(self, isolation_level: str) -> dict[str, Any]:
+    def settings(self, isolation_level):
         return {
             "ENGINE": "support.mysql",
             "NAME": "tests",
@@ -56,7 +53,7 @@ class MariaDB(Served):
             "OPTIONS": {"isolation_level": isolation_level, "ssl_disabled": True},  # or each connection reads all roots
         }
 
-    def _launch(self) -> None:
+    def _launch(self):
         data = self._directory / "data"
         data.mkdir()
         first = self._directory / "first.sql"
@@ -74,7 +71,7 @@ class MariaDB(Served):
         words = [f"--{name}={value}" for name, value in options.items()]
         self._start([*TIED, self._program, "--no-defaults", *words])
 
-    def _answers(self) -> bool:
+    def _answers(self):
         with contextlib.suppress(pymysql.err.OperationalError):
             pymysql.connect(host="127.0.0.1", port=self.port, database="tests", connect_timeout=5).close()
             return True

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from celery.result import AsyncResult
-
 from support.chaos.checker import check_history
 from support.chaos.history import Recorder, read
 from support.payments import HISTORY, JOURNAL, SPAWN, Journal, process_name
@@ -43,19 +41,19 @@ class PaymentWorkers:
     troubled: bool
     resend: float  # seconds after which a payment is sent again that has not ended
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         (self.home / HISTORY).mkdir()
         Journal(self.home / JOURNAL, self.keys).close()
-        self.done: Counter[str] = Counter()  # what was done to the workers
-        self._results: dict[str, AsyncResult[Any]] = {}  # by the ref of a payment
-        self._sent: dict[str, float] = {}  # when, by ref
+        self.done = Counter()  # what was done to the workers
+        self._results = {}  # by the ref of a payment
+        self._sent = {}  # when, by ref
         self._hired = itertools.count()
-        self._links: dict[Worker, Proxy] = {}
-        self._workers: list[Worker] = []
+        self._links = {}
+        self._workers = []
         self._stack = contextlib.ExitStack()
         self._history = Recorder(self.home / HISTORY, "test")
 
-    def __enter__(self) -> PaymentWorkers:
+    def __enter__(self):
         with contextlib.ExitStack() as stack:
             self._stack = stack
             for _ in range(COUNT):
@@ -63,24 +61,24 @@ class PaymentWorkers:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._stack.close()
         self._history.close()
 
-    def _hire(self) -> None:
+    def _hire(self):
         link = self._stack.enter_context(Proxy(self.zoo.address))
         env = {SPAWN: "yes"} if self.troubled and next(self._hired) % 2 else {}
-        how: dict[str, Any] = {"session_timeout": SESSION, "hosts": link.address, "env": env, "conf": self.conf}
+        how = {"session_timeout": SESSION, "hosts": link.address, "env": env, "conf": self.conf}
         worker = Worker(self.zoo, self.home, concurrency=4, tasks="support.payments", **how)
         self._workers.append(self._stack.enter_context(worker))
         self._links[worker] = link
 
-    def send(self, count: int) -> None:
+    def send(self, count):
         kinds = itertools.cycle(itertools.product(self.tasks, self.keys))
         for number, (task, key) in zip(range(count), kinds, strict=False):
             self._send(f"{task}/{key}/{number}")
 
-    def _send(self, ref: str) -> None:
+    def _send(self, ref):
         task, key, _ = ref.split("/")
         options = {}
         if self.troubled and key != self.keys[0]:
@@ -89,7 +87,7 @@ class PaymentWorkers:
         self._results[ref] = self._workers[0].send(task, key, ref, **options)
         self._sent[ref] = time.monotonic()
 
-    def wait_done(self, timeout: float, *, every: float) -> None:
+    def wait_done(self, timeout, *, every):
         """Wait until every task has ended, and do harm every so many seconds."""
         began = time.monotonic()
         due = began + every
@@ -103,7 +101,7 @@ class PaymentWorkers:
             open_refs -= {ref for ref in list(open_refs)[:50] if self._has_ended(ref)}
             time.sleep(0.02)
 
-    def _has_ended(self, ref: str) -> bool:
+    def _has_ended(self, ref):
         """Return whether a task has ended. Send it again if a time limit struck the code around its function."""
         result = self._results[ref]
         is_ready = result.state in READY
@@ -114,7 +112,7 @@ class PaymentWorkers:
             self._send(ref)
         return is_ready and not is_struck
 
-    def _harm(self) -> None:
+    def _harm(self):
         """Kill a pool process, or, one time in four, a whole worker; do something else if the workers have trouble."""
         if self.troubled and self.chance.random() < 0.6:
             harm = self.chance.choice([self._cut, self._stall, self._pause])
@@ -123,27 +121,27 @@ class PaymentWorkers:
         harm()
         self.done[harm.__name__] += 1
 
-    def _cut(self) -> None:
+    def _cut(self):
         self._links[self.chance.choice(self._workers)].cut_all()
 
-    def _stall(self) -> None:
+    def _stall(self):
         """Let nothing through between a worker and ZooKeeper for a while, which may be longer than its session."""
         link = self._links[self.chance.choice(self._workers)]
         link.hang = True
         time.sleep(self._a_while())
         link.hang = False
 
-    def _pause(self) -> None:
+    def _pause(self):
         """Stop the main process of a worker for a while. Its pool works on."""
         worker = self.chance.choice(self._workers)
         worker.process.send_signal(signal.SIGSTOP)
         time.sleep(self._a_while())
         worker.process.send_signal(signal.SIGCONT)
 
-    def _a_while(self) -> float:
+    def _a_while(self):
         return self.chance.uniform(0.1, 1.5) * SESSION
 
-    def _kill_process(self) -> None:
+    def _kill_process(self):
         """Kill a process of a pool, as the kernel does when memory runs out: one that holds a lock, if there is one."""
         pool = {pid for worker in self._workers for pid in worker.children()}
         first = [payload for key in self.keys for payload in self.zoo.payloads(key)[:1] if payload is not None]
@@ -153,7 +151,7 @@ class PaymentWorkers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
-    def _kill_worker(self) -> None:
+    def _kill_worker(self):
         """Kill a main process. Its tasks' messages go back to the queue while its pool lives on, so copies run, too."""
         worker = self._workers.pop(self.chance.randrange(len(self._workers)))
         pool = worker.children()
@@ -164,14 +162,14 @@ class PaymentWorkers:
         for pid in pool:
             self._history.write("nemesis", what="kill", target=process_name(pid))
 
-    def stop(self) -> None:
+    def stop(self):
         """Let the workers finish what they have begun, and end."""
         for worker in self._workers:
             worker.process.send_signal(signal.SIGTERM)
         for worker in self._workers:
             worker.process.wait(60)
 
-    def assert_kept(self) -> None:
+    def assert_kept(self):
         """Fail unless each payment was booked once, in turn under its key, and every lock kept its promises."""
         with contextlib.closing(Journal(self.home / JOURNAL)) as journal:
             times = journal.times()

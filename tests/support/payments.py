@@ -1,7 +1,5 @@
 """Tasks that book payments under a lock, once each however often they are delivered. Their journal is in HOME."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -11,9 +9,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from billiard.pool import soft_timeout_sighandler
 from celery.exceptions import SoftTimeLimitExceeded
@@ -45,7 +41,7 @@ TIMEOUT = 60.0  # seconds; a process that is paused within a transaction holds t
 class Journal:
     """The payments that were booked, and a fenced counter for each key. No abort strikes inside a transaction."""
 
-    def __init__(self, path: Path, keys: Sequence[str] = ()) -> None:
+    def __init__(self, path, keys=()):
         self._db = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")  # the machine does not crash in these tests
@@ -54,18 +50,18 @@ class Journal:
             self._db.executemany("INSERT INTO fenced VALUES (?, 0, 0)", [(key,) for key in keys])
 
     @abort.shielded
-    def claim(self, key: str, token: int) -> int:
+    def claim(self, key, token):
         """Raise the fence to this token and return the counter. Raises StaleToken."""
         if not self._db.execute(FENCE, (token, key, token)).rowcount:
             raise StaleToken
         return int(self._db.execute("SELECT value FROM fenced WHERE key = ?", (key,)).fetchone()[0])
 
     @abort.shielded
-    def is_done(self, ref: str) -> bool:
+    def is_done(self, ref):
         return self._db.execute("SELECT 1 FROM effects WHERE ref = ?", (ref,)).fetchone() is not None
 
     @abort.shielded
-    def book(self, key: str, ref: str, token: int, value: int) -> None:
+    def book(self, key, ref, token, value):
         """Write the counter and the payment. Raises StaleToken."""
         self._db.execute("BEGIN IMMEDIATE")
         done = self._db.execute(WRITE, (value, key, token)).rowcount
@@ -75,32 +71,32 @@ class Journal:
         if not done:
             raise StaleToken
 
-    def times(self) -> Counter[str]:
+    def times(self):
         return Counter(str(ref) for (ref,) in self._db.execute("SELECT ref FROM effects"))
 
-    def values(self, key: str) -> list[int]:
+    def values(self, key):
         """Return what the counter of a key was set to, in the order in which it was."""
         rows = self._db.execute("SELECT value FROM effects WHERE key = ? ORDER BY rowid", (key,))
         return [int(value) for (value,) in rows]
 
-    def close(self) -> None:
+    def close(self):
         self._db.close()
 
 
 @functools.cache
-def _recorder(pid: int) -> Recorder:
+def _recorder(pid):
     return Recorder(Path(os.environ[HOME], HISTORY), process_name(pid))
 
 
-def process_name(pid: int) -> str:
+def process_name(pid):
     return f"pool-{pid}"
 
 
-def limited(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
+def limited(locked):
     """Let a soft time limit strike only inside: Celery does not survive one while it stores a result on Redis."""
 
     @functools.wraps(locked)
-    def run(key: str, ref: str) -> str:
+    def run(key, ref):
         try:
             signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
             return locked(key, ref)
@@ -111,7 +107,7 @@ def limited(locked: Callable[[str, str], str]) -> Callable[[str, str], str]:
 
 
 class Execution:
-    def __init__(self, key: str, ref: str) -> None:
+    def __init__(self, key, ref):
         hold = current_hold()
         assert hold is not None
         self._hold = hold
@@ -121,17 +117,17 @@ class Execution:
         self._is_granted = False
 
     @abort.shielded
-    def _write(self, kind: str, *, t: float | None = None, **fields: object) -> None:
+    def _write(self, kind, *, t=None, **fields):
         _recorder(os.getpid()).write(kind, t=t, o="main", op=self._op, key=self._key, **fields)
 
     @abort.shielded
-    def _begin(self) -> None:
+    def _begin(self):
         self._write("invoke", timeout=None)
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
         self._write("granted", token=self._hold.token, until=before + self._hold.lease_remaining)
         self._is_granted = True
 
-    def book(self) -> str:
+    def book(self):
         """Book a payment unless it is booked, with time for others between reading and writing; tell which it was."""
         try:
             self._begin()
@@ -147,7 +143,7 @@ class Execution:
             if self._is_granted:
                 self._write("release")
 
-    def _work(self) -> None:
+    def _work(self):
         until = time.monotonic() + random.uniform(*WORK)
         while time.monotonic() < until:
             before = time.monotonic()
@@ -164,7 +160,7 @@ if SPAWN in os.environ:
 
 
 class NotedRequest(Request):
-    def on_timeout(self, soft: bool, timeout: float) -> Any:
+    def on_timeout(self, soft, timeout):
         """Note that the hard time limit kills a process, just before it does."""
         if not soft and self.worker_pid:
             target = process_name(int(self.worker_pid))
@@ -173,7 +169,7 @@ class NotedRequest(Request):
 
 
 # Delivered again when its process is killed; done again, without end, when it lost its lock.
-SURE: dict[str, Any] = {
+SURE = {
     "acks_late": True,
     "reject_on_worker_lost": True,
     "autoretry_for": (LockLost, StaleToken, SoftTimeLimitExceeded),
@@ -186,12 +182,12 @@ SURE: dict[str, Any] = {
 @app.task(name="pay", **SURE)
 @limited
 @zk_locked("{key}")
-def pay(key: str, ref: str) -> str:
+def pay(key, ref):
     return Execution(key, ref).book()
 
 
 @app.task(name="pay_again", **SURE)
 @limited
 @zk_locked("{key}", on_conflict="retry")
-def pay_again(key: str, ref: str) -> str:
+def pay_again(key, ref):
     return Execution(key, ref).book()

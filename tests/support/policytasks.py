@@ -1,11 +1,8 @@
 """Celery tasks for each policy: with one lock, a shared one and several; busy, lost, or held by the task itself."""
 
-from __future__ import annotations
-
 import functools
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task, current_task
 from celery.result import allow_join_result
@@ -13,11 +10,11 @@ from django.db import transaction
 from kombu.exceptions import OperationalError
 
 from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked
-from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAdopted, ZkLockError
+from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAdopted
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
-POLICIES: dict[str, dict[str, Any]] = {
+POLICIES = {
     "raise": {"on_conflict": "raise"},
     "retry": {"on_conflict": "retry"},
     "skip": {"on_conflict": "skip"},
@@ -27,7 +24,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") -> str:
+def work(key, verb="tell", argument=None, journal=""):
     """Record that the work has begun, do it, and return a value for the next step of a chain."""
     if journal:
         with Path(journal).open("a", encoding="utf-8") as file:
@@ -36,25 +33,25 @@ def work(key: str, verb: str = "tell", argument: Any = None, journal: str = "") 
     return "done"
 
 
-def nested(key: str, inner: str, gate: str, journal: str) -> str:
+def nested(key, inner, gate, journal):
     work(key, "linger", gate, journal)
     with zk_lock(inner, timeout=30):
         return "done"
 
 
-def charge(key: str, other: str, journal: str) -> str:
+def charge(key, other, journal):
     """Do work under one lock that must not be done twice, then wait for another one."""
     work(key, journal=journal)
     with zk_lock(other, timeout=5):
         return "done"
 
 
-def committed(key: str, error: str, journal: str) -> None:
+def committed(key, error, journal):
     """Commit work, and then meet an error of a lock."""
-    kinds: dict[str, type[ZkLockError]] = {kind.__name__: kind for kind in (LockDeadlock, LockLost)}
+    kinds = {kind.__name__: kind for kind in (LockDeadlock, LockLost)}
     work(key, journal=journal)
 
-    def fail() -> NoReturn:
+    def fail():
         raise kinds[error]("after the COMMIT", lock=key)
 
     with transaction.atomic():
@@ -63,7 +60,7 @@ def committed(key: str, error: str, journal: str) -> None:
 
 app.task(name="nested.committed", acks_late=True)(zk_locked("{key}", on_lost="retry")(committed))
 
-SHARES: dict[str, dict[str, Any]] = {"read": {"kind": "read"}, "permit": {"limit": 2}}
+SHARES = {"read": {"kind": "read"}, "permit": {"limit": 2}}
 
 for _name, _options in POLICIES.items():
     app.task(name=f"policy.{_name}")(zk_locked("{key}", **_options)(work))
@@ -85,7 +82,7 @@ for _name, _options in POLICIES.items():
 app.task(name="policy.computed.spent", acks_late=True, reject_on_worker_lost=True)(
     zk_locked(lambda key, *_others, **_more: key, on_conflict="retry", max_conflicts=0)(work)
 )
-CONSENTS: dict[str, tuple[Any, dict[str, Any]]] = {
+CONSENTS = {
     "on_lost": ({}, {"on_lost": "retry", "on_conflict": "raise"}),
     "late": ({"acks_late": True}, {}),
     "refuses": ({"acks_late": True}, {"on_lost": "fail"}),
@@ -93,14 +90,14 @@ CONSENTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "bounded": ({"acks_late": True}, {"max_hold": 60}),
 }
 """Options of tasks and of their locks, which say whether the work may begin again."""
-_task: Any = app.task
+_task = app.task
 for _name, (_of_task, _options) in CONSENTS.items():
     _task(name=f"nested.{_name}", **_of_task)(zk_locked("{key}", **_options)(nested))
     _task(name=f"policy.{_name}", **_of_task)(zk_locked("{key}", **_options)(work))
 
 
 @app.task(name="nested.plain")
-def plain(key: str, *args: str) -> str:
+def plain(key, *args):
     with zk_lock(key):
         return nested(key, *args)
 
@@ -108,13 +105,13 @@ def plain(key: str, *args: str) -> str:
 @app.task(name="several.patient.two")
 @zk_locked(lambda key: f"{key}/a", timeout=30)
 @zk_locked(lambda key: f"{key}/b", timeout=30)
-def one_in_the_other(key: str) -> str:
+def one_in_the_other(key):
     return "done"
 
 
-def charging(function: Any) -> Any:
+def charging(function):
     @functools.wraps(function)
-    def charge(key: str, journal: str) -> Any:
+    def charge(key, journal):
         work(key, journal=journal)
         return function(key, journal)
 
@@ -125,52 +122,52 @@ def charging(function: Any) -> Any:
 @zk_locked("{key}/a", timeout=30)
 @charging
 @zk_locked("{key}/b", on_conflict="retry")
-def charged(key: str, journal: str) -> str:
+def charged(key, journal):
     return "done"
 
 
 @app.task(name="policy.next")
-def follow(before: Any, mark: str = "") -> Any:
+def follow(before, mark=""):
     if mark:
         Path(mark).write_text(str(before))
     return before
 
 
 @app.task(name="policy.body")
-def body(parts: list[Any]) -> list[Any]:
+def body(parts):
     return parts
 
 
 @app.task(name="policy.errback")
-def errback(request: Any, error: Any, traceback: Any, mark: str) -> None:
+def errback(request, error, traceback, mark):
     Path(mark).touch()
 
 
-def linger(key: str, gate: str) -> Any:
+def linger(key, gate):
     return do("linger", gate)
 
 
-unlucky: dict[str, Any] = {"on_lost": "retry", "abort_on": "lost"}
+unlucky = {"on_lost": "retry", "abort_on": "lost"}
 app.task(name="policy.unlucky")(zk_locked("{key}", **unlucky)(linger))
 app.task(name="policy.unlucky_twice")(zk_locked("{key}", max_conflicts=1, **unlucky)(linger))
 
 
 @app.task(name="policy.overlong")
 @zk_locked("{key}", on_lost="retry", max_hold=0.5, abort_on="never", max_conflicts=2)
-def overlong(key: str, mark: str) -> Any:
+def overlong(key, mark):
     """Work for too long, until the gate is open."""
     return do("linger", mark)
 
 
 @app.task(name="policy.once")
 @zk_locked("{key}", on_conflict="skip", min_hold=60, skip_value="somebody else did")
-def once(key: str) -> str:
+def once(key):
     return "done"
 
 
 @app.task(name="policy.everything", bind=True)
 @zk_locked("{key}", on_conflict="retry")
-def everything(self: Any, key: str) -> dict[str, Any]:
+def everything(self, key):
     request = self.request
     return {
         "root_id": request.root_id,
@@ -188,7 +185,7 @@ def everything(self: Any, key: str) -> dict[str, Any]:
     }
 
 
-def itself(self: Any, key: str) -> int:
+def itself(self, key):
     """Retry under the lock, at once: the message is sent, and has arrived, before the release."""
     if not self.request.retries:
         again = self.retry(countdown=0, throw=False)
@@ -198,12 +195,12 @@ def itself(self: Any, key: str) -> int:
 
 
 for _name in ("skip", "raise", "coalesce"):
-    app.task(name=f"policy.itself.{_name}", bind=True, max_retries=1)(zk_locked("{key}", on_conflict=_name)(itself))  # type: ignore[call-overload]
+    app.task(name=f"policy.itself.{_name}", bind=True, max_retries=1)(zk_locked("{key}", on_conflict=_name)(itself))
 
 
 @app.task(name="policy.own_run", bind=True)
 @zk_locked("{key}", on_conflict="skip", timeout=0)
-def own_run(self: Any, key: str, other: str = "") -> str:
+def own_run(self, key, other=""):
     if other:
         return "refused" if self.run(other) is None else "went through"
     return "inner"
@@ -211,22 +208,16 @@ def own_run(self: Any, key: str, other: str = "") -> str:
 
 @app.task(name="policy.sends")
 @zk_locked("{key}")
-def sends(key: str, gate: str) -> str:
+def sends(key, gate):
     sent = app.send_task("policy.wait", (key,))
     do("linger", gate)
     return str(sent.id)
 
 
-if TYPE_CHECKING:
-    AnyTask = Task[Any, Any]
-else:
-    AnyTask = Task  # not to be subscripted before Celery 5.6
-
-
-class Offline(AnyTask):
+class Offline(Task):
     """A task whose messages the broker does not accept."""
 
-    def shadow_name(self, *args: Any) -> Any:
+    def shadow_name(self, *args):
         raise OperationalError("no broker")
 
 
@@ -242,24 +233,24 @@ app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 @app.task(name="offline.two", base=Offline)
 @zk_locked("{outer}")
 @zk_locked("{inner}")
-def two(outer: str, inner: str) -> str:
+def two(outer, inner):
     return "done"
 
 
-def accounts(*numbers: str, **_more: Any) -> list[str]:
+def accounts(*numbers, **_more):
     return [f"account/{number}" for number in numbers[:2]]
 
 
 @app.task(name="several.transfer")
 @zk_locked(accounts, unique="until_done")
-def transfer(source: str, target: str, verb: str = "tell", argument: Any = None) -> Any:
+def transfer(source, target, verb="tell", argument=None):
     for number in (source, target):
         current_hold(f"account/{number}").check()
     return do(verb, argument)
 
 
 @app.task(name="sharing.waits")
-def waits(key: str, kind: str, name: str) -> str:
+def waits(key, kind, name):
     with zk_lock(key, **SHARES[kind]), allow_join_result():
         try:
             return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
@@ -268,7 +259,7 @@ def waits(key: str, kind: str, name: str) -> str:
 
 
 @app.task(name="adopting", acks_late=True, reject_on_worker_lost=True)
-def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
+def adopting(text, verb="tell", argument=None):
     try:
         with zk_adopt(text) as hold:
             do(verb, argument)
@@ -279,5 +270,5 @@ def adopting(text: str, verb: str = "tell", argument: Any = None) -> Any:
 
 @app.task(name="giving")
 @zk_locked("{key}", timeout=60)
-def giving(key: str) -> str:
+def giving(key):
     return current_hold().hand_over(within=60)

@@ -1,7 +1,5 @@
 """A PostgreSQL of the tests' own: a cluster in a temporary directory, on a free port of loopback."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
@@ -10,7 +8,6 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from support import debian
 from support.ensemble import free_ports
@@ -30,7 +27,7 @@ OPTIONS = {
 TIED = debian.tied("QUIT")
 
 
-def find_postgres() -> Path:
+def find_postgres():
     """Return the directory of `initdb` and `postgres`: the newest of Debian's, else on the PATH."""
     by_version = sorted(PROGRAMS.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     if by_version:
@@ -44,15 +41,15 @@ def find_postgres() -> Path:
 class Postgres(Served):
     end = signal.SIGQUIT  # its way to end at once
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._programs = find_postgres()
         super().__init__(_open_parent() if os.geteuid() == 0 else None)
-        self._prefix: list[str] = []  # what makes another account of root
-        self._as: dict[str, Any] = {}  # the same
+        self._prefix = []  # what makes another account of root
+        self._as = {}  # the same
         (self.port,) = free_ports(1)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self):
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",
@@ -61,7 +58,7 @@ class Postgres(Served):
             "PORT": str(self.port),
         }
 
-    def _launch(self) -> None:
+    def _launch(self):
         self._become_user()
         data = self._directory / "data"
         if not data.exists():
@@ -71,7 +68,7 @@ class Postgres(Served):
         command = [*self._prefix, *TIED, *server, *options]
         self._start(command, **self._as)
 
-    def _create(self, data: Path) -> None:
+    def _create(self, data):
         initdb = [*self._prefix, str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tests"]
         done = subprocess.run(
             [*initdb, "--encoding=UTF8", "--locale=C", str(data)],
@@ -83,7 +80,7 @@ class Postgres(Served):
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def _become_user(self) -> None:
+    def _become_user(self):
         if os.geteuid() != 0:
             return
         if _alone_in_namespace():
@@ -93,12 +90,12 @@ class Postgres(Served):
         os.chown(self._directory, account.pw_uid, account.pw_gid)
         self._as = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
-    def _answers(self) -> bool:
+    def _answers(self):
         ask = [str(self._programs / "pg_isready"), "--quiet", "--host=127.0.0.1", f"--port={self.port}"]
         return subprocess.run(ask, check=False).returncode == 0
 
 
-def _alone_in_namespace() -> bool:
+def _alone_in_namespace():
     """Tell whether this root is one by name only, in a namespace that knows no other account."""
     try:
         lines = Path("/proc/self/uid_map").read_text().split("\n")
@@ -107,13 +104,13 @@ def _alone_in_namespace() -> bool:
     return sum(int(line.split()[2]) for line in lines if line) == 1
 
 
-def _open_parent() -> str:
+def _open_parent():
     """Return a directory that another account can enter: perhaps TMPDIR is below a folder of root's own."""
     own = Path(tempfile.gettempdir()).resolve()
     entered = all(folder.stat().st_mode & stat.S_IXOTH for folder in (own, *own.parents))
     return str(own) if entered else "/tmp"
 
 
-def _other_account() -> pwd.struct_passwd:
+def _other_account():
     known = {account.pw_name: account for account in pwd.getpwall()}
     return next(known[name] for name in ACCOUNTS if name in known)

@@ -1,10 +1,7 @@
 """Look for the programs that tests need, and install them where that is allowed; those that are named must be there."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from support import debian, promtool
@@ -22,7 +19,7 @@ BY_NAME = {find.__name__.removeprefix("find_"): find for find in FINDS}
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def quietly():
     no_services = debian.having(POLICY, "#!/bin/sh\nexit 101\n", unless=POLICY)
     no_cluster = debian.having(CLUSTER, "create_main_cluster = false\n", unless=CLUSTER.parents[1])
     with no_services, no_cluster:

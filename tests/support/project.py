@@ -1,11 +1,8 @@
 """A small Django project of a user, written to a directory: settings, `manage.py`, a shop with one locked function."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from support import forked
 
@@ -59,7 +56,7 @@ addopts =
 PYTEST = f"{PLAIN_PYTEST}DJANGO_SETTINGS_MODULE = project_settings\nfilterwarnings = error\n"
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**more):
     """Return the environment of a program that is not part of this run of the tests, but uses the same packages."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ZKLOCK"))}
     inherited.pop("DJANGO_SETTINGS_MODULE", None)
@@ -67,7 +64,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Project:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         for name, text in {
             "project_settings.py": SETTINGS,
@@ -77,21 +74,21 @@ class Project:
         }.items():
             self.write(name, text)
 
-    def write(self, name: str, text: str) -> Path:
+    def write(self, name, text):
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
 
-    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments, **env):
         return forked.run(arguments, cwd=self.directory, env=environment(**env), timeout=250)
 
-    def succeed(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def succeed(self, *arguments, **env):
         done = self.run(*arguments, **env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, *arguments, **env):
         """Start Python, with text pipes to its ends; the caller ends it."""
         return forked.start(
             arguments,

@@ -1,7 +1,5 @@
 """Prometheus' promtool. Debian's package brings a service, so the program is unpacked into `.cache`."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,11 +8,11 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "promtool"
 PACKAGES = ("promtool", "prometheus")  # a package of its own, from Debian 13 on
 
 
-def find() -> str | None:
+def find():
     return shutil.which("promtool", path=CACHE / "usr" / "bin") or shutil.which("promtool")
 
 
-def unpack() -> None:
+def unpack():
     """Make sure that promtool is here, where there is apt. Its test is skipped without it."""
     if find() is not None or shutil.which("apt-get") is None:
         return

@@ -1,17 +1,13 @@
 """A quiet day of a site: beats, leaders, leases, an operator hold and short tasks. Nothing of it needs attention."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 from support.beats import Beats
 from support.browser.site import Site
-from support.drill import CALM, Drill, plain
+from support.drill import CALM, plain
 from support.serving import Serving
 from support.worker import Worker
 from support.zoo import next_line
@@ -43,14 +39,14 @@ asyncio.run(main())
 
 
 @contextlib.contextmanager
-def quiet_day(drill: Drill, home: Path) -> Iterator[list[Site]]:
+def quiet_day(drill, home):
     """Have all that a quiet day has, for the length of a block; yield the web processes, which share a database."""
     zoo, env = drill.zoo, drill.site.environment
     for name in ("beats", "worker"):
         (home / name).mkdir(parents=True)
     over = threading.Event()
 
-    def send() -> None:
+    def send():
         number = 0
         while not over.wait(60 / TASKS):
             number += 1
@@ -84,8 +80,8 @@ def quiet_day(drill: Drill, home: Path) -> Iterator[list[Site]]:
             sender.join()
 
 
-def look(drill: Drill, sites: list[Site], minutes: float) -> Counter[str]:
-    seen: Counter[str] = Counter()
+def look(drill, sites, minutes):
+    seen = Counter()
     began = time.monotonic()
     doctors = max(1, round(LOOKS * minutes / 10))
     for number in range(LOOKS):

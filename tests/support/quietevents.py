@@ -1,7 +1,5 @@
 """The app of events for the tests: with its tables, but it records only if a test says so."""
 
-from __future__ import annotations
-
 import os
 
 from django_zklock.contrib.events.apps import EventsConfig
@@ -12,7 +10,7 @@ RECORD = "RECORD_EVENTS"  # in the environment of a process that is to record: t
 class QuietEvents(EventsConfig):
     default = False
 
-    def ready(self) -> None:
+    def ready(self):
         from django_zklock.contrib.events import writer  # the models are loaded only now
 
         self.show()

@@ -1,20 +1,14 @@
 """A queue whose ACL refuses to delete what is in it, as while ACLs are turned on."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Iterator
-from typing import Final
 
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from support.zoo import Zoo
-
-NO_DELETES: Final = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
+NO_DELETES = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
 
 
 @contextlib.contextmanager
-def no_deletes(zoo: Zoo, key: str) -> Iterator[None]:
+def no_deletes(zoo, key):
     """Refuse deletes in the queue of this key. At the end, wait until all that was refused has gone."""
     directory = f"{zoo.base}/{key}"
     zoo.client.ensure_path(directory)

@@ -1,17 +1,13 @@
 """More time for ZooKeeper to answer calls that do not wait: for tests, and the processes that they start."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from typing import Any
 
 from django.apps import AppConfig
 
 ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process adds to these limits when it starts
 
 
-def add(seconds: float, set_: Callable[[Any, str, Any], object] = setattr) -> None:
+def add(seconds, set_=setattr):
     """Add seconds to the limits of answers, releases, reasons of losses, log handlers, and of the end of a session."""
     from django_zklock.core import log
     from django_zklock.core.locks import acquisition, held
@@ -32,6 +28,6 @@ def add(seconds: float, set_: Callable[[Any, str, Any], object] = setattr) -> No
 class ReplyTimeout(AppConfig):
     name = "support.reply_timeout"
 
-    def ready(self) -> None:
+    def ready(self):
         if seconds := float(os.environ.get(ADDED, "0")):
             add(seconds)

@@ -1,18 +1,14 @@
 """The reservations in ZooKeeper, and the task that has a key."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import operator_hold
 from django_zklock.names import template as names
-from support.zoo import ROOM, Zoo
+from support.zoo import ROOM
 
-_defaults: Any = reservations.end.__kwdefaults__  # on a busy machine, a test would go on too early
+_defaults = reservations.end.__kwdefaults__  # on a busy machine, a test would go on too early
 _defaults["reply_timeout"] += min(ROOM, 5.0)
 
 
@@ -21,26 +17,26 @@ class Sender:
 
     def __init__(
         self,
-        key: str = "a/b",
-        task_id: str = "one",
+        key="a/b",
+        task_id="one",
         *,
-        seconds: float = 60,
-        again: bool = False,
-        has_ended: Callable[[str], bool] = lambda task_id: False,
-        timeout: float = 5.0,
-    ) -> None:
+        seconds=60,
+        again=False,
+        has_ended=lambda task_id: False,
+        timeout=5.0,
+    ):
         self._stack = ExitStack()
         reserved = reservations.reserved(
             key, task_id, task="shop.work", seconds=seconds, again=again, has_ended=has_ended, timeout=timeout
         )
-        self.other: str | None = self._stack.enter_context(reserved)
+        self.other = self._stack.enter_context(reserved)
         self.task_id = task_id if self.other is None else self.other
 
-    def sent(self) -> None:
+    def sent(self):
         """The message was sent, so the key is reserved."""
         self._stack.close()
 
-    def fail(self) -> None:
+    def fail(self):
         """The broker has refused the message."""
         error = OSError("no broker")
         try:
@@ -50,37 +46,37 @@ class Sender:
             assert raised is error
 
 
-def queued(key: str = "a/b", task_id: str = "one", **more: object) -> Sender:
+def queued(key="a/b", task_id="one", **more):
     """Reserve a key for a task whose message is sent."""
-    sender = Sender(key, task_id, **more)  # type: ignore[arg-type]
+    sender = Sender(key, task_id, **more)
     assert sender.other is None, sender.other
     sender.sent()
     return sender
 
 
-def owner_of(key: str = "a/b", task_id: str = "two", **more: object) -> str:
+def owner_of(key="a/b", task_id="two", **more):
     """Return the id of the task that another one with this id meets as a duplicate."""
-    sender = Sender(key, task_id, **more)  # type: ignore[arg-type]
+    sender = Sender(key, task_id, **more)
     sender.sent()
     assert sender.other is not None
     return sender.other
 
 
-def holder(key: str) -> str | None:
+def holder(key):
     """Return the id of the task that has the key now; None if no task has it."""
     hold = reservations.read(key)
     return None if hold is None else hold.task_id
 
 
-def path_of(zoo: Zoo, key: str) -> str:
+def path_of(zoo, key):
     """Return the directory of the reservations of a key."""
     return names.path(zoo.base, lock_key(key))
 
 
-def reserved_names(zoo: Zoo, key: str = "") -> list[str]:
+def reserved_names(zoo, key=""):
     """Return the keys that have a reservation, or this one if it has."""
     base = names.path(zoo.base, operator_hold.RESERVATIONS)
-    reserved: list[str] = []
+    reserved = []
     todo = [base]
     while todo:
         path = todo.pop()

@@ -1,7 +1,5 @@
 """Views, a job and tasks that lock without a pause, and count what goes wrong; this module is their URLconf."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -9,10 +7,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
 
@@ -29,7 +26,7 @@ PAGES = ("sell", "show", "visit") * 8 + ("count",)  # the last one seldom, as ta
 
 
 @contextlib.contextmanager
-def alone(key: str) -> Iterator[None]:
+def alone(key):
     """Note if other work for this key is under way. A file shows that, which only one process can create."""
     home = Path(os.environ[HOME])
     busy = home / f"busy-{key}"
@@ -44,7 +41,7 @@ def alone(key: str) -> Iterator[None]:
         busy.unlink(missing_ok=True)
 
 
-def work(key: str) -> str:
+def work(key):
     with alone(key):
         time.sleep(WORK)
         current_hold().check()
@@ -56,23 +53,23 @@ def work(key: str) -> str:
 
 
 @zk_locked("stock/{key}")
-def sell(request: HttpRequest, key: str) -> HttpResponse:
+def sell(request, key):
     return HttpResponse(work(f"stock-{key}"))
 
 
 @zk_locked("price/{key}", linger=1)
-def show(request: HttpRequest, key: str) -> HttpResponse:
+def show(request, key):
     return HttpResponse(work(f"price-{key}"))
 
 
 @zk_locked("shop/{key}", limit=3)
-def visit(request: HttpRequest, key: str) -> HttpResponse:
+def visit(request, key):
     current_hold().check()
     return HttpResponse(key)
 
 
 @zk_locked("count/{key}")
-def count(request: HttpRequest, key: str) -> HttpResponse:
+def count(request, key):
     return HttpResponse(work(f"count-{key}"))
 
 
@@ -82,11 +79,11 @@ urlpatterns = [path(f"{view.__name__}/<str:key>/", view) for view in (sell, show
 class Visitors:
     """Threads that ask for pages, one after another, and a job under one lock; `seen` counts what they saw."""
 
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
+    def __init__(self):
+        self.seen = Counter()
         self._end = Path(os.environ[HOME], END)
 
-    def run(self) -> None:
+    def run(self):
         threads = [threading.Thread(target=self._ask) for _ in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -98,7 +95,7 @@ class Visitors:
         for thread in threads:
             thread.join()
 
-    def _ask(self) -> None:
+    def _ask(self):
         client = Client(raise_request_exception=False)
         for page, key in zip(itertools.cycle(PAGES), itertools.cycle(KEYS), strict=False):
             if self._end.exists():
@@ -109,7 +106,7 @@ class Visitors:
                 self.seen[f"{page}: {answer.content!r}"] += 1
 
 
-def main() -> None:
+def main():
     visitors = Visitors()
     with override_settings(ROOT_URLCONF=__name__):
         visitors.run()
@@ -121,11 +118,11 @@ def main() -> None:
 
 @app.task(name="pack")
 @zk_locked("stock/{key}")
-def pack(key: str) -> str:
+def pack(key):
     return work(f"stock-{key}")
 
 
 @app.task(name="recount")
 @zk_locked("count/{key}", on_conflict="retry")
-def recount(key: str) -> str:
+def recount(key):
     return work(f"count-{key}")

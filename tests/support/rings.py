@@ -1,12 +1,9 @@
 """Owners of a ring, as threads of one process: each holds a lock, and wants that of its neighbour."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockDeadlock, ZkLockError
@@ -15,19 +12,19 @@ from django_zklock.exceptions import LockDeadlock, ZkLockError
 class OpenRing:
     """A ring that never closes: another thread releases the first lock of each owner, whatever the owner waits for."""
 
-    def __init__(self, size: int, seconds: float) -> None:
+    def __init__(self, size, seconds):
         self._size = size
         self._until = time.monotonic() + seconds
         self.steps = self.deadlocks = 0
 
-    def run(self, *indexes: int) -> None:
+    def run(self, *indexes):
         threads = [threading.Thread(target=self._run, args=(index,)) for index in indexes]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _run(self, index: int) -> None:
+    def _run(self, index):
         chance = random.Random(index)
         while time.monotonic() < self._until:
             try:
@@ -37,12 +34,12 @@ class OpenRing:
             except ZkLockError:
                 pass  # by a fault
 
-    def _step(self, index: int, chance: random.Random) -> None:
+    def _step(self, index, chance):
         hold = zk_lock(f"open/{index}").acquire(timeout=60)
         if hold is None:
             return
 
-        def release() -> None:
+        def release():
             with contextlib.suppress(ZkLockError):
                 hold.release()
 
@@ -58,13 +55,13 @@ class OpenRing:
 class ClosedRing:
     """A ring that closes when all owners have their first lock, and `go` is called."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self._size = size
         self._go = threading.Event()
-        self._failures: list[Exception] = []
+        self._failures = []
         self.acquired = self.victims = 0
 
-    def run(self, *indexes: int, go: Callable[[], object]) -> None:
+    def run(self, *indexes, go):
         met = threading.Barrier(len(indexes) + 1)
         threads = [threading.Thread(target=self._run, args=(index, met)) for index in indexes]
         for thread in threads:
@@ -77,13 +74,13 @@ class ClosedRing:
         if self._failures:  # such as a loss on a busy machine; the tracebacks of all threads would fill a pipe
             raise self._failures[0]
 
-    def _run(self, index: int, met: threading.Barrier) -> None:
+    def _run(self, index, met):
         try:
             self._acquire_both(index, met)
         except (ZkLockError, threading.BrokenBarrierError) as error:
             self._failures.append(error)
 
-    def _acquire_both(self, index: int, met: threading.Barrier) -> None:
+    def _acquire_both(self, index, met):
         with zk_lock(f"closed/{index}"):
             met.wait(60)
             self._go.wait()

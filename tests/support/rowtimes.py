@@ -1,13 +1,9 @@
 """Print how rows of django-celery-beat differ from those that continue from records. TIME_ZONE is that of a process."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import django
 from celery import Celery
@@ -21,27 +17,27 @@ ZONES = ("America/New_York", "Asia/Shanghai", "UTC")
 KINDS = ("interval", "crontab", "one_off")
 
 
-def edit(row: Any) -> None:
+def edit(row):
     row.description = "edited"
     row.save()
 
 
-def enable_again(row: Any) -> None:
+def enable_again(row):
     for row.enabled in (False, True):
         row.save()
 
 
-def keep(row: Any) -> None: ...
+def keep(row): ...
 
 
-def entry_of(row: Any) -> Any:
-    from django_celery_beat.schedulers import ModelEntry  # type: ignore[import-untyped]
+def entry_of(row):
+    from django_celery_beat.schedulers import ModelEntry
 
     return ModelEntry(type(row).objects.get(pk=row.pk), app=Celery("rows", set_as_current=False))
 
 
-def ran(kind: str, name: str, *, saved: bool) -> tuple[Any, RunRecord]:
-    from django_celery_beat.models import (  # type: ignore[import-untyped]
+def ran(kind, name, *, saved):
+    from django_celery_beat.models import (
         CrontabSchedule,
         IntervalSchedule,
         PeriodicTask,
@@ -60,12 +56,12 @@ def ran(kind: str, name: str, *, saved: bool) -> tuple[Any, RunRecord]:
     return row, record
 
 
-def state(entry: Any) -> tuple[Any, ...]:
+def state(entry):
     due, seconds = entry.is_due()
     return due, round(seconds / 60), entry.total_run_count, entry.model.total_run_count
 
 
-def compare(kind: str, change: Callable[[Any], None], label: str) -> None:
+def compare(kind, change, label):
     row, record = ran(kind, label, saved=True)
     change(row)
     plain, ours = entry_of(row), entry_of(row)
@@ -75,7 +71,7 @@ def compare(kind: str, change: Callable[[Any], None], label: str) -> None:
         print(f"{row.name}: plain {before}, ours {after}")
 
 
-def crash(kind: str, label: str) -> None:
+def crash(kind, label):
     row, record = ran(kind, f"{label}, crash", saved=False)
     ours = entry_of(row)
     continue_from(ours, record)
@@ -84,7 +80,7 @@ def crash(kind: str, label: str) -> None:
         print(f"{row.name}: last run {last}, recorded {record.at}, count {ours.model.total_run_count}")
 
 
-def main() -> None:
+def main():
     settings.configure(
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
         INSTALLED_APPS=["django_celery_beat"],

@@ -10,12 +10,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import ClassVar
 
 TIMEOUT = 60  # seconds to come up on a busy machine
 
@@ -25,18 +21,18 @@ class Served(abc.ABC):
 
     end: ClassVar[signal.Signals] = signal.SIGKILL  # at once: nobody will read its files
 
-    def __init__(self, parent: str | None = None) -> None:
+    def __init__(self, parent=None):
         self._directory = Path(tempfile.mkdtemp(prefix=f"zklock-{type(self).__name__.lower()}-", dir=parent))
         self._log = self._directory / "log"
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes = []
 
     @abc.abstractmethod
-    def _launch(self) -> None: ...
+    def _launch(self): ...
 
     @abc.abstractmethod
-    def _answers(self) -> bool: ...
+    def _answers(self): ...
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         try:
             self._launch()
             self._wait_ready()
@@ -46,10 +42,10 @@ class Served(abc.ABC):
         atexit.register(self.stop)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.stop()
 
-    def _start(self, command: Sequence[str], **how: Any) -> None:
+    def _start(self, command, **how):
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -62,7 +58,7 @@ class Served(abc.ABC):
             )
         self._processes.append(process)
 
-    def _wait_ready(self) -> None:
+    def _wait_ready(self):
         deadline = time.monotonic() + TIMEOUT
         while not self._answers():
             if any(process.poll() is not None for process in self._processes) or time.monotonic() > deadline:
@@ -70,23 +66,23 @@ class Served(abc.ABC):
             time.sleep(0.02)
 
     @contextlib.contextmanager
-    def down(self) -> Iterator[None]:
+    def down(self):
         self._end()
         yield
         self._launch()
         self._wait_ready()
 
-    def restart(self) -> None:
+    def restart(self):
         with self.down():
             pass
 
-    def _end(self) -> None:
+    def _end(self):
         while self._processes:
             process = self._processes.pop()
             process.send_signal(self.end)
             process.wait(TIMEOUT)
 
-    def stop(self) -> None:
+    def stop(self):
         self._end()
         shutil.rmtree(self._directory, ignore_errors=True)
         atexit.unregister(self.stop)

@@ -1,18 +1,14 @@
 """Lock coordinators in processes of their own, and the network between them and their clients."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
-import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from support import forked
 from support.ensemble import free_ports
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import TESTS, eventually
 
 
 class Serving:
@@ -20,14 +16,14 @@ class Serving:
 
     def __init__(
         self,
-        zoo: Zoo,
-        *options: str,
-        hosts: str | None = None,
-        session_timeout: float = 4,
-        env: Mapping[str, str] | None = None,
-        leases: Mapping[str, object] | None = None,
-        http: bool = False,
-    ) -> None:
+        zoo,
+        *options,
+        hosts=None,
+        session_timeout=4,
+        env=None,
+        leases=None,
+        http=False,
+    ):
         """Prepare it; `leases` are its settings of this name, and `http` lets it serve HTTP, too."""
         self.zoo = zoo
         self.port, self.http_port = free_ports(2)
@@ -39,13 +35,12 @@ class Serving:
         self._leases = leases
         self._folder = tempfile.TemporaryDirectory()
         self._begins_at = 0  # in the log
-        self.process: subprocess.Popen[bytes]
 
-    def start(self) -> None:
+    def start(self):
         self.launch()
         self.await_serving()
 
-    def launch(self) -> None:
+    def launch(self):
         """Start the process, and wait for nothing."""
         env = self._env
         if self._leases is not None:
@@ -57,8 +52,8 @@ class Serving:
             self._begins_at = log.tell()
             self.process = forked.start(self._command, cwd=TESTS, env=env, stdout=log, stderr=log)
 
-    def await_serving(self) -> None:
-        def begins() -> bool:
+    def await_serving(self):
+        def begins():
             return self.process.poll() is not None or "gRPC is served" in self.log()[self._begins_at :]
 
         try:
@@ -69,32 +64,32 @@ class Serving:
             raise AssertionError(self.log()) from error
 
     @property
-    def _log(self) -> Path:
+    def _log(self):
         return Path(self._folder.name, "log")
 
-    def log(self) -> str:
+    def log(self):
         return self._log.read_text(errors="replace")
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.wait()
 
-    def drain(self, timeout: float = 30.0) -> int:
+    def drain(self, timeout=30.0):
         self.process.terminate()
         return self.process.wait(timeout)
 
     @contextlib.contextmanager
-    def paused(self):  # type: ignore[no-untyped-def]
+    def paused(self):
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def __enter__(self) -> Serving:
+    def __enter__(self):
         self.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.kill()
         self._folder.cleanup()

@@ -1,14 +1,9 @@
 """Django's signals about locks, as they were sent."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-
-from django.dispatch import Signal
 
 from django_zklock import signals
 
@@ -17,12 +12,12 @@ class Sent(list[tuple[str, dict[str, Any]]]):
     """Signals in their order: the name of each, and its arguments with the name of the thread."""
 
     @property
-    def names(self) -> list[str]:
+    def names(self):
         return [name for name, _ in self]
 
 
 @contextlib.contextmanager
-def received(signal: Signal, receiver: Callable[..., object]) -> Iterator[None]:
+def received(signal, receiver):
     signal.connect(receiver, weak=False)
     try:
         yield
@@ -31,10 +26,10 @@ def received(signal: Signal, receiver: Callable[..., object]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def signalled(*names: str) -> Iterator[Sent]:
+def signalled(*names):
     sent = Sent()
 
-    def note(name: str, **kwargs: Any) -> None:
+    def note(name, **kwargs):
         sent.append((name, kwargs | {"thread": threading.current_thread().name}))
 
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,5 @@
 """Raise exceptions at a chosen moment: at the n-th line of some functions, or when a timer fires."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -12,17 +10,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, ModuleType
-from typing import Any
+from types import ModuleType
 
 import pytest
 
 from django_zklock import zk_lock
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import held_locks
-from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import MultiLock
 from support.faults import BackgroundCall
 from support.primitives import lingering_waiters
 from support.zoo import eventually
@@ -38,8 +32,8 @@ long_strides = pytest.mark.parametrize(
 """Strides for code with so many lines that a sweep over all takes minutes. Each run begins at another line."""
 
 
-def functions_of(*modules: Any) -> list[Callable[..., object]]:
-    functions: list[Callable[..., object]] = []
+def functions_of(*modules):
+    functions = []
     for module in modules:
         things = vars(module).values() if isinstance(module, ModuleType) else [module]
         for thing in things:
@@ -52,7 +46,7 @@ def functions_of(*modules: Any) -> list[Callable[..., object]]:
     return functions
 
 
-def assert_none_listed() -> None:
+def assert_none_listed():
     assert not held_locks._kept
     assert not held_locks.all()
     assert not held_locks._guards
@@ -62,12 +56,12 @@ class Struck(Exception):
     """Raised by a signal handler anywhere in the main thread, like the exception of a soft time limit."""
 
 
-def strike(number: int, frame: FrameType | None) -> None:
+def strike(number, frame):
     raise Struck(number)
 
 
 @contextlib.contextmanager
-def handled(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+def handled(handler, *numbers):
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -84,24 +78,24 @@ class LineStrike:
     `with CleanupOnError`: a release that is struck before it begins has not begun.
     """
 
-    def __init__(self, functions: list[Any], at: int) -> None:
-        self._codes: set[CodeType] = {function.__code__ for function in functions}
+    def __init__(self, functions, at):
+        self._codes = {function.__code__ for function in functions}
         self._left = at
         self.where = ""
         self.second = ""  # where it was struck again
 
-    def __enter__(self) -> LineStrike:
+    def __enter__(self):
         self._previous = sys.gettrace()
         sys.settrace(self._on_call)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         sys.settrace(self._previous)
 
-    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
+    def _on_call(self, frame, event, argument):
         return self._on_line if frame.f_code in self._codes else None
 
-    def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
+    def _on_line(self, frame, event, argument):
         if event == "line" and not self.where and not _is_try(frame) and not _is_before_release(frame):
             self._left -= 1
             if self._left < 0:
@@ -109,7 +103,7 @@ class LineStrike:
                 self.strike()
         return self._on_line
 
-    def strike(self) -> None:
+    def strike(self):
         """Raise, or do what else may happen between two lines."""
         raise Struck(self.where)
 
@@ -122,21 +116,21 @@ class PairStrike(LineStrike):
     moments later. A tracing function that raises is not called any more, so the second strike needs a profiling one.
     """
 
-    def __init__(self, functions: list[Callable[..., Any]], at: int, after: int) -> None:
+    def __init__(self, functions, at, after):
         super().__init__(functions, at)
         self._codes = {code for code in self._codes if code.co_name != "__repr__"}  # called where it is displayed
         self._later = after
 
-    def __enter__(self) -> PairStrike:
+    def __enter__(self):
         super().__enter__()
         sys.setprofile(self._on_event)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         sys.setprofile(None)
         super().__exit__()
 
-    def _on_event(self, frame: FrameType, event: str, argument: object) -> None:
+    def _on_event(self, frame, event, argument):
         if (
             self.where
             and not self.second
@@ -150,11 +144,11 @@ class PairStrike(LineStrike):
                 raise Struck(self.second)
 
 
-def _is_try(frame: FrameType) -> bool:
+def _is_try(frame):
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() == "try:"
 
 
-def _is_before_release(frame: FrameType | None) -> bool:
+def _is_before_release(frame):
     for _ in range(3):
         if frame is None:
             return False
@@ -165,7 +159,7 @@ def _is_before_release(frame: FrameType | None) -> bool:
 
 
 @functools.cache
-def _release_begins(code: CodeType) -> int:
+def _release_begins(code):
     """Return the line at which `release` of a lock begins, and 0 for any other function."""
     if code.co_name != "release":
         return 0
@@ -175,15 +169,15 @@ def _release_begins(code: CodeType) -> int:
 
 
 @contextlib.contextmanager
-def alarm(delay: float, error: type[BaseException] = Struck, *, unnoticed: bool = False) -> Iterator[None]:
+def alarm(delay, error=Struck, *, unnoticed=False):
     """Have a signal handler raise in the main thread; `unnoticed`, it does not interrupt a wait that has begun."""
 
-    def handler(number: int, frame: FrameType | None) -> None:
+    def handler(number, frame):
         if armed:
             armed.clear()
             raise error
 
-    def ring() -> None:
+    def ring():
         time.sleep(delay)
         if armed:
             # Another thread's signal is noted for the main thread, which runs the handlers, but does not wake it up.
@@ -201,16 +195,16 @@ def alarm(delay: float, error: type[BaseException] = Struck, *, unnoticed: bool 
 
 
 def sweep(
-    functions: list[Callable[..., Any]],
-    work: Callable[[Any], object],
-    check: Callable[[str], object],
-    stride: int,
+    functions,
+    work,
+    check,
+    stride,
     *,
-    make: Callable[[str], Any] = str,
-    clean: Callable[[], object] = lambda: None,
-    least: int = 40,
-    second_stride: int | None = None,
-) -> None:
+    make=str,
+    clean=lambda: None,
+    least=40,
+    second_stride=None,
+):
     """
     Do some work with one key after the other, struck at one line further each time; check what each strike leaves.
 
@@ -246,7 +240,7 @@ def sweep(
     assert not leaks, f"{len(leaks)}: {leaks[0]}"
 
 
-def work_linger(key: str) -> None:
+def work_linger(key):
     lock = zk_lock(key, linger=0.02)
     with lock:
         pass
@@ -254,7 +248,7 @@ def work_linger(key: str) -> None:
         pass
 
 
-def work_acquire_around_with(mutex: Any) -> None:
+def work_acquire_around_with(mutex):
     assert mutex.acquire()
     try:
         with mutex:
@@ -263,11 +257,11 @@ def work_acquire_around_with(mutex: Any) -> None:
         mutex.release()
 
 
-def work_hand_over(key: str) -> None:
+def work_hand_over(key):
     lock = zk_lock(key, linger=0.02, timeout=10)
-    waiters: list[BackgroundCall[None]] = []
+    waiters = []
 
-    def wait() -> None:
+    def wait():
         with lock as hold:
             hold.check()
 
@@ -279,7 +273,7 @@ def work_hand_over(key: str) -> None:
         waiter.result(30)
 
 
-def strike_at_any_moment(lock: Lock | MultiLock, key: str, way: str, rounds: int) -> None:
+def strike_at_any_moment(lock, key, way, rounds):
     struck = 0
     for _ in range(rounds):
         entered = False

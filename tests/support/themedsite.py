@@ -1,7 +1,5 @@
 """The admin under the theme django-unfold, and that of Django. The app of the theme must be installed."""
 
-from __future__ import annotations
-
 from django.urls import path
 from unfold.admin import ModelAdmin
 from unfold.sites import UnfoldAdminSite
@@ -11,7 +9,7 @@ from django_zklock.models import Lock
 from support import adminsite
 
 
-class ThemedLockAdmin(LockAdminMixin, ModelAdmin):  # type: ignore[misc]
+class ThemedLockAdmin(LockAdminMixin, ModelAdmin):
     """As its guide says of the models of other packages."""
 
 

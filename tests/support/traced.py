@@ -1,17 +1,11 @@
 """Spans of locks, as OpenTelemetry's SDK would export them: in memory, or of other processes in a file."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import Tracer
 
 from django_zklock.contrib.otel import connect, disconnect
 from support.zoo import eventually
@@ -21,26 +15,26 @@ WAITING = "waiting"  # a file there; it exists when a task waits, and knows whic
 
 
 class Traced:
-    def __init__(self) -> None:
+    def __init__(self):
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     @property
-    def tracer(self) -> Tracer:
+    def tracer(self):
         return self.provider.get_tracer("project")
 
-    def spans(self, name: str) -> list[ReadableSpan]:
+    def spans(self, name):
         return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
-    def wait(self, name: str, count: int = 1) -> list[ReadableSpan]:
+    def wait(self, name, count=1):
         eventually(lambda: len(self.spans(name)) >= count, message=f"not {count} spans {name}")
         assert len(self.spans(name)) == count
         return self.spans(name)
 
 
 @contextmanager
-def traced() -> Iterator[Traced]:
+def traced():
     traced = Traced()
     connect(traced.provider)
     try:
@@ -49,7 +43,7 @@ def traced() -> Iterator[Traced]:
         disconnect()
 
 
-def to_file(path: Path) -> TracerProvider:
+def to_file(path):
     provider = TracerProvider()
     out = path.open("a", buffering=1)
     exporter = ConsoleSpanExporter(out=out, formatter=lambda span: f"{span.to_json(indent=None)}\n")
@@ -57,6 +51,6 @@ def to_file(path: Path) -> TracerProvider:
     return provider
 
 
-def in_file(path: Path, name: str) -> list[dict[str, Any]]:
+def in_file(path, name):
     spans = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [span for span in spans if span["name"] == name]

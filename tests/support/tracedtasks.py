@@ -1,12 +1,8 @@
 """Celery tasks whose locks are traced. A span is around each run, as an instrumentation of Celery would make it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
 
-from celery import Task
 from celery.signals import task_postrun, task_prerun
 from django.dispatch import receiver
 from opentelemetry import context, propagate, trace
@@ -25,19 +21,19 @@ __all__ = ["app"]
 
 
 @receiver(lock_waiting)
-def note_waiting(**kwargs: object) -> None:
+def note_waiting(**kwargs):
     Path(os.environ[HOME], WAITING).touch()
 
 
 @task_prerun.connect(weak=False)
-def begin(*, task: Task[..., Any], **kwargs: object) -> None:
-    request: Any = task.request
+def begin(*, task, **kwargs):
+    request = task.request
     span = tracer.start_span("run", propagate.extract({"traceparent": getattr(request, "traceparent", "")}))
     request.span, request.token = span, context.attach(trace.set_span_in_context(span))
 
 
 @task_postrun.connect(weak=False)
-def end(*, task: Task[..., Any], **kwargs: object) -> None:
-    request: Any = task.request
+def end(*, task, **kwargs):
+    request = task.request
     context.detach(request.token)
     request.span.end()

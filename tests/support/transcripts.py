@@ -1,7 +1,5 @@
 """One script on two servers, and the difference of what they said: each frame is a line, with counted transactions."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable
@@ -9,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support.ensemble import four_letter
-from support.jute import JANITOR_ACL, Acl
+from support.jute import JANITOR_ACL
 from support.wire import Talk
 
 Script = Callable[[Talk], None]
@@ -24,21 +22,21 @@ REAPED = 0.3  # seconds between two sweeps of containers
 ALICE = "digest", "alice:aYXlLOpEooaV1cRAvUL1fp9Qt7E="
 
 
-def who_may(*permissions: Acl) -> list[Acl]:
+def who_may(*permissions):
     return [*permissions, JANITOR_ACL]
 
 
-def is_3_9(pair: Pair) -> bool:
+def is_3_9(pair):
     """Return whether the real server is ZooKeeper 3.9 or newer. The dev server answers as 3.8 does."""
     version = re.search(r"version: (\d+)\.(\d+)", four_letter("127.0.0.1", pair["real"], "srvr"))
     assert version is not None
     return tuple(map(int, version.groups())) >= (3, 9)
 
 
-_changed: set[Script] = set()
+_changed = set()
 
 
-def changed_in_3_9(script: Script) -> Script:
+def changed_in_3_9(script):
     """
     Mark a script that 3.9 answers in another way: `compare` skips it there.
 
@@ -49,13 +47,13 @@ def changed_in_3_9(script: Script) -> Script:
     return script
 
 
-def _without_changes(line: str) -> str:
+def _without_changes(line):
     """Leave out what 3.9 has added: the zxid of an event, and the stat of a create in a multi."""
     line = re.sub(r"(EVENT .*) zxid=\S+", r"\1", line)
     return re.sub(r"create2? 0 (path=.*?)( stat=\(.*?\))?(?=['\"])", r"create 0 \1", line)
 
 
-def compare(pair: Pair, script: Script) -> None:
+def compare(pair, script):
     newer = is_3_9(pair)
     if newer and script in _changed:
         pytest.skip("ZooKeeper 3.9 answers in another way than 3.8 and the dev server")
@@ -72,7 +70,7 @@ def compare(pair: Pair, script: Script) -> None:
     assert transcripts["real"], "the script asked nothing"
 
 
-def sort_events(talk: Talk) -> None:
+def sort_events(talk):
     """Put the events last, sorted: those of one session's end come in no order."""
     events = [line for line in talk.lines if "EVENT" in line]
     talk.lines[:] = [line for line in talk.lines if "EVENT" not in line] + sorted(events)

@@ -1,20 +1,16 @@
 """Celery tasks that are unique from their publication on."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from celery import Celery, current_task
+from celery import current_task
 from celery.exceptions import Ignore, Reject
 
 from django_zklock import zk_locked
 from support.celeryapp import app, do
 
 
-def act(verb: str, argument: Any) -> Any:
+def act(verb, argument):
     if verb == "retry":
         if current_task.request.retries == 0:
             raise current_task.retry(countdown=float(argument))
@@ -39,13 +35,13 @@ def act(verb: str, argument: Any) -> Any:
     return do(verb, argument)
 
 
-def work(key: object, verb: str = "tell", argument: Any = None) -> Any:
+def work(key, verb="tell", argument=None):
     return act(verb, argument)
 
 
 @app.task(name="until_start", bind=True)
 @zk_locked("unique/{key}", unique="until_start")
-def until_start(self: Any, key: object, verb: str = "tell", argument: Any = None) -> Any:
+def until_start(self, key, verb="tell", argument=None):
     return act(verb, argument)
 
 
@@ -58,7 +54,7 @@ skips = app.task(name="skips")(locked(on_conflict="skip")(work))
 TASKS = (until_done, until_start, once, late_done, skips)
 
 
-def known_to(client: Celery, tasks: Sequence[Any] = TASKS) -> Celery:
+def known_to(client, tasks=TASKS):
     for task in tasks:
         options = {name: getattr(task, name) for name in ("name", "acks_late", "reject_on_worker_lost")}
         run = getattr(task, "_orig_run", task.run)

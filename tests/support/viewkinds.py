@@ -1,16 +1,12 @@
 """A site with all kinds of locked views, and with locks inside of views: this module is its URLconf."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Callable
-from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.auth.models import Group
 from django.contrib.syndication.views import Feed
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -22,7 +18,6 @@ from ninja.pagination import paginate
 from rest_framework.decorators import action, api_view, permission_classes
 from rest_framework.generics import CreateAPIView
 from rest_framework.permissions import BasePermission
-from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import Serializer
@@ -33,29 +28,29 @@ from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import LockLost
 from support import adminsite
 
-SETTINGS: dict[str, Any] = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.viewkinds"}
+SETTINGS = {**adminsite.SETTINGS, "ROOT_URLCONF": "support.viewkinds"}
 KEY = "view"
 locked = functools.partial(zk_locked, KEY, timeout=0)
 
-losing: list[bool] = []  # if it is not empty, the work loses its lock
+losing = []  # if it is not empty, the work loses its lock
 
 
-def work() -> HttpResponse:
+def work():
     if losing:
         raise LockLost("The lock was taken away.", lock=KEY)
     return HttpResponse("done")
 
 
-def page(request: HttpRequest) -> HttpResponse:
+def page(request):
     return work()
 
 
-async def async_page(request: HttpRequest) -> HttpResponse:
+async def async_page(request):
     return work()
 
 
 class Plain(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def get(self, request):
         return work()
 
 
@@ -65,13 +60,13 @@ class Handlers(View):
 
 class AsyncHandlers(View):
     @locked()
-    async def get(self, request: HttpRequest) -> HttpResponse:
+    async def get(self, request):
         return work()
 
 
 class Dispatch(Plain):
     @locked()
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+    def dispatch(self, request, *args, **kwargs):
         return super().dispatch(request, *args, **kwargs)
 
 
@@ -85,13 +80,13 @@ class DecoratedDispatch(Plain): ...
 
 class Object:
     @locked()
-    def page(self, request: HttpRequest) -> HttpResponse:
+    def page(self, request):
         return work()
 
 
-class News(Feed):  # type: ignore[type-arg]
+class News(Feed):
     @locked()
-    def __call__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def __call__(self, request, *args, **kwargs):
         return work()
 
 
@@ -102,7 +97,7 @@ class Api(APIView):
 class Actions(ViewSet):
     @action(detail=False)
     @locked()
-    def buy(self, request: Request) -> HttpResponse:
+    def buy(self, request):
         return work()
 
 
@@ -118,36 +113,36 @@ api.get("around")(decorate_view(locked())(page))
 @api.get("paged", response=list[str])
 @locked()
 @paginate
-def paged_operation(request: HttpRequest) -> list[str]:
+def paged_operation(request):
     return [work().content.decode()]
 
 
-class GroupAdmin(ModelAdmin):  # type: ignore[type-arg]
+class GroupAdmin(ModelAdmin):
     @locked()
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+    def changelist_view(self, request, extra_context=None):
         return work()
 
 
 @method_decorator(locked(), name="changelist_view")
-class DecoratedAdmin(ModelAdmin):  # type: ignore[type-arg]
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+class DecoratedAdmin(ModelAdmin):
+    def changelist_view(self, request, extra_context=None):
         return work()
 
 
 # --- locks inside of views, in helpers and in hooks of frameworks
 
 
-async def async_calls_helper(request: HttpRequest) -> HttpResponse:
+async def async_calls_helper(request):
     return HttpResponse(f"{await async_helper(request)}")
 
 
 @locked()
-async def async_helper(request: HttpRequest) -> int:
+async def async_helper(request):
     work()
     return 2
 
 
-def with_block(request: HttpRequest) -> HttpResponse:
+def with_block(request):
     with zk_lock(KEY, timeout=0):
         work()
     return HttpResponse("done")
@@ -155,14 +150,14 @@ def with_block(request: HttpRequest) -> HttpResponse:
 
 class Permission(BasePermission):
     @locked()
-    def has_permission(self, request: Request, view: Any) -> bool:
+    def has_permission(self, request, view):
         work()
         return False
 
 
 @api_view(["GET"])
 @permission_classes([Permission])
-def permitted(request: Request) -> Response:
+def permitted(request):
     return Response("secret")
 
 
@@ -170,12 +165,12 @@ class Creating(CreateAPIView):
     serializer_class = Serializer
 
     @locked()
-    def perform_create(self, serializer: Any) -> None:
+    def perform_create(self, serializer):
         work()
 
 
 class LateLock(APIView):
-    def get(self, request: Request) -> Response:
+    def get(self, request):
         if "missing" in request.GET:
             raise Http404
         Group.objects.create(name="half")
@@ -184,35 +179,35 @@ class LateLock(APIView):
 
 
 @locked()
-def ninja_auth(request: HttpRequest) -> bool:
+def ninja_auth(request):
     work()
     return True
 
 
 @api.get("auth", auth=ninja_auth)
-def with_auth(request: HttpRequest) -> str:
+def with_auth(request):
     return "secret"
 
 
-class SavingAdmin(ModelAdmin):  # type: ignore[type-arg]
+class SavingAdmin(ModelAdmin):
     @locked(release_on="commit")
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
+    def save_model(self, request, obj, form, change):
         work()
         super().save_model(request, obj, form, change)
 
 
 class OpenSite(AdminSite):
-    def has_permission(self, request: HttpRequest) -> bool:
+    def has_permission(self, request):
         return True
 
 
-def admin_of(name: str, model_admin: type[ModelAdmin[Group]]) -> OpenSite:
+def admin_of(name, model_admin):
     site = OpenSite(name=name)
     site.register(Group, model_admin)
     return site
 
 
-CALLBACKS: dict[str, Callable[..., Any]] = {
+CALLBACKS = {
     "function": locked()(page),
     "async-function": locked()(async_page),
     "async-function-made-sync": async_to_sync(locked()(async_page)),
@@ -232,7 +227,7 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "api-class": Api.as_view(),
 }
 
-INSIDE: dict[str, Callable[..., Any]] = {
+INSIDE = {
     "async-helper": async_calls_helper,
     "with": with_block,
     "has_permission": permitted,

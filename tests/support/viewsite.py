@@ -1,11 +1,8 @@
 """A site of locked views, for the tests of the decorator: this module is its URLconf."""
 
-from __future__ import annotations
-
 import threading
-from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -17,7 +14,7 @@ go_on = threading.Event()  # awaited by the views that are told to linger
 
 
 @zk_locked("stock/{sku}")
-def buy(request: HttpRequest, sku: str, quantity: int = 1) -> HttpResponse:
+def buy(request, sku, quantity=1):
     if "linger" in request.GET:
         inside.set()
         while not go_on.wait(0.01):  # an abort stops a thread between two bytecodes
@@ -26,12 +23,12 @@ def buy(request: HttpRequest, sku: str, quantity: int = 1) -> HttpResponse:
 
 
 @zk_locked("stock/{sku}", timeout=0)
-def buy_now(request: HttpRequest, sku: str) -> HttpResponse:
+def buy_now(request, sku):
     return HttpResponse("bought")
 
 
 @zk_locked("order/{sku}")
-def ship(request: HttpRequest, sku: str) -> HttpResponse:
+def ship(request, sku):
     inside.set()
     go_on.wait(20)
     with zk_lock(f"stock/{sku}", timeout=40):
@@ -40,16 +37,16 @@ def ship(request: HttpRequest, sku: str) -> HttpResponse:
 
 @method_decorator(zk_locked("stock/{sku}"), name="dispatch")
 class AsyncBuyDispatched(View):
-    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+    async def post(self, request, sku):
         return HttpResponse("bought")
 
 
 class AsyncBuyOverridden(View):
     @zk_locked("stock/{sku}")
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+    def dispatch(self, request, *args, **kwargs):
         return super().dispatch(request, *args, **kwargs)
 
-    async def post(self, request: HttpRequest, sku: str) -> HttpResponse:
+    async def post(self, request, sku):
         return HttpResponse("bought")
 
 

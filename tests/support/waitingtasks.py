@@ -1,16 +1,13 @@
 """Celery tasks that wait for their locks."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from celery import Task
 from celery.worker.control import inspect_command
 
 from django_zklock import conf, current_hold, zk_lock, zk_locked
@@ -21,12 +18,11 @@ from django_zklock.signals import lock_release_refused, lock_released, waiting_t
 from support.celeryapp import app, do, work
 from support.celeryfolder import HOME
 from support.chaos.servers import looking_in
-from support.policytasks import AnyTask
 
 COUNT = "waiting-count"  # in the folder of the worker: how many messages wait
 
 
-def record_count(waiting: int, **_kwargs: Any) -> None:
+def record_count(waiting, **_kwargs):
     Path(os.environ[HOME], COUNT).write_text(str(waiting))
 
 
@@ -36,12 +32,12 @@ SLOW_LOOP = "SLOW_LOOP"
 if SLOW_LOOP in os.environ:
     post = Loop.post
 
-    def post_later(loop: Loop, call: Callable[..., object], *args: object) -> None:
+    def post_later(loop, call, *args):
         """Post a call, and a sleep before it."""
         post(loop, time.sleep, float(os.environ[SLOW_LOOP]))
         post(loop, call, *args)
 
-    Loop.post = post_later  # type: ignore[method-assign, assignment]
+    Loop.post = post_later
 
 SLOW_RELEASE = "SLOW_RELEASE"
 """Environment variable: seconds that the main process's protocol thread sleeps before it abandons a contender."""
@@ -49,13 +45,13 @@ SLOW_RELEASE = "SLOW_RELEASE"
 if SLOW_RELEASE in os.environ:
     abandon, main = Contender.abandon, os.getpid()
 
-    def abandon_later(contender: Contender) -> None:
+    def abandon_later(contender):
         """Post a sleep before the call, unless this is a pool process."""
         if os.getpid() == main:
             contender.session.post(time.sleep, float(os.environ[SLOW_RELEASE]))
         abandon(contender)
 
-    Contender.abandon = abandon_later  # type: ignore[method-assign, assignment]
+    Contender.abandon = abandon_later
 
 if HOME in os.environ:
     waiting_tasks_changed.connect(record_count)
@@ -64,7 +60,7 @@ ENDS = "WAITING_ENDS"
 """Environment variable: a file for a line about each lock that a process of the worker released, or could not."""
 
 
-def record_end(name: str, *, lock: str, **_kwargs: Any) -> None:
+def record_end(name, *, lock, **_kwargs):
     with Path(os.environ[ENDS]).open("a", encoding="utf-8") as file:
         file.write(f"{name} {lock} {os.getpid()}\n")
 
@@ -74,7 +70,7 @@ if ENDS in os.environ:
     lock_release_refused.connect(functools.partial(record_end, "refused"), weak=False)
 
 
-def getpid(key: str) -> int:
+def getpid(key):
     return os.getpid()
 
 
@@ -91,7 +87,7 @@ app.task(name="waiting.computed")(zk_locked(lambda key: f"computed/{key}", on_co
 
 @app.task(name="waiting.note")
 @zk_locked("{key}")
-def note(key: str, path: str, mark: str) -> int:
+def note(key, path, mark):
     """Append a mark to a file, with time for others between reading and writing; return the process."""
     book = Path(path)
     before = book.read_text() if book.exists() else ""
@@ -101,14 +97,14 @@ def note(key: str, path: str, mark: str) -> int:
 
 
 @app.task(name="waiting.plain_note")
-def plain_note(key: str, path: str, mark: str) -> None:
+def plain_note(key, path, mark):
     with Path(path).open("a") as book:
         book.write(mark + "\n")
 
 
 @app.task(name="waiting.tell")
 @zk_locked("{key}")
-def tell(key: str) -> dict[str, Any]:
+def tell(key):
     hold = current_hold(key)
     hold.check()
     with zk_lock(key) as inner:
@@ -125,11 +121,11 @@ def tell(key: str) -> dict[str, Any]:
     }
 
 
-def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
+def then_release(function):
     """Release the lock of a task when its block has ended; return whether another session sees that at once."""
 
     @functools.wraps(function)
-    def run(key: str) -> bool:
+    def run(key):
         function(key)
         with looking_in(",".join(f"{host}:{port}" for host, port in conf.current().hosts)) as client:
             zk_lock(key).release()
@@ -142,13 +138,13 @@ def then_release(function: Callable[[str], object]) -> Callable[[str], bool]:
 @app.task(name="waiting.releases")
 @then_release
 @zk_locked("{key}")
-def releases(key: str) -> None:
+def releases(key):
     zk_lock(key).acquire()
 
 
 @app.task(name="waiting.mark")
 @zk_locked("{key}")
-def mark(key: str, path: str) -> None:
+def mark(key, path):
     draft = Path(f"{path}.draft")
     while True:
         draft.write_text(str(time.monotonic()))
@@ -157,7 +153,7 @@ def mark(key: str, path: str) -> None:
 
 @app.task(name="waiting.lingers")
 @zk_locked("{key}", linger=60)
-def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
+def lingers(key, path, mark):
     with Path(path).open("a") as book:
         book.write(mark + "\n")
     return current_hold(key).token, os.getpid()
@@ -165,37 +161,37 @@ def lingers(key: str, path: str, mark: str) -> tuple[int, int]:
 
 @app.task(name="waiting.polite")
 @zk_locked("{key}")
-def polite(key: str) -> str:
+def polite(key):
     request = current_hold(key).wait_release_requested(20)
     return "" if request is None else request.by
 
 
 @app.task(name="waiting.two")
 @zk_locked(["{first}", "{other}"], timeout=0.5, on_conflict="raise")
-def two(first: str, other: str) -> None: ...
+def two(first, other): ...
 
 
 @app.task(name="waiting.inner")
 @zk_locked("{key}")
-def inner(key: str, gate: str, inner_key: str, timeout: float | None = 20) -> float:
+def inner(key, gate, inner_key, timeout=20):
     do("linger", gate)
     began = time.monotonic()
     with zk_lock(inner_key, timeout=timeout):
         return time.monotonic() - began
 
 
-class Coroutine(AnyTask):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+class Coroutine(Task):
+    def __call__(self, *args, **kwargs):
         return asyncio.run(self.run(*args, **kwargs))
 
 
 @app.task(name="waiting.coroutine", base=Coroutine)
 @zk_locked("{key}")
-async def coroutine(key: str) -> int:
+async def coroutine(key):
     return os.getpid()
 
 
-def write(key: str, book: str) -> str:
+def write(key, book):
     with Path(book).open("a") as file:
         file.write("done\n")
     return "second"
@@ -206,6 +202,6 @@ app.task(name="waiting.read")(zk_locked("{key}", kind="read")(write))
 
 
 @inspect_command()
-def count_waiting(state: Any, **_kwargs: Any) -> dict[str, int]:
+def count_waiting(state, **_kwargs):
     gc.collect()
     return {"waiting": sum(type(value) is WaitingTask for value in gc.get_objects())}

@@ -1,13 +1,9 @@
 """Write what owners wait for into the znodes of their locks, as processes do for their owners."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import defaultdict
-from collections.abc import Hashable
 from dataclasses import replace
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from django_zklock.core.queue.deadlock import WaitsFor
@@ -15,12 +11,12 @@ from django_zklock.core.queue.nodes import Payload
 
 
 class Waits:
-    def __init__(self, client: KazooClient) -> None:
+    def __init__(self, client):
         self._client = client
-        self._paths: defaultdict[Hashable, list[str]] = defaultdict(list)
-        self._waits: dict[Hashable, WaitsFor] = {}
+        self._paths = defaultdict(list)
+        self._waits = {}
 
-    def joined(self, owner: Hashable, key: str, guid: str, path: str) -> None:
+    def joined(self, owner, key, guid, path):
         """Say in the znodes of this owner what it waits for: this key, unless it is the first in that queue."""
         self._paths[owner].append(path)
         parent, _, name = path.rpartition("/")

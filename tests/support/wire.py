@@ -1,43 +1,39 @@
 """A client of ZooKeeper's wire protocol that hides nothing, and a transcript to compare with that of another server."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct
 import time
-from collections.abc import Callable
-from typing import Any
 
 from support import jute
-from support.jute import Jute, Request, boolean, buffer, integer, long
+from support.jute import Jute, boolean, buffer, integer, long
 
 
 class Wire:
     """One connection. `note` is given what comes, in its order, as the lines of a transcript."""
 
-    def __init__(self, port: int, note: Callable[[str], None] = lambda line: None, names: Names | None = None) -> None:
+    def __init__(self, port, note=lambda line: None, names=None):
         self.session = 0
         self.password = b"\0" * 16
         self.timeout = 0  # milliseconds, as negotiated
         self.last_zxid = 0
         self.events = 0  # how many came
-        self.listed: list[str] = []  # what getChildren answered last
+        self.listed = []  # what getChildren answered last
         self._note = note
         self._names = names or Names()
         self._xid = 0
-        self._asked: dict[int, int] = {}  # opcodes of requests without a reply, by xid
+        self._asked = {}  # opcodes of requests without a reply, by xid
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connect(
         self,
-        timeout: int = 10_000,
-        session: int = 0,
-        password: bytes = b"\0" * 16,
-        zxid: int = 0,
-        read_only: bool = False,
-    ) -> bool:
+        timeout=10_000,
+        session=0,
+        password=b"\0" * 16,
+        zxid=0,
+        read_only=False,
+    ):
         """Send the first frame, and take its answer; False if there was none, or a session of 0."""
         greeting = integer(0) + long(zxid) + integer(timeout) + long(session) + buffer(password) + boolean(read_only)
         self.write(greeting)
@@ -55,21 +51,21 @@ class Wire:
         )
         return self.session != 0
 
-    def write(self, frame: bytes) -> None:
+    def write(self, frame):
         self.write_raw(integer(len(frame)) + frame)
 
-    def write_raw(self, data: bytes) -> None:
+    def write_raw(self, data):
         with contextlib.suppress(OSError):  # the server may have closed it; reading tells
             self._socket.sendall(data)
 
-    def read(self) -> bytes | None:
+    def read(self):
         try:
             length = self._read(4)
             return None if length is None else self._read(*struct.unpack(">i", length))
         except ConnectionError:
             return None
 
-    def _read(self, count: int) -> bytes | None:
+    def _read(self, count):
         data = b""
         while len(data) < count:
             chunk = self._socket.recv(count - len(data))
@@ -78,7 +74,7 @@ class Wire:
             data += chunk
         return data
 
-    def send(self, op: str | int, body: bytes = b"", xid: int | None = None) -> int:
+    def send(self, op, body=b"", xid=None):
         """Send a request without waiting for its reply."""
         if xid is None:
             self._xid += 1
@@ -88,18 +84,18 @@ class Wire:
         self.write(integer(xid) + integer(code) + body)
         return xid
 
-    def ask(self, request: Request) -> int:
+    def ask(self, request):
         return self.until(self.send(*request))
 
-    def do(self, *requests: Request) -> None:
+    def do(self, *requests):
         for request in requests:
             self.ask(request)
 
-    def pipeline(self, *requests: Request) -> None:
+    def pipeline(self, *requests):
         for xid in [self.send(*request) for request in requests]:
             self.until(xid)
 
-    def until(self, xid: int) -> int:
+    def until(self, xid):
         while True:
             frame = self.read()
             if frame is None:
@@ -109,18 +105,18 @@ class Wire:
             if got == xid:
                 return error
 
-    def fence(self) -> None:
+    def fence(self):
         """Take in the events that were sent before now."""
         self.until(self.send("ping", xid=jute.XID_PING))
 
-    def wait_event(self, timeout: float = 30.0) -> None:
+    def wait_event(self, timeout=30.0):
         before = self.events
         deadline = time.monotonic() + timeout
         while self.events == before and time.monotonic() < deadline:
             self.fence()
             time.sleep(0.001)
 
-    def _receive(self, frame: Jute) -> tuple[int, int]:
+    def _receive(self, frame):
         xid, zxid, error = frame.int32(), frame.int64(), frame.int32()
         self.last_zxid = max(self.last_zxid, zxid)
         if xid == jute.XID_EVENT:
@@ -142,14 +138,14 @@ class Wire:
         self._note(f"{header} rest={frame.rest!r}" if frame.rest else header)
         return xid, error
 
-    def shut(self) -> None:
+    def shut(self):
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
-    def drop(self) -> None:
+    def drop(self):
         self._socket.close()
 
-    def end(self) -> None:
+    def end(self):
         self.ask(("closeSession", b""))
         self._note("closed" if self.read() is None else "still open")
         self.drop()
@@ -158,28 +154,28 @@ class Wire:
 class Names:
     """Names for the sessions and transaction ids of a server, which are the same for each server."""
 
-    def __init__(self) -> None:
-        self.base: int | None = None
-        self._sessions: dict[int, str] = {0: "none"}
-
-    def forget(self) -> None:
+    def __init__(self):
+        self.base = None
         self._sessions = {0: "none"}
 
-    def zxid(self, value: int) -> str:
+    def forget(self):
+        self._sessions = {0: "none"}
+
+    def zxid(self, value):
         if value <= 0 or self.base is None:
             return str(value) if value <= 0 else "?"
         return f"z{value - self.base:+}" if value >= self.base else "before"
 
-    def session(self, value: int) -> str:
+    def session(self, value):
         return self._sessions.setdefault(value, f"s{len(self._sessions)}")
 
-    def body(self, name: str, frame: Jute) -> str:
+    def body(self, name, frame):
         if not frame.rest:
             return ""
         return " " + " ".join(f"{key}={value}" for key, value in self._fields(name, frame))
 
-    def _fields(self, name: str, frame: Jute) -> list[tuple[str, Any]]:
-        readers: dict[str, Callable[[], Any]] = {
+    def _fields(self, name, frame):
+        readers = {
             "path": frame.text,
             "data": lambda: _short(frame.buffer()),
             "children": frame.texts,
@@ -189,7 +185,7 @@ class Names:
         }
         return [(field, readers[field]()) for field in jute.BODIES.get(name, ())]
 
-    def stat(self, frame: Jute) -> str:
+    def stat(self, frame):
         czxid, mzxid, ctime, mtime = frame.int64(), frame.int64(), frame.int64(), frame.int64()
         version, cversion, aversion, owner = frame.int32(), frame.int32(), frame.int32(), frame.int64()
         length, count, pzxid = frame.int32(), frame.int32(), frame.int64()
@@ -201,11 +197,11 @@ class Names:
             f"{'' if mtime >= ctime else ' modified before created'})"
         )
 
-    def owner(self, value: int) -> str:
+    def owner(self, value):
         return self._sessions.get(value, hex(value))
 
-    def results(self, frame: Jute) -> list[str]:
-        texts: list[str] = []
+    def results(self, frame):
+        texts = []
         while True:
             code, done, error = frame.int32(), frame.flag(), frame.int32()
             if done:
@@ -219,49 +215,49 @@ class Names:
                 texts.append(f"{name} {error} {body}".rstrip())
 
 
-def _short(value: bytes | None) -> str:
+def _short(value):
     return repr(value) if value is None or len(value) < 100 else f"{value[:20]!r}...[{len(value)}]"
 
 
 class Talk:
     """The connections of a script, by name; a new one gets a session. The tree is empty before and after."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self.port = port
-        self.lines: list[str] = []
+        self.lines = []
         self.names = Names()
-        self._wires: dict[str, Wire] = {}
-        self.sessions: dict[int, bytes] = {}
+        self._wires = {}
+        self.sessions = {}
 
-    def wire(self, name: str) -> Wire:
+    def wire(self, name):
         if name in self._wires:
             self._wires[name].drop()
         self._wires[name] = Wire(self.port, lambda line: self.lines.append(f"{name}< {line}"), self.names)
         return self._wires[name]
 
-    def join(self, name: str, **how: Any) -> Wire:
+    def join(self, name, **how):
         wire = self.wire(name)
         if wire.connect(**how):
             self.sessions[wire.session] = wire.password
         return wire
 
-    def say(self, what: str) -> None:
+    def say(self, what):
         """Put a line into the transcript, so that a difference can be read."""
         self.lines.append(f"--- {what}")
 
-    def __getattr__(self, name: str) -> Wire:
+    def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
         return self._wires.get(name) or self.join(name)
 
-    def __enter__(self) -> Talk:
+    def __enter__(self):
         self._clear()
         self.names.base = self._wires.pop("janitor").last_zxid  # the end of its session is the first that is counted
         self.names.forget()
         self.lines.clear()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         for wire in self._wires.values():
             wire.drop()
         lines, self.lines = self.lines, []
@@ -272,14 +268,14 @@ class Talk:
         self._clear()
         self.lines = lines
 
-    def _clear(self) -> None:
+    def _clear(self):
         janitor = self.wire("janitor")
         janitor.connect()
         janitor.ask(jute.auth(jute.JANITOR))
         self._sweep(janitor, "/")
         janitor.end()
 
-    def _sweep(self, janitor: Wire, path: str) -> None:
+    def _sweep(self, janitor, path):
         janitor.ask(jute.set_acl(path, jute.OPEN))
         xid = janitor.send(*jute.children(path))
         janitor.until(xid)

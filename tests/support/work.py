@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from django_zklock.inspection import LockInfo, look_at
-from django_zklock.locks.hold import Hold
+from django_zklock.inspection import look_at
 from support.faults import BackgroundCall
 
-E = TypeVar("E", bound=Exception)
 Run = Callable[..., Any]
 Reports = list[dict[str, Any]]
 """The events of a signal: the fixture `reports` collects them."""
@@ -27,52 +25,52 @@ class FixedFence:
     key: str = "k"
 
 
-def acquired(lock: Any, **options: Any) -> Any:
+def acquired(lock, **options):
     """Acquire a lock that is free, or the caller's; return the hold."""
     hold = lock.acquire(**{"timeout": 10, **options})
     assert hold is not None
     return hold
 
 
-def assert_refused(lock: Any, error: type[E], match: str | None = None) -> E:
+def assert_refused(lock, error, match=None):
     """Return the error of a block that does not get the lock."""
     with pytest.raises(error, match=match) as caught, lock:
         raise AssertionError("it has the lock")
     return caught.value
 
 
-def seen(key: str) -> LockInfo:
+def seen(key):
     """Look at a lock that somebody holds."""
     info = look_at(key, reply_timeout=30)
     assert info is not None
     return info
 
 
-def lose(hold: Hold) -> None:
+def lose(hold):
     """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
     grant = hold._held.grant
     grant.session.post(grant.lose, "the test took it away")
 
 
-def lose_later(hold: Hold, delay: float) -> None:
+def lose_later(hold, delay):
     grant = hold._held.grant
     session = grant.session
     session.post(lambda: session.loop.call_later(delay, lambda: grant.lose("the test took it away")))
 
 
-def compute(seconds: float) -> None:
+def compute(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         sum(range(100))
 
 
-def sleep_in_pieces(seconds: float) -> None:
+def sleep_in_pieces(seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.01)
 
 
-def run_in_thread(call: Callable[[], Any]) -> Any:
+def run_in_thread(call):
     return BackgroundCall(call).result(40)
 
 

@@ -1,7 +1,5 @@
 """Real Celery worker processes: started, waited for, sent to, and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -10,35 +8,31 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import psutil
 from celery import Celery
-from celery.result import AsyncResult
 from kazoo.exceptions import KazooException
 
 from support import celeryapp, celeryfolder, forked
 from support.debian import NotInstalled
-from support.zoo import SESSION, TESTS, Zoo, eventually
+from support.zoo import SESSION, TESTS, eventually
 
 
 class Gate:
     """A task with the verb "linger" waits here, under its lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path = folder / uuid.uuid4().hex
         self.path.mkdir()
 
-    def __str__(self) -> str:
+    def __str__(self):
         return str(self.path)
 
-    def wait_at_work(self, timeout: float = 20) -> int:
+    def wait_at_work(self, timeout=20):
         note = self.path / "entered"
         return int(eventually(lambda: note.exists() and note.read_text(), timeout, "no task came to the gate"))
 
-    def open(self) -> None:
+    def open(self):
         (self.path / "open").touch()
 
 
@@ -47,19 +41,19 @@ class Worker:
 
     def __init__(
         self,
-        zoo: Zoo,
-        home: Path,
+        zoo,
+        home,
         *,
-        pool: str = "prefork",
-        concurrency: int = 2,
-        session_timeout: float = SESSION,
-        hosts: str | None = None,
-        options: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        conf: Mapping[str, Any] | None = None,
-        tasks: str = "support.celeryapp",
-        program: Sequence[str] = (),
-    ) -> None:
+        pool="prefork",
+        concurrency=2,
+        session_timeout=SESSION,
+        hosts=None,
+        options=(),
+        env=None,
+        conf=None,
+        tasks="support.celeryapp",
+        program=(),
+    ):
         self.zoo = zoo
         self.home = home
         self.name = f"{uuid.uuid4().hex}@test"
@@ -76,15 +70,15 @@ class Worker:
             *options,
         ]
         self.env = zoo.environment(hosts, session_timeout) | {celeryfolder.HOME: str(home), **(env or {})}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._gates: list[Gate] = []
+        self._process = None
+        self._gates = []
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self):
         assert self._process is not None
         return self._process
 
-    def __enter__(self) -> Worker:
+    def __enter__(self):
         if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):
             raise NotInstalled("/dev/shm to write to, in which Celery keeps its semaphores")
         with self.log.open("wb") as log:
@@ -98,11 +92,11 @@ class Worker:
             raise
         return self
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self):
         assert self.process.poll() is None, "the worker ended"
         return (self.home / f"ready-{self.name}").exists()
 
-    def __exit__(self, error: object, *more: object) -> None:
+    def __exit__(self, error, *more):
         if error is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, celeryapp.SHOW_THREADS)
@@ -116,14 +110,14 @@ class Worker:
         self._forget_results()
         self.app.close()
 
-    def _settle(self, most: float = 2.0) -> None:
+    def _settle(self, most=2.0):
         """Let the main process release the locks of tasks that have ended: it does so after their results are there."""
         until = time.monotonic() + most
         with contextlib.suppress(KazooException):
             while self.zoo.client.connected and self.zoo.contenders() and time.monotonic() < until:
                 time.sleep(0.01)
 
-    def _forget_results(self) -> None:
+    def _forget_results(self):
         """Stop reports to Redis: a result unsubscribes when it is collected, perhaps after the end of the test."""
         consumer = getattr(self.app.backend, "result_consumer", None)
         if consumer is not None:
@@ -133,18 +127,18 @@ class Worker:
         if pool is not None:
             pool.disconnect()  # redis-py 5, which Celery 5.5 needs, leaves its sockets to the garbage collector
 
-    def send(self, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
+    def send(self, name, *args, **options):
         return self.app.send_task(name, args, **options)
 
-    def ask(self, command: str, **options: Any) -> Any:
+    def ask(self, command, **options):
         options |= {"destination": [self.name], "reply": True, "limit": 1, "timeout": 10}
         ((answer,),) = [reply.values() for reply in self.app.control.broadcast(command, **options) or []]
         return answer
 
-    def wait_scheduled(self, task_id: str, count: int = 1) -> None:
+    def wait_scheduled(self, task_id, count=1):
         """Wait until so many messages with this id wait without a slot, for a lock or for another copy."""
 
-        def scheduled() -> int:
+        def scheduled():
             with self.app.connection_for_write() as connection:  # the broker may have cut those of the pool
                 inspect = self.app.control.inspect([self.name], timeout=2, limit=1, connection=connection)
                 entries = (inspect.scheduled() or {}).get(self.name, ())
@@ -152,30 +146,30 @@ class Worker:
 
         eventually(lambda: scheduled() == count, 20)
 
-    def run(self, name: str, *args: Any, timeout: float = 20, **options: Any) -> Any:
+    def run(self, name, *args, timeout=20, **options):
         return self.get(self.send(name, *args, **options), timeout)
 
-    def begin(self, name: str, key: str, *args: Any, **options: Any) -> tuple[AsyncResult[Any], Gate]:
+    def begin(self, name, key, *args, **options):
         gate = self.gate()
         result = self.send(name, key, "linger", str(gate), *args, **options)
         gate.wait_at_work()
         return result, gate
 
-    def finish(self, tasks: Iterable[tuple[AsyncResult[Any], Gate]]) -> list[Any]:
+    def finish(self, tasks):
         tasks = list(tasks)
         for _, gate in tasks:
             gate.open()
         return [self.get(result) for result, _ in tasks]
 
-    def get(self, result: AsyncResult[Any], timeout: float = 20) -> Any:
+    def get(self, result, timeout=20):
         return result.get(timeout=timeout, interval=0.02)
 
-    def wait_failed(self, result: AsyncResult[Any], timeout: float = 20) -> BaseException:
+    def wait_failed(self, result, timeout=20):
         error = result.get(timeout=timeout, interval=0.02, propagate=False)
         assert isinstance(error, BaseException), error
         return error
 
-    def lose_lock_in_inner_wait(self) -> BaseException:
+    def lose_lock_in_inner_wait(self):
         """Have a task lose its lock while it waits, without a limit, for one that stays busy; return its error."""
         with self.zoo.hold_elsewhere("inner"):
             gate = self.gate()
@@ -188,21 +182,21 @@ class Worker:
             self.zoo.wait_contenders("inner", 1)
         return error
 
-    def wait_accepted(self, count: int) -> None:
+    def wait_accepted(self, count):
         """Wait until so many tasks run, in the view of the main process: a cold shutdown cancels these alone."""
         eventually(lambda: (busy := self._busy()) is not None and len(busy) == count)
 
-    def kill_process(self, pid: int) -> None:
+    def kill_process(self, pid):
         """Kill a pool process of whose task the main process knows: it looks for those of a dead one only once."""
         eventually(lambda: pid in (self._busy() or ()))
         os.kill(pid, signal.SIGKILL)
 
-    def _busy(self) -> list[int] | None:
+    def _busy(self):
         answer = self.app.control.inspect([self.name], timeout=2, limit=1).active()
         return None if answer is None else [task["worker_pid"] for task in answer[self.name]]
 
     @contextlib.contextmanager
-    def log_shown(self) -> Iterator[None]:
+    def log_shown(self):
         """Print what the worker logs in the block, so that a failing test shows it."""
         begin = self.log.stat().st_size
         try:
@@ -212,19 +206,19 @@ class Worker:
                 log.seek(begin)
                 print(log.read())
 
-    def gate(self) -> Gate:
+    def gate(self):
         self._gates.append(Gate(self.home))
         return self._gates[-1]
 
-    def open_gates(self) -> None:
+    def open_gates(self):
         """Let all tasks continue that a failed test has left at work: others need their slots."""
         while self._gates:
             self._gates.pop().open()
 
-    def children(self) -> set[int]:
+    def children(self):
         return {child.pid for child in psutil.Process(self.process.pid).children()}
 
-    def group(self) -> set[int]:
+    def group(self):
         pids = set()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -232,7 +226,7 @@ class Worker:
                     pids.add(process.pid)
         return pids
 
-    def wait_ended(self, timeout: float) -> None:
+    def wait_ended(self, timeout):
         """Wait until no process of the worker is left. If one is, make it log its stack, and fail."""
         try:
             eventually(lambda: not self.group(), timeout)
@@ -242,15 +236,15 @@ class Worker:
                 time.sleep(1)
             raise AssertionError(f"after {timeout:g} s there were still {self.group()} of {self.process.pid}") from None
 
-    def stop(self, timeout: float = 20) -> int:
+    def stop(self, timeout=20):
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
 
-def outcome(result: AsyncResult[Any]) -> Any:
+def outcome(result):
     value = result.get(timeout=20, interval=0.02, propagate=False)
     return type(value).__name__ if isinstance(value, BaseException) else value
 
 
-def settled(result: AsyncResult[Any]) -> str:
+def settled(result):
     return str(eventually(lambda: result.state if result.state not in ("PENDING", "STARTED") else None, 20))

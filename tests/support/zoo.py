@@ -1,7 +1,5 @@
 """The namespace of a test: a plain client, the queues in it, and processes that use its locks."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -10,10 +8,8 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
 
 from django.test import override_settings
 from kazoo.client import KazooClient
@@ -25,12 +21,9 @@ from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.locks.held import held_locks
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
-from django_zklock.testing.server import DevServer
 from django_zklock.testing.tester import wait_released
 from support import forked
-from support.ensemble import Ensemble
 
-T = TypeVar("T")
 TESTS = Path(__file__).parent.parent
 PYTHONPATH = f"{TESTS}{os.pathsep}{TESTS.parent}"
 SESSION = 20  # seconds, as long as the servers allow: a busy machine must cost no lock of a test about other things
@@ -40,7 +33,7 @@ ROOM = float(os.environ.get("TEST_ROOM", "10"))
 """Seconds that a busy machine may be late. `make chaos` judges time, and allows half a second."""
 
 
-def eventually(condition: Callable[[], T], timeout: float = 10.0, message: object = "") -> T:
+def eventually(condition, timeout=10.0, message=""):
     """Return the first true value of `condition()`, or fail with `message` after `timeout` and some room."""
     began = clock.now()
     while True:
@@ -54,13 +47,13 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, message: objec
         time.sleep(min(0.05, max(0.005, waited / 10)))
 
 
-def guid_of(path: str) -> str:
+def guid_of(path):
     child = nodes.parse(path.rpartition("/")[2])
     assert child is not None
     return child.guid
 
 
-def next_line(process: subprocess.Popen[str]) -> str:
+def next_line(process):
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
@@ -68,7 +61,7 @@ def next_line(process: subprocess.Popen[str]) -> str:
 settle = wait_released  # the tests wait for the releases of their process before they look by another client
 
 
-class _ThreadedClient(KazooClient):  # type: ignore[misc]
+class _ThreadedClient(KazooClient):
     """
     A plain client whose calls are made in a thread of its own, also when the test's own thread asks for them.
 
@@ -76,24 +69,24 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
     then. Inside kazoo it would be swallowed, and in `threading.Condition` it would end in a RuntimeError.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
         super().__init__(**options)
         for name in ("create", "delete", "get", "set", "exists", "get_children"):
             setattr(self, name, functools.partial(self._in_thread, getattr(self, name)))
-        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._calls = SimpleQueue()
         self._maker = threading.Thread(target=self._make_calls, name="zoo-client", daemon=True)
         self._maker.start()
 
-    def _make_calls(self) -> None:
+    def _make_calls(self):
         while call := self._calls.get():
             call()
 
-    def _in_thread(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _in_thread(self, call, *arguments, **options):
         if threading.current_thread() is self._maker:
             return call(*arguments, **options)
-        reported: ThreadWaiter[tuple[Any, Exception | None]] = ThreadWaiter()
+        reported = ThreadWaiter()
 
-        def make() -> None:
+        def make():
             try:
                 reported.set((call(*arguments, **options), None))
             except Exception as error:
@@ -106,18 +99,18 @@ class _ThreadedClient(KazooClient):  # type: ignore[misc]
             raise answer[1]
         return answer[0]
 
-    def close(self) -> None:
+    def close(self):
         super().close()
         self._calls.put(None)
 
 
 class _SharedClient(_ThreadedClient):
-    def add_auth(self, scheme: str, credential: str) -> bool:
+    def add_auth(self, scheme, credential):
         raise AssertionError("later tests would have these credentials, too: call `use_own_client` before")
 
 
 @functools.cache
-def _shared_client(hosts: str) -> _SharedClient:
+def _shared_client(hosts):
     """Return the client that the tests on these servers share; to begin a session for each costs more than the rest."""
     quiet = logging.getLogger("zoo-client")
     quiet.setLevel(logging.CRITICAL)  # nobody closes it before the servers end
@@ -127,35 +120,35 @@ def _shared_client(hosts: str) -> _SharedClient:
 
 
 class Zoo:
-    def __init__(self, hosts: str, ensemble: Ensemble | DevServer) -> None:
+    def __init__(self, hosts, ensemble):
         self.ensemble = ensemble
         self.hosts = hosts
         self.chroot = f"/t{uuid.uuid4().hex[:8]}"
         self.base = f"{self.chroot}/zklock"
-        self._client: KazooClient | None = None
+        self._client = None
         self._shares_client = False
 
     @property
-    def address(self) -> str:
+    def address(self):
         return self.all_hosts.partition(",")[0]
 
     @property
-    def all_hosts(self) -> str:
+    def all_hosts(self):
         """All servers, whichever of them the locks are pointed to."""
         return self.ensemble.hosts
 
-    def url(self, hosts: str | None = None, session_timeout: float = SESSION) -> str:
+    def url(self, hosts=None, session_timeout=SESSION):
         return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
 
-    def settings(self, hosts: str | None = None, session_timeout: float = SESSION, **more: Any) -> dict[str, Any]:
+    def settings(self, hosts=None, session_timeout=SESSION, **more):
         return {"URL": self.url(hosts, session_timeout), **more}
 
     @contextlib.contextmanager
-    def configured(self, hosts: str | None = None, session_timeout: float = SESSION, **more: Any) -> Iterator[None]:
+    def configured(self, hosts=None, session_timeout=SESSION, **more):
         with override_settings(ZKLOCK=self.settings(hosts, session_timeout, **more)):
             yield
 
-    def environment(self, hosts: str | None = None, session_timeout: float = SESSION) -> dict[str, str]:
+    def environment(self, hosts=None, session_timeout=SESSION):
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
@@ -164,7 +157,7 @@ class Zoo:
         }
 
     @property
-    def client(self) -> KazooClient:
+    def client(self):
         """A plain client, to look and to meddle; it takes part in no lock unless told."""
         if self._shares_client:
             return _shared_client(self.all_hosts)
@@ -173,11 +166,11 @@ class Zoo:
             self._client.start(timeout=30)
         return self._client
 
-    def use_own_client(self) -> KazooClient:
+    def use_own_client(self):
         self._shares_client = False
         return self.client
 
-    def names(self, path: str) -> list[str]:
+    def names(self, path):
         """The children of a node. None, if it does not exist: the server removes an empty container at any moment."""
         settle()
         try:
@@ -185,44 +178,44 @@ class Zoo:
         except NoNodeError:
             return []
 
-    def children(self, key: str) -> list[str]:
+    def children(self, key):
         """The contenders of a key, first come first."""
         names = self.names(f"{self.base}/{key}")
         return sorted((name for name in names if SEQUENCE_TAIL.search(name)), key=lambda name: name[-10:])
 
-    def reading(self, key: str) -> list[str]:
+    def reading(self, key):
         return [name for name in self.names(f"{self.base}/{key}") if markers.reader_of(name)]
 
-    def _below(self, path: str) -> Iterator[tuple[str, str]]:
+    def _below(self, path):
         """Yield the names of all nodes below one, and their paths, but not those of records."""
         for name in self.names(path):
             yield name, f"{path}/{name}"
             if not (name.startswith("!") or SEQUENCE_TAIL.search(name)):
                 yield from self._below(f"{path}/{name}")
 
-    def contenders(self, path: str | None = None) -> list[str]:
+    def contenders(self, path=None):
         below = self._below(path or self.base)
         return [path for name, path in below if SEQUENCE_TAIL.search(name) and not name.startswith("!")]
 
-    def signs(self) -> list[str]:
+    def signs(self):
         """The paths of the markers of downgraded writers."""
         return [path for name, path in self._below(self.base) if name.startswith("!reads:")]
 
-    def payloads(self, key: str) -> list[Any]:
+    def payloads(self, key):
         payloads = []
         for name in self.children(key):
             with contextlib.suppress(NoNodeError):  # gone since
                 payloads.append(nodes.Payload.decode(self.client.get(f"{self.base}/{key}/{name}")[0]))
         return payloads
 
-    def wait_contenders(self, key: str, count: int, timeout: float = 10.0) -> list[str]:
+    def wait_contenders(self, key, count, timeout=10.0):
         eventually(lambda: len(self.children(key)) == count, timeout, f"{key}: not {count} contenders")
         return self.children(key)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key):
         self.client.delete(f"{self.base}/{key}/{self.children(key)[0]}")
 
-    def assert_empty(self, timeout: float = 2.0) -> None:
+    def assert_empty(self, timeout=2.0):
         deadline = clock.now() + timeout + (ROOM if timeout else 0)
         while (left := [*self.contenders(), *self.signs()]) and clock.now() < deadline:
             time.sleep(0.01)
@@ -231,9 +224,7 @@ class Zoo:
         )
 
     @contextlib.contextmanager
-    def hold_elsewhere(
-        self, key: str, kind: nodes.Kind = nodes.Kind.LOCK, *, guid: str = "", compat: str | None = None
-    ) -> Iterator[str]:
+    def hold_elsewhere(self, key, kind=nodes.Kind.LOCK, *, guid="", compat=None):
         """Have a foreign client in the queue of a lock for the length of a block. Yield the path of its node."""
         name = nodes.prefix(guid or str(uuid.uuid4()), kind, compat)
         path = self.client.create(f"{self.base}/{key}/{name}", b"foreign", ephemeral=True, sequence=True, makepath=True)
@@ -243,9 +234,7 @@ class Zoo:
             with contextlib.suppress(NoNodeError):
                 self.client.delete(path)
 
-    def spawn(
-        self, script: str, *arguments: str, first: str = "", hosts: str | None = None, host: str = "", **env: str
-    ) -> subprocess.Popen[str]:
+    def spawn(self, script, *arguments, first="", hosts=None, host="", **env):
         """Run code in a process that is set up for this namespace; `first` comes before Django. The caller ends it."""
         # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
         interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -265,7 +254,7 @@ class Zoo:
         )
 
     @contextlib.contextmanager
-    def running(self, script: str, *arguments: str, **how: str) -> Iterator[subprocess.Popen[str]]:
+    def running(self, script, *arguments, **how):
         process = self.spawn(script, *arguments, **how)
         try:
             yield process
@@ -273,14 +262,14 @@ class Zoo:
             process.kill()
             process.communicate()
 
-    def output(self, script: str, *, first: str = "", timeout: float = 50, **env: str) -> list[str]:
+    def output(self, script, *, first="", timeout=50, **env):
         with self.running(script, first=first, **env) as process:
             printed, errors = process.communicate(timeout=timeout)
         assert process.returncode == 0, errors
         assert "Traceback" not in errors, errors
         return printed.splitlines()
 
-    def close(self) -> None:
+    def close(self):
         client = self.client if self._shares_client else self._client
         if client is not None:
             with contextlib.suppress(Exception):
@@ -290,15 +279,15 @@ class Zoo:
             self._client.stop()
             self._client.close()
 
-    def __enter__(self) -> Zoo:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.close()
 
 
 @contextlib.contextmanager
-def namespace(server: Ensemble | DevServer) -> Iterator[Zoo]:
+def namespace(server):
     """Point the locks of this process to a namespace of their own on a server, and see that it is left empty."""
     zoo = Zoo(server.hosts, server)
     zoo._shares_client = True

@@ -1,16 +1,10 @@
 """Incidents of real processes that show after some time: page and doctor name the cause, and the remedy works."""
 
-from __future__ import annotations
-
 import runpy
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support.drill import LOGIN, Drill
-from support.ensemble import Ensemble
-from support.neighbours.protocol import OtherClient
+from support.drill import LOGIN
 from support.proxy import Proxy
 from support.zoo import TESTS
 
@@ -24,12 +18,12 @@ INCIDENTS = runpy.run_path(str(TESTS.parent / "scripts" / "incidents.py"))
 
 
 @pytest.mark.parametrize("play", INCIDENTS["PLAYS"], ids=lambda play: play.__name__)
-def test_an_incident_is_named_with_its_cause_and_remedy(three: Ensemble, tmp_path: Path, play: Any) -> None:
+def test_an_incident_is_named_with_its_cause_and_remedy(three, tmp_path, play):
     _named, cause, remedy, commands, _away = INCIDENTS["played"](three, tmp_path, play)
     assert (cause, remedy, "NO" in commands) == ("yes", "yes", False), commands
 
 
-def test_a_paused_host_is_not_said_to_be_dead(drill: Drill) -> None:
+def test_a_paused_host_is_not_said_to_be_dead(drill):
     batch, web = drill.program("batch-1"), drill.program("web-1")
     batch.hold(*FIFTY[:3])
     drill.wait_recorded(3)
@@ -43,7 +37,7 @@ def test_a_paused_host_is_not_said_to_be_dead(drill: Drill) -> None:
     drill.is_calm()
 
 
-def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:
+def test_a_hung_host_with_fifty_locks(drill):
     batch, web = drill.hang("batch-1", *FIFTY, waiters=1)
     commands = drill.finds("host", "batch-1", "with 50 locks", "50 callers wait", "If it hangs, break them")
     assert all(key in drill.paste(commands, "list --host=batch-1") for key in FIFTY)
@@ -58,7 +52,7 @@ def test_a_hung_host_with_fifty_locks(drill: Drill) -> None:
     drill.is_calm()
 
 
-def test_flapping_connections_of_one_host(drill: Drill) -> None:
+def test_flapping_connections_of_one_host(drill):
     with Proxy(drill.zoo.address) as proxy:
         programs = [drill.program("batch-1", proxy.address) for _ in range(3)]
         for number, program in enumerate(programs):
@@ -79,8 +73,8 @@ def test_flapping_connections_of_one_host(drill: Drill) -> None:
 
 
 @pytest.mark.parametrize(("client", "name"), [("plain_kazoo", "kazoo"), ("jvm", "Curator")])
-def test_another_client_blocks_a_key(drill: Drill, request: pytest.FixtureRequest, client: str, name: str) -> None:
-    other: OtherClient = request.getfixturevalue(client)
+def test_another_client_blocks_a_key(drill, request, client, name):
+    other = request.getfixturevalue(client)
     path = f"{drill.zoo.base}/{KEY}"
     kind = "mutex" if client == "jvm" else "lock"
     assert other.try_acquire("A", kind, path)

@@ -1,17 +1,13 @@
 """The verdict of the first page and of the doctor on many locks, and on a quiet day."""
 
-from __future__ import annotations
-
 import re
 import statistics
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from support.browser.actors import Stage, staged
+from support.browser.actors import staged
 from support.browser.pages import LIST
-from support.drill import CALM, LINES, Drill, plain
+from support.drill import CALM, LINES, plain
 from support.quietday import look, quiet_day
 
 from django_zklock.management.exit_codes import ExitCode
@@ -22,12 +18,12 @@ SECONDS = 0.4  # most processor time of one page of 1,000 locks with 20 waiters 
 
 
 @pytest.fixture
-def stage(drill: Drill) -> Iterator[Stage]:
+def stage(drill):
     with staged(drill.zoo) as stage:
         yield stage
 
 
-def test_a_deadlock_at_the_end_of_five_thousand_locks_is_never_green(drill: Drill, stage: Stage) -> None:
+def test_a_deadlock_at_the_end_of_five_thousand_locks_is_never_green(drill, stage):
     """It is found, or the verdict says that not all was looked at. The others have more waiters, and earlier keys."""
     drill.site.environment["SITE_ZKLOCK"] = '{"DEADLOCK_TIMEOUT": null}'
     first, second = drill.program("web-1"), drill.program("batch-1")
@@ -49,7 +45,7 @@ def test_a_deadlock_at_the_end_of_five_thousand_locks_is_never_green(drill: Dril
 
 
 @pytest.mark.parametrize("path", [f"{LIST}?q=", LIST], ids=["list", "first page"])
-def test_a_page_of_a_thousand_locks_takes_little_time(drill: Drill, stage: Stage, path: str) -> None:
+def test_a_page_of_a_thousand_locks_takes_little_time(drill, stage, path):
     stage.crowd(1_000, 20)
     took = []
     for _ in range(5):
@@ -62,7 +58,7 @@ def test_a_page_of_a_thousand_locks_takes_little_time(drill: Drill, stage: Stage
     assert statistics.median(took) <= SECONDS, took
 
 
-def test_a_quiet_day_is_green_in_each_web_process(drill: Drill, tmp_path: Path) -> None:
+def test_a_quiet_day_is_green_in_each_web_process(drill, tmp_path):
     """A holder is hung after a minute, so this takes two."""
     with quiet_day(drill, tmp_path) as sites:
         seen = look(drill, sites, minutes=2)

@@ -1,18 +1,12 @@
 """Policies, waits, names and durations are right under the agents that monitor Celery. Nothing is sent anywhere."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError
 from support.agenttasks import AGENT, AGENTS, RUNS
-from support.brokers import Redis
-from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
 
@@ -41,22 +35,20 @@ AT_ONCE = 5.0  # seconds. A task that is not recognised waits 10 s for a busy lo
 
 
 @pytest.fixture(scope="module", params=["no agent", *AGENTS])
-def shared_worker(
-    request: pytest.FixtureRequest, redis: Redis, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
-    agent: str = request.param
+def shared_worker(request, redis, single, tmp_path_factory):
+    agent = request.param
     assert BIN.exists(), "The agents are not installed. Run: make .cache/agents/.installed"
     if agent in AGENTS and subprocess.run([PYTHON, "-c", IS_MISSING, agent], check=False).returncode:
         pytest.skip(f"{agent} is not installed for this Python: see the group `agents` in pyproject.toml")
     redis.clear()
     env = {**OFFLINE, AGENT: agent} if agent in AGENTS else {}
     program = (*STARTED_BY.get(agent, ()), *CELERY)
-    options: Any = {"conf": redis.conf, "env": env, "tasks": "support.agenttasks", "program": program}
+    options = {"conf": redis.conf, "env": env, "tasks": "support.agenttasks", "program": program}
     with Zoo(single.hosts, single) as zoo, Worker(zoo, tmp_path_factory.mktemp("worker"), **options) as worker:
         yield worker
 
 
-def test_tasks_in_sequence_take_over_their_locks(worker: Worker) -> None:
+def test_tasks_in_sequence_take_over_their_locks(worker):
     for name in ("waiting.wait", "agents.bound"):
         worker.run(name, "sequence")  # the first one connects
         began = time.monotonic()
@@ -65,7 +57,7 @@ def test_tasks_in_sequence_take_over_their_locks(worker: Worker) -> None:
         assert time.monotonic() - began < AT_ONCE
 
 
-def test_skip_and_raise_do_not_wait_for_a_busy_lock(worker: Worker) -> None:
+def test_skip_and_raise_do_not_wait_for_a_busy_lock(worker):
     with worker.zoo.hold_elsewhere("busy"):
         skipped, failed = worker.send("policy.skip", "busy"), worker.send("policy.raise", "busy")
         with pytest.raises(TaskRevokedError):
@@ -76,7 +68,7 @@ def test_skip_and_raise_do_not_wait_for_a_busy_lock(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("name", ["waiting.wait", "agents.bound"])
-def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
+def test_waiting_tasks_need_no_process(worker, name):
     key = f"waiting-{name}"
     with worker.zoo.hold_elsewhere(key):
         waiting = [worker.send(name, key) for _ in range(6)]
@@ -88,7 +80,7 @@ def test_waiting_tasks_need_no_process(worker: Worker, name: str) -> None:
         assert worker.get(result)["args"] == [key]
 
 
-def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
+def test_the_queue_shows_the_name_of_a_running_task(worker):
     for name in ("waiting.wait", "plain"):
         result, gate = worker.begin(name, "named")
         (holder,) = worker.zoo.payloads("named")
@@ -99,12 +91,12 @@ def test_the_queue_shows_the_name_of_a_running_task(worker: Worker) -> None:
         worker.zoo.wait_contenders("named", 0)
 
 
-def test_a_unique_task_that_a_task_sends_is_known_by_its_arguments(worker: Worker) -> None:
+def test_a_unique_task_that_a_task_sends_is_known_by_its_arguments(worker):
     sent = worker.run("agents.sends", "sent")
     assert worker.get(worker.app.AsyncResult(sent))["args"] == ["sent"]
 
 
-def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker) -> None:
+def test_agents_do_not_measure_the_wait_for_the_lock(worker):
     for result in [worker.send("agents.measured", "measured") for _ in range(4)]:
         worker.get(result)
     if AGENT not in worker.env:
@@ -113,7 +105,7 @@ def test_agents_do_not_measure_the_wait_for_the_lock(worker: Worker) -> None:
     assert all(0.9 < seconds < 1.9 for seconds in seconds_of_runs(worker))
 
 
-def seconds_of_runs(worker: Worker) -> list[float]:
+def seconds_of_runs(worker):
     names = ("agents.measured", "support.agenttasks.measured")
     runs = worker.home / RUNS
     reports = [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []

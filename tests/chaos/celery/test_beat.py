@@ -1,7 +1,5 @@
 """Three beats share a schedule, and the one that leads is killed, paused and cut off in turn."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -10,12 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support.beats import Beat, Beats, each_tick_once, longest_gap
+from support.beats import Beats, each_tick_once, longest_gap
 from support.ensemble import Ensemble
 from support.postgres import Postgres
 from support.proxy import Proxy
@@ -30,29 +25,29 @@ NAMES = ("one", "two", "three")
 
 
 class Trio:
-    def __init__(self, beats: Beats, proxies: dict[str, Proxy], **env: str) -> None:
+    def __init__(self, beats, proxies, **env):
         self.beats = beats
         self._proxies = proxies
         for name in NAMES:
             beats.start(name, hosts=proxies[name].address, **env)
 
-    def leader(self) -> Beat:
+    def leader(self):
         return eventually(self.beats.queue, 20, "no beat leads")[0]
 
-    def killed(self, beat: Beat) -> Callable[[], None]:
+    def killed(self, beat):
         beat.kill()
         return beat.start
 
-    def paused(self, beat: Beat) -> Callable[[], None]:
+    def paused(self, beat):
         beat.pause()
         return beat.resume
 
-    def cut_off(self, beat: Beat) -> Callable[[], None]:
+    def cut_off(self, beat):
         proxy = self._proxies[beat.name]
         proxy.hang = True
         return proxy.heal
 
-    def wait_all_alive(self, pids: dict[str, int]) -> None:
+    def wait_all_alive(self, pids):
         eventually(
             lambda: {beat.name for beat in self.beats.queue()} == set(NAMES) and len(self.beats.queue()) == len(NAMES),
             20,
@@ -64,7 +59,7 @@ class Trio:
 
 
 @pytest.fixture
-def trio(arena: Zoo, tmp_path: Path) -> Iterator[Trio]:
+def trio(arena, tmp_path):
     with contextlib.ExitStack() as stack:
         proxies = {name: stack.enter_context(Proxy(arena.address)) for name in NAMES}
         beats = stack.enter_context(Beats(arena, tmp_path, {"often": TICK}, session_timeout=SESSION_TIMEOUT))
@@ -74,7 +69,7 @@ def trio(arena: Zoo, tmp_path: Path) -> Iterator[Trio]:
 
 
 @pytest.mark.timeout(900)
-def test_three_beats_send_each_tick_once_while_leaders_fail(trio: Trio) -> None:
+def test_three_beats_send_each_tick_once_while_leaders_fail(trio):
     beats = trio.beats
     begin = beats.wait_sent(1)[0].at
     for strike in itertools.cycle([trio.killed, trio.paused, trio.cut_off]):
@@ -98,13 +93,13 @@ def test_three_beats_send_each_tick_once_while_leaders_fail(trio: Trio) -> None:
 
 
 @pytest.fixture
-def beats(arena: Zoo, tmp_path: Path) -> Iterator[Beats]:
+def beats(arena, tmp_path):
     with Beats(arena, tmp_path, {"often": 0.5}) as beats:
         yield beats
 
 
 @pytest.mark.timeout(90)
-def test_a_leader_paused_before_it_sends_a_tick_sends_nothing_late(beats: Beats) -> None:
+def test_a_leader_paused_before_it_sends_a_tick_sends_nothing_late(beats):
     """Its successor has sent later ticks by then. This one tick is lost, and no other."""
     first, second = beats.start("first", "second")
     eventually(lambda: len(beats.queue()) == 2, 20, "they are not both in the queue")
@@ -125,7 +120,7 @@ def test_a_leader_paused_before_it_sends_a_tick_sends_nothing_late(beats: Beats)
 
 
 @pytest.mark.timeout(120)
-def test_beats_stand_by_during_an_outage_and_continue_after_it(tmp_path: Path) -> None:
+def test_beats_stand_by_during_an_outage_and_continue_after_it(tmp_path):
     with Ensemble(nodes=1) as ensemble, contextlib.ExitStack() as stack:
         server = ensemble.servers[0]
         server.kill()
@@ -133,7 +128,7 @@ def test_beats_stand_by_during_an_outage_and_continue_after_it(tmp_path: Path) -
         beats = stack.enter_context(Beats(zoo, tmp_path, {"often": 0.5}))
         pair = beats.start("first", "second")
         for beat in pair:
-            eventually(lambda beat=beat: "cannot join the queue and keeps trying" in beat.said, 20)  # type: ignore[misc]
+            eventually(lambda beat=beat: "cannot join the queue and keeps trying" in beat.said, 20)
         for _ in range(2):
             server.start()
             server.wait_ready()
@@ -142,7 +137,7 @@ def test_beats_stand_by_during_an_outage_and_continue_after_it(tmp_path: Path) -
             leader = beats.queue()[0]
             said = len(leader.said)
             server.kill()
-            eventually(lambda leader=leader, said=said: "no longer leads" in leader.said[said:], 10)  # type: ignore[misc]
+            eventually(lambda leader=leader, said=said: "no longer leads" in leader.said[said:], 10)
         server.start()
         server.wait_ready()
         beats.wait_sent(3, since=time.monotonic())
@@ -160,11 +155,11 @@ PeriodicTask.objects.create(name="once", task="tick", interval=every, one_off=Tr
 """
 
 
-def run(*arguments: str, **env: str) -> None:
+def run(*arguments, **env):
     subprocess.run([sys.executable, *arguments], cwd=TESTS, env={**os.environ, **env}, check=True)
 
 
-def site(directory: Path, database: dict[str, Any]) -> dict[str, str]:
+def site(directory, database):
     pytest.importorskip("django_celery_beat")
     (directory / "sitesettings.py").write_text(
         "from settings import *\n"
@@ -180,7 +175,7 @@ def site(directory: Path, database: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("change", [(), ("stop",), ("cut",), ("stop", "cut")], ids="-".join)
-def test_beats_outlive_their_database(arena: Zoo, tmp_path: Path, change: tuple[str, ...]) -> None:
+def test_beats_outlive_their_database(arena, tmp_path, change):
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(Postgres())
         env = site(tmp_path, {**database.settings, "CONN_MAX_AGE": None})  # connections stay, and break
@@ -209,7 +204,7 @@ def test_beats_outlive_their_database(arena: Zoo, tmp_path: Path, change: tuple[
 
 
 @pytest.mark.timeout(120)
-def test_the_scheduler_of_django_celery_beat_can_be_wrapped(arena: Zoo, tmp_path: Path) -> None:
+def test_the_scheduler_of_django_celery_beat_can_be_wrapped(arena, tmp_path):
     """Its entries go on where the last leader stopped, also where that had no time to save their rows."""
     env = site(tmp_path, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db")})
     with Beats(arena, tmp_path, {"often": 1.0, "rare": 3600.0}) as beats:

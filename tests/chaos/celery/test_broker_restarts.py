@@ -1,15 +1,11 @@
 """The broker restarts, three times in a row, while tasks wait: workers survive, and every task ends."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from support.brokers import Broker, RabbitMQ, Redis
 from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -17,7 +13,7 @@ TASKS = 200
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[Redis]:
+def redis():
     """A Redis of its own, as others do not expect theirs to restart."""
     with Redis() as server:
         yield server
@@ -28,10 +24,8 @@ def redis() -> Iterator[Redis]:
     [("redis", Broker.restart), ("rabbitmq", RabbitMQ.restart_app), ("rabbitmq", Broker.restart)],
     ids=["Redis", "RabbitMQ, stop_app", "RabbitMQ, killed"],
 )
-def test_every_waiting_task_ends_after_a_broker_restart(
-    zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest, name: str, restart: Callable[[Broker], None]
-) -> None:
-    broker: Broker = request.getfixturevalue(name)
+def test_every_waiting_task_ends_after_a_broker_restart(zoo, tmp_path, request, name, restart):
+    broker = request.getfixturevalue(name)
     broker.clear()
     # Without confirmations, RabbitMQ may not have kept the last messages when it is killed.
     conf = {"broker_url": broker.conf["broker_url"], "broker_transport_options": {"confirm_publish": True}}
@@ -40,7 +34,7 @@ def test_every_waiting_task_ends_after_a_broker_restart(
         for worker in workers:
             stack.enter_context(worker.log_shown())
 
-        def received() -> int:
+        def received():
             return sum(worker.log.read_text().count("] received") for worker in workers)
 
         book, client = tmp_path / "book", workers[0]
@@ -49,7 +43,7 @@ def test_every_waiting_task_ends_after_a_broker_restart(
             eventually(lambda: received() == TASKS, 30, "not all were taken")
             for times in (1, 2, 3):
                 restart(broker)
-                eventually(lambda times=times: received() >= (1 + times) * TASKS, 60, received)  # type: ignore[misc]
+                eventually(lambda times=times: received() >= (1 + times) * TASKS, 60, received)
         for result in results:
             client.get(result, 60)
         assert sorted(int(number) for number in book.read_text().split()) == list(range(TASKS))

@@ -1,24 +1,20 @@
 """A task without `acks_late` does its work at most once, through deadlocks and lost locks."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.policytasks import POLICIES
 from support.worker import Worker
-from support.zoo import Zoo
 
 KEYS = [f"account-{number}" for number in range(8)]
 pytestmark = pytest.mark.timeout(200)
 
 
-def test_no_work_begins_again_unless_its_task_says_so(request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path) -> None:
+def test_no_work_begins_again_unless_its_task_says_so(request, zoo, tmp_path):
     """Each task ends. One whose policy lets it wait has worked once, or says why not."""
     chance, journal = random.Random(request.config.getoption("--soak-seed")), tmp_path / "journal"
     with Worker(zoo, tmp_path, concurrency=8) as worker:

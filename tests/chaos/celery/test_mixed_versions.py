@@ -1,25 +1,17 @@
 """Processes of two versions share locks, tasks and a schedule, while one version replaces the other, and back."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from support.brokers import Redis
-from support.ensemble import Ensemble
-from support.postgres import Postgres
 from support.versions.fleet import ACTORS, BEATS, SLOTS, WORKERS, Fleet
 from support.versions.judge import judge, meetings
 from support.versions.states import CHECKOUT, NEW, State, old_state
 from support.versions.traffic import Traffic
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.core.queue.operator_hold import RESERVATIONS
 
@@ -28,12 +20,12 @@ REST = 90.0  # seconds until all that was sent is done
 
 
 @pytest.fixture
-def ensemble(three: Ensemble) -> Ensemble:
+def ensemble(three):
     return three
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> State:
+def old(tmp_path):
     """The state that is deployed, as if today's checkout were to replace it."""
     state = old_state(tmp_path / "old")
     if state is None:
@@ -42,7 +34,7 @@ def old(tmp_path: Path) -> State:
 
 
 @pytest.fixture
-def database(postgres: Postgres) -> Iterator[dict[str, Any]]:
+def database(postgres):
     name = f"mixed_{uuid.uuid4().hex[:8]}"
     settings = postgres.settings
     with psycopg.connect(
@@ -53,7 +45,7 @@ def database(postgres: Postgres) -> Iterator[dict[str, Any]]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def upgrade_and_roll_back(fleet: Fleet, old: State, new: State, seconds: float) -> None:
+def upgrade_and_roll_back(fleet, old, new, seconds):
     began = time.monotonic()
     steps = [(slot, state) for state in (new, old) for slot in SLOTS]
     for number, (slot, state) in enumerate(steps):
@@ -63,7 +55,7 @@ def upgrade_and_roll_back(fleet: Fleet, old: State, new: State, seconds: float) 
         time.sleep(max(0.0, began + (number + 1) * seconds / len(steps) - time.monotonic()))
 
 
-def end_work(fleet: Fleet, redis: Redis) -> None:
+def end_work(fleet, redis):
     fleet.stop(*BEATS, *ACTORS)
     with contextlib.suppress(AssertionError):  # the judge says what is missing
         eventually(lambda: not redis.tags(), REST)
@@ -72,15 +64,15 @@ def end_work(fleet: Fleet, redis: Redis) -> None:
 
 @pytest.mark.timeout(0)  # it ends by the clock
 def test_two_versions_keep_the_promises_together(
-    old: State,  # first: without one, no server is started
-    request: pytest.FixtureRequest,
-    arena: Zoo,
-    redis: Redis,
-    database: dict[str, Any],
-    tmp_path: Path,
-) -> None:
+    old,  # first: without one, no server is started
+    request,
+    arena,
+    redis,
+    database,
+    tmp_path,
+):
     new = State(NEW, CHECKOUT)
-    seed: int = request.config.getoption("--soak-seed")
+    seed = request.config.getoption("--soak-seed")
     seconds = max(SECONDS, request.config.getoption("--soak-seconds"))
     redis.clear()
     with Fleet(arena, tmp_path, redis.conf, database) as fleet:

@@ -1,16 +1,11 @@
 """Tasks that are delivered again whenever a process is killed have each effect once, and in turn."""
 
-from __future__ import annotations
-
 import math
 import random
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support.brokers import RabbitMQ, Redis
+from support.brokers import Redis
 from support.payment_workers import PaymentWorkers
-from support.zoo import Zoo
 
 KEYS = ("a", "b", "c", "d", "e")
 RETURN = 20.0  # seconds until Redis brings a task back; longer than a task that comes again waits for its next try
@@ -24,14 +19,12 @@ pytestmark = pytest.mark.timeout(400)
     [pytest.param(False, 500, 5.0, id="kills"), pytest.param(True, 300, 2.0, id="all faults")],
 )
 @pytest.mark.parametrize("broker", ["rabbitmq", "redis"])
-def test_payments_survive_faults(
-    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, broker: str, troubled: bool, count: int, every: float
-) -> None:
+def test_payments_survive_faults(request, zoo, tmp_path, broker, troubled, count, every):
     """A worker that is killed as it takes a message from Redis loses it, so the sender sends such a payment again."""
-    server: RabbitMQ | Redis = request.getfixturevalue(broker)
+    server = request.getfixturevalue(broker)
     server.clear()
     is_redis = isinstance(server, Redis)
-    conf: dict[str, Any] = server.returning(RETURN) if isinstance(server, Redis) else server.conf
+    conf = server.returning(RETURN) if isinstance(server, Redis) else server.conf
     with PaymentWorkers(
         zoo,
         tmp_path,

@@ -1,22 +1,16 @@
 """Unique tasks under random kills of publishers and workers: one at a time, none lost, no key stuck."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
 import signal
-import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 from support.reserving import holder
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection
 
@@ -90,17 +84,17 @@ while role == "worker" or not (home / "stop").exists():
 
 
 class Turmoil:
-    def __init__(self, zoo: Zoo, home: Path, *words: str) -> None:
+    def __init__(self, zoo, home, *words):
         self._zoo = zoo
         self._home = home
         self._words = words
-        self._processes: dict[subprocess.Popen[str], str] = {}
-        self._failures: list[str] = []
+        self._processes = {}
+        self._failures = []
         for name in ("messages", "claimed"):
             (home / name).mkdir()
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self):
         try:
             for role in ROLES:
                 self._spawn(role)
@@ -110,13 +104,13 @@ class Turmoil:
                 self._kill(process)
             assert not self._failures, "\n".join(self._failures)
 
-    def _spawn(self, role: str) -> None:
+    def _spawn(self, role):
         self._processes[self._zoo.spawn(PROCESS, role, str(self._home), *self._words, *KEYS)] = role
 
-    def strike(self, chance: random.Random) -> None:
+    def strike(self, chance):
         self._spawn(self._kill(chance.choice(list(self._processes))))
 
-    def _kill(self, process: subprocess.Popen[str]) -> str:
+    def _kill(self, process):
         event = {"at": time.monotonic(), "pid": process.pid, "what": "killed", "key": "", "task": ""}
         process.kill()
         _, errors = process.communicate()
@@ -128,13 +122,13 @@ class Turmoil:
             claimed.rename(self._home / "messages" / claimed.suffix[1:])
         return self._processes.pop(process)
 
-    def settle(self) -> None:
+    def settle(self):
         (self._home / "stop").touch()
         for process in [process for process, role in self._processes.items() if role == "publisher"]:
             process.wait(30)  # killed while it waits for a key, it would leave its contender until its session is over
         eventually(lambda: not [*(self._home / "messages").iterdir(), *(self._home / "claimed").iterdir()], 30)
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self):
         history = self._home / "history"
         lines = history.read_text().splitlines() if history.exists() else []
         return sorted(map(json.loads, lines), key=lambda event: float(event["at"]))
@@ -142,9 +136,7 @@ class Turmoil:
 
 @pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
 @pytest.mark.parametrize("done", [True, False], ids=["done", "start"])
-def test_unique_tasks_survive_kills(
-    zoo: Zoo, tmp_path: Path, pytestconfig: pytest.Config, done: bool, late: bool
-) -> None:
+def test_unique_tasks_survive_kills(zoo, tmp_path, pytestconfig, done, late):
     chance = random.Random(pytestconfig.getoption("--soak-seed"))
     turmoil = Turmoil(zoo, tmp_path, "done" if done else "start", "late" if late else "early")
     with turmoil.running():
@@ -163,18 +155,14 @@ def test_unique_tasks_survive_kills(
     judge(turmoil.events(), done=done, late=late)
 
 
-Seen: TypeAlias = dict[str, list[dict[str, Any]]]
-"""The events of a task by their kinds, each kind in the order of their times."""
-
-
-def judge(events: list[dict[str, Any]], *, done: bool, late: bool) -> None:
+def judge(events, *, done, late):
     """See that each publisher was told the truth, that tasks of a key were one at a time, and that none was lost."""
     killed = {event["pid"]: event["at"] for event in events if event["what"] == "killed"}
-    tasks: dict[str, Seen] = defaultdict(lambda: defaultdict(list))
+    tasks = defaultdict(lambda: defaultdict(list))
     for event in events:
         tasks[event["task"]][event["what"]].append(event)
     del tasks[""]
-    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)  # by key, from sending to the end
+    spans = defaultdict(list)  # by key, from sending to the end
     for task, seen in tasks.items():
         assert not seen["taken"] or seen["sent"], f"{task} was never sent"
         # A publisher killed between sending and saying so: the one case in which a second one may be sent.
@@ -189,20 +177,20 @@ def judge(events: list[dict[str, Any]], *, done: bool, late: bool) -> None:
         assert_one_at_a_time(spans)
 
 
-def end_of(seen: Seen, killed: dict[int, float]) -> float:
+def end_of(seen, killed):
     """Return when a task ended: with its work, or with the worker that had its message."""
     ends = [event["at"] for event in seen["leave"]]
     ends = ends or [killed[event["pid"]] for event in seen["claimed"] if event["pid"] in killed]
     return ends[0] if ends else float("inf")
 
 
-def assert_began_later(task: str, seen: Seen) -> None:
+def assert_began_later(task, seen):
     """A publisher that meets a task relies on it: the work begins after the call."""
     for call in seen["taken"]:
         assert any(start["at"] > call["called"] for start in seen["enter"]), f"{task} had begun before"
 
 
-def assert_one_at_a_time(spans: dict[str, list[tuple[float, float]]]) -> None:
+def assert_one_at_a_time(spans):
     for of_key in spans.values():
         for (_, end), (begin, _) in itertools.pairwise(sorted(of_key)):
             assert begin >= end, f"a task was sent {end - begin:.3f} s before the end of another"

@@ -1,21 +1,16 @@
 """However a Celery worker or one of its processes ends, the processes are gone soon, and so is what they held."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
-from support.brokers import Redis
 from support.ensemble import four_letter
 from support.policytasks import POLICIES
 from support.proxy import Proxy
-from support.worker import Gate, Worker
-from support.zoo import TESTS, Zoo, eventually
+from support.worker import Worker
+from support.zoo import TESTS, eventually
 
 from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 
@@ -25,19 +20,19 @@ TICK = 0.5  # seconds, of the test's servers
 LONG = 10.0  # seconds, the most these servers grant; a session that ends sooner was closed, and did not expire
 
 
-def told(zoo: Zoo) -> str:
+def told(zoo):
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
 
 @contextlib.contextmanager
-def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterator[list[Worker]]:
+def busy_workers(zoo, home, count, **options):
     with contextlib.ExitStack() as stack:
         workers, gates = [], []
         for number in range(count):
             below = home / str(number)
             below.mkdir()
-            worker = stack.enter_context(Worker(zoo, below, **options))  # type: ignore[arg-type]
+            worker = stack.enter_context(Worker(zoo, below, **options))
             stack.enter_context(worker.log_shown())
             workers.append(worker)
         for worker in workers:
@@ -57,9 +52,7 @@ def busy_workers(zoo: Zoo, home: Path, count: int, **options: object) -> Iterato
     [([signal.SIGQUIT], {}), ([signal.SIGTERM], {"REMAP_SIGTERM": "SIGQUIT"}), ([signal.SIGINT] * 2, {})],
     ids=["SIGQUIT", "REMAP_SIGTERM", "Ctrl-C twice"],
 )
-def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
-    zoo: Zoo, tmp_path: Path, signals: list[signal.Signals], env: dict[str, str]
-) -> None:
+def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(zoo, tmp_path, signals, env):
     """
     Three at a time: if threads of ours took signals, every second worker would hang here.
 
@@ -70,14 +63,14 @@ def test_a_cold_shutdown_ends_the_worker_and_frees_its_locks(
         for worker in workers:
             worker.process.send_signal(signals[0])
             for number in signals[1:]:
-                eventually(lambda worker=worker: "Warm shutdown" in worker.log.read_text())  # type: ignore[misc]
+                eventually(lambda worker=worker: "Warm shutdown" in worker.log.read_text())
                 worker.process.send_signal(number)
         zoo.assert_empty(timeout=4)
         for worker in workers:
             worker.wait_ended(15)
 
 
-def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo, tmp_path):
     session_timeout = 4.0
     with busy_workers(zoo, tmp_path, 2, session_timeout=session_timeout) as workers:
         for worker in workers:
@@ -87,13 +80,13 @@ def test_the_pool_of_a_killed_worker_ends_and_its_locks_are_released(zoo: Zoo, t
         zoo.assert_empty(timeout=session_timeout + 2 * TICK + 1)
 
 
-def keep_in(worker: Worker, key: str) -> tuple[int, Gate]:
+def keep_in(worker, key):
     gate = worker.gate()
     worker.send("keep", key, "linger", str(gate))
     return gate.wait_at_work(), gate
 
 
-def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_process_closes_its_session_after_max_tasks_per_child(zoo, tmp_path):
     option = ["--max-tasks-per-child=1"]
     with Worker(zoo, tmp_path, session_timeout=LONG, options=option) as worker:
         for number in range(5):
@@ -101,14 +94,14 @@ def test_a_process_closes_its_session_after_max_tasks_per_child(zoo: Zoo, tmp_pa
             (node,) = zoo.contenders(f"{zoo.base}/one/{number}")
             session = f"{zoo.client.get(node)[1].ephemeralOwner:x}"
             gate.open()
-            eventually(lambda pid=pid: not psutil.pid_exists(pid), 10, "the process goes on")  # type: ignore[misc]
+            eventually(lambda pid=pid: not psutil.pid_exists(pid), 10, "the process goes on")
             zoo.wait_contenders(f"one/{number}", 0, timeout=1)
-            eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
+            eventually(lambda session=session: session not in told(zoo), 1, "the session is left")
         assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("way", ["autoscale", "pool_shrink"])
-def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: Path, way: str) -> None:
+def test_a_pool_that_shrinks_closes_sessions(zoo, redis, tmp_path, way):
     """
     The processes that are no longer wanted close theirs; the one that stays keeps what it has, and works.
 
@@ -135,9 +128,9 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
                 # Processes that are busy stay, so it must have finished, in the worker's own view.
                 worker.wait_accepted(2 - number)
                 worker.app.control.pool_shrink(1)
-            eventually(lambda pid=pid: pid not in worker.children(), 20, "the pool did not shrink")  # type: ignore[misc]
+            eventually(lambda pid=pid: pid not in worker.children(), 20, "the pool did not shrink")
             zoo.wait_contenders(f"shrunk/{number}", 0, timeout=1)
-            eventually(lambda session=session: session not in told(zoo), 1, "the session is left")  # type: ignore[misc]
+            eventually(lambda session=session: session not in told(zoo), 1, "the session is left")
         (node,) = zoo.contenders()
         assert f"{zoo.client.get(node)[1].ephemeralOwner:x}" in told(zoo)
         gate_of_last.open()
@@ -147,7 +140,7 @@ def test_a_pool_that_shrinks_closes_sessions(zoo: Zoo, redis: Redis, tmp_path: P
         assert worker.stop() == 0
 
 
-def test_a_waiting_pool_process_of_a_killed_worker_leaves_the_queue(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_waiting_pool_process_of_a_killed_worker_leaves_the_queue(zoo, tmp_path):
     """A waiter that stays in the queue would block those behind it."""
     with zoo.hold_elsewhere("waited"), Worker(zoo, tmp_path, session_timeout=4) as worker:
         worker.send("patient", "waited")
@@ -165,7 +158,7 @@ app.conf.worker_soft_shutdown_timeout = {SOFT_TIMEOUT}
 """
 
 
-def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_soft_shutdown_lets_short_tasks_finish(zoo, tmp_path):
     (tmp_path / "soft.py").write_text(SOFT)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
     with Worker(zoo, tmp_path, tasks="soft", session_timeout=LONG, env={"PYTHONPATH": path}) as worker:
@@ -184,7 +177,7 @@ def test_a_soft_shutdown_lets_short_tasks_finish(zoo: Zoo, tmp_path: Path) -> No
         worker.wait_ended(15)
 
 
-def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo, tmp_path):
     homes = [tmp_path / "cut", tmp_path / "sound"]
     for home in homes:
         home.mkdir()
@@ -212,7 +205,7 @@ def test_a_task_that_lost_its_lock_does_not_run_next_to_its_copy(zoo: Zoo, tmp_p
         proxy.hang = False
 
 
-def test_a_task_of_a_killed_process_runs_again_under_each_policy(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_task_of_a_killed_process_runs_again_under_each_policy(zoo, tmp_path):
     """Its node stays for a while. No task takes that for a conflict, so none skips or fails."""
     with Worker(zoo, tmp_path, session_timeout=4) as worker:
         results = {}

@@ -11,23 +11,21 @@ import re
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grpc
 import pytest
 from support import lease_clients
 from support.chaos.checker import check_history
 from support.chaos.history import Recorder, read
-from support.chaos.holds import Event, Run, time_of
+from support.chaos.holds import time_of
 from support.coordinators import HttpConnection, stub_of
 from support.ensemble import Ensemble
 from support.lease_clients import SOAKS, Soak
 from support.proxy import Proxy
 from support.relay import Relay
 from support.serving import Serving
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
@@ -67,15 +65,15 @@ class Refused(Exception): ...
 
 
 class HttpClient:
-    def __init__(self, name: str, coordinators: list[Coordinator], home: Path, chance: random.Random) -> None:
+    def __init__(self, name, coordinators, home, chance):
         self._name = name
         self._coordinators = coordinators
         self._chance = chance
         self._recorder = Recorder(home, name)
         self._ops = itertools.count(1)
-        self._about: dict[str, Any] = {}
+        self._about = {}
 
-    async def run(self, until: float) -> None:
+    async def run(self, until):
         while time.monotonic() < until:
             self._about = {"op": next(self._ops), "key": f"k{self._chance.randrange(KEYS)}"}
             self._note("invoke", timeout=None)
@@ -85,13 +83,13 @@ class HttpClient:
                 await asyncio.sleep(0.1)
         self._recorder.close()
 
-    def _note(self, kind: str, **about: Any) -> None:
+    def _note(self, kind, **about):
         self._recorder.write(kind, **self._about, **about)
 
-    async def _lease(self, coordinator: Coordinator, term: float) -> None:
+    async def _lease(self, coordinator, term):
         async with HttpConnection(coordinator.http.port) as connection:
 
-            async def request(method: str, lease_id: str = "", content: object = None) -> Any:
+            async def request(method, lease_id="", content=None):
                 response = await asyncio.wait_for(connection.request(method, f"/locks/{lease_id}", content), 5)
                 if response.status >= 400:
                     raise Refused(response.status)
@@ -121,12 +119,12 @@ class HttpClient:
 
 
 class Nemesis:
-    def __init__(self, coordinators: list[Coordinator], chance: random.Random) -> None:
-        self.done: Counter[str] = Counter()
+    def __init__(self, coordinators, chance):
+        self.done = Counter()
         self._coordinators = coordinators
         self._chance = chance
 
-    async def run(self, until: float) -> None:
+    async def run(self, until):
         faults = [self.kill, self.pause, self.replace, self.cut, self.hang, self.reset, self.freeze]
         while time.monotonic() < until:
             for fault in self._chance.sample(faults, len(faults)):
@@ -135,35 +133,35 @@ class Nemesis:
                     await asyncio.sleep(self._chance.uniform(0.3, 6.0))
                 await asyncio.sleep(self._chance.uniform(0.2, 1.5))
 
-    async def kill(self, coordinator: Coordinator) -> AsyncIterator[None]:
+    async def kill(self, coordinator):
         coordinator.serving.kill()
         yield
         await asyncio.to_thread(coordinator.serving.start)
 
-    async def pause(self, coordinator: Coordinator) -> AsyncIterator[None]:
+    async def pause(self, coordinator):
         with coordinator.serving.paused():
             yield
 
-    async def replace(self, coordinator: Coordinator) -> AsyncIterator[None]:
+    async def replace(self, coordinator):
         assert await asyncio.to_thread(coordinator.serving.drain) == 0
         await asyncio.to_thread(coordinator.serving.start)
         yield
 
-    async def cut(self, coordinator: Coordinator) -> AsyncIterator[None]:
+    async def cut(self, coordinator):
         coordinator.proxy.cut_all()
         yield
 
-    async def hang(self, coordinator: Coordinator) -> AsyncIterator[None]:
+    async def hang(self, coordinator):
         coordinator.proxy.hang = True
         yield
         coordinator.proxy.hang = False
 
-    async def reset(self, coordinator: Coordinator) -> AsyncIterator[None]:
+    async def reset(self, coordinator):
         coordinator.grpc.reset()
         coordinator.http.reset()
         yield
 
-    async def freeze(self, coordinator: Coordinator) -> AsyncIterator[None]:
+    async def freeze(self, coordinator):
         links = (coordinator.grpc, coordinator.http)
         for link in links:
             link.freeze()
@@ -173,19 +171,19 @@ class Nemesis:
 
 
 @pytest.fixture(scope="module")
-def ensemble() -> Iterator[Ensemble]:
+def ensemble():
     with Ensemble(nodes=1, max_session_timeout=LASTING_SESSION) as ensemble:
         yield ensemble
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
+def compiled():
     """The programs start at the same time."""
     for language in SOAKS:
         lease_clients.soak(language)
 
 
-async def test_leases_exclude_each_other_under_faults(arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+async def test_leases_exclude_each_other_under_faults(arena, tmp_path, pytestconfig):
     """And no client that vanishes keeps its lock."""
     seed = pytestconfig.getoption("--soak-seed")
     with contextlib.ExitStack() as stack:
@@ -224,12 +222,12 @@ async def test_leases_exclude_each_other_under_faults(arena: Zoo, tmp_path: Path
 class Load:
     """Bursts, paused programs, and upgrades of the coordinators, one after the other."""
 
-    def __init__(self, coordinators: list[Serving], programs: list[Soak], home: Path) -> None:
+    def __init__(self, coordinators, programs, home):
         self._coordinators = coordinators
         self._programs = programs
         self._recorder = Recorder(home, "load")
 
-    async def run(self, seconds: float) -> None:
+    async def run(self, seconds):
         rounds = len(self._programs) - 1
         for number in range(rounds):
             upgraded = self._coordinators[number % len(self._coordinators)]
@@ -242,10 +240,10 @@ class Load:
             )
             await asyncio.sleep(max(0.0, stop - time.monotonic()))
 
-    async def burst(self) -> None:
+    async def burst(self):
         """Have another program of the same client ask for one lock, many times at once."""
 
-        async def ask(client: AsyncZkLockClient) -> None:
+        async def ask(client):
             with contextlib.suppress(ZkLockError):
                 async with client.lock("burst", wait=0):
                     pass
@@ -254,23 +252,21 @@ class Load:
         async with AsyncZkLockClient(addresses, token=TOKEN, reply_timeout=30) as client:
             await asyncio.gather(*(ask(client) for _ in range(BURST)))
 
-    async def pause(self, program: Soak, seconds: float) -> None:
+    async def pause(self, program, seconds):
         self._recorder.write("nemesis", what="pause", target=program.language)
         program.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(seconds)
         program.process.send_signal(signal.SIGCONT)
         self._recorder.write("nemesis", what="resume", target=program.language)
 
-    async def upgrade(self, coordinator: Serving) -> None:
+    async def upgrade(self, coordinator):
         assert await asyncio.to_thread(coordinator.drain) == 0
         await asyncio.to_thread(coordinator.start)
 
 
-async def test_leases_are_kept_and_waits_go_on_through_upgrades(
-    arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+async def test_leases_are_kept_and_waits_go_on_through_upgrades(arena, tmp_path, pytestconfig):
     """A lease that its program was not able to keep is no longer held when the program goes on."""
-    seconds: float = pytestconfig.getoption("--soak-seconds")
+    seconds = pytestconfig.getoption("--soak-seconds")
     settings = {"CLIENTS": {"soak": {"TOKENS": [hash_of(TOKEN)]}}}
     with contextlib.ExitStack() as stack:
         coordinators = [
@@ -308,14 +304,14 @@ async def test_leases_are_kept_and_waits_go_on_through_upgrades(
     judge_load(verdict.run)
 
 
-def judge_load(run: Run) -> None:
+def judge_load(run):
     """Leave out what a program cannot help: that a lease is lost, or kept late, because the program was paused."""
 
-    def was_paused(event: Event) -> bool:
+    def was_paused(event):
         return run.paused(event["p"], time_of(event) - 2 * TERM, time_of(event)) > 0
 
-    ended: list[Event] = []
-    late: dict[str, float] = defaultdict(float)  # by program: the share of a lease
+    ended = []
+    late = defaultdict(float)  # by program: the share of a lease
     for call in run.calls:
         refused = None if call.answer is None or call.granted else call.answer
         if refused and not (LOST.search(refused["why"]) and was_paused(refused)):
@@ -340,17 +336,17 @@ def judge_load(run: Run) -> None:
 class Restarts:
     """Restarts of a coordinator that has a state file, and faults of its connections meanwhile."""
 
-    def __init__(self, coordinator: Coordinator, chance: random.Random) -> None:
+    def __init__(self, coordinator, chance):
         self._coordinator = coordinator
         self._chance = chance
-        self.lasted: list[float] = []
-        self.late: list[float] = []  # by so many seconds, another client has got the lock of a lease that nobody kept
+        self.lasted = []
+        self.late = []  # by so many seconds, another client has got the lock of a lease that nobody kept
         self._serves_since = 0.0
 
-    async def run(self) -> None:
+    async def run(self):
         ends = [self._coordinator.serving.kill, self._stop] * (RESTARTS // 2)
         self._chance.shuffle(ends)
-        faults: list[Callable[[], object]] = [self._coordinator.proxy.cut_all, self._coordinator.grpc.reset, bool]
+        faults = [self._coordinator.proxy.cut_all, self._coordinator.grpc.reset, bool]
         leases = []
         for number, end in enumerate(ends):
             began = time.monotonic()
@@ -366,15 +362,15 @@ class Restarts:
             await asyncio.sleep(max(0.0, began + RESTART_EVERY - time.monotonic()))
         await asyncio.gather(*leases)
 
-    def _stop(self) -> None:
+    def _stop(self):
         assert self._coordinator.serving.drain() == 0
 
-    async def _forget(self, key: str) -> None:
+    async def _forget(self, key):
         """Take a lease and do not keep it. Note how late another client gets the lock, apart from a restart."""
         options = [("grpc.max_reconnect_backoff_ms", 500)]
         async with grpc.aio.insecure_channel(self._coordinator.serving.address, options=options) as channel:
 
-            async def acquire(**more: Any) -> Any:
+            async def acquire(**more):
                 wanted = pb.RecordLockRequest(resource_path=key, client_id="x", session_timeout_ms=4000, **more)
                 while True:
                     with contextlib.suppress(grpc.RpcError):  # it restarts
@@ -390,9 +386,7 @@ class Restarts:
             self.late.append(granted - over if granted < over else granted - max(over, self._serves_since))
 
 
-async def test_leases_survive_restarts_of_their_coordinator(
-    arena: Zoo, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+async def test_leases_survive_restarts_of_their_coordinator(arena, tmp_path, pytestconfig):
     """None is lost, and none lasts longer than its client was told."""
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(Proxy(arena.address))
@@ -432,7 +426,7 @@ async def test_leases_survive_restarts_of_their_coordinator(
     judge_calls(verdict.run)
 
 
-def judge_restarts(run: Run, restarts: Restarts) -> None:
+def judge_restarts(run, restarts):
     grants = Counter(hold.process for holds in run.holds.values() for hold in holds)
     print(f"restarts: {[round(seconds, 1) for seconds in restarts.lasted]}, grants: {dict(grants)}")
     print(f"late: {[round(seconds, 2) for seconds in restarts.late]}, load: {os.getloadavg()}")
@@ -442,7 +436,7 @@ def judge_restarts(run: Run, restarts: Restarts) -> None:
     assert min(grants[language] for language in SOAKS) > LEASES / 8, "hardly a lease was granted"
 
 
-def judge_calls(run: Run) -> None:
+def judge_calls(run):
     """See that none of the clients has lost its lease, or kept it after the end that it was told."""
     refused = [call.answer for call in run.calls if call.answer is not None and not call.granted]
     print(f"refused: {Counter(answer['why'].partition(':')[0] for answer in refused)}")

@@ -1,11 +1,8 @@
 """Servers that expect credentials first cost no lock."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -22,7 +19,7 @@ from django_zklock.signals import connection_state_changed
 
 
 @pytest.fixture
-def strict() -> Iterator[Ensemble]:
+def strict():
     """Three servers that close the connection of a client that sends a request before its credentials."""
     properties = {
         "enforce.auth.enabled": "true",
@@ -36,15 +33,15 @@ def strict() -> Iterator[Ensemble]:
 
 
 @pytest.mark.timeout(400)
-def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble) -> None:
+def test_a_client_moves_to_another_server_with_its_credentials(strict):
     zoo = Zoo(strict.hosts, strict)
     zoo.client.add_auth("digest", "shop:secret")
-    errors: list[BaseException] = []
+    errors = []
     turns = [0] * 4
-    reconnects: list[str] = []
+    reconnects = []
     stop = threading.Event()
 
-    def use_locks(number: int) -> None:
+    def use_locks(number):
         while not stop.is_set():
             try:
                 with zk_lock(f"shelf/{number % 2}", timeout=20):
@@ -53,10 +50,10 @@ def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble)
                 errors.append(error)
             time.sleep(0.001)
 
-    def note(state: str, **_: object) -> None:
+    def note(state, **_):
         reconnects.extend([state] if state == "connected" else [])
 
-    def go_on() -> None:
+    def go_on():
         before = list(turns)
         eventually(lambda: all(now > then + 5 for now, then in zip(turns, before, strict=True)), 60, "no turns")
 
@@ -84,7 +81,7 @@ def test_a_client_moves_to_another_server_with_its_credentials(strict: Ensemble)
     zoo.close()
 
 
-def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+def chain_of(error):
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -1,15 +1,12 @@
 """A fault of one contender at a named moment of the protocol: no lock is held twice, and the others are served."""
 
-from __future__ import annotations
-
 import time
 
 import psutil
 import pytest
 from support.chaos.checker import ROOM
-from support.chaos.faultpoints import FAULTPOINTS, Faultpoint
-from support.chaos.worker_pool import LockWorker, WorkerPool
-from support.proxy import CREATE2, Proxy
+from support.chaos.faultpoints import FAULTPOINTS
+from support.proxy import CREATE2
 from support.zoo import eventually
 
 TICK = 0.5  # seconds, of the test's servers
@@ -18,11 +15,11 @@ NAP = 1.5  # seconds that the protocol sleeps: longer than the lease, shorter th
 LEFT_BEHIND = 2.0  # seconds that a node may outlive its contender; promised
 EXPIRED = T + 2 * TICK + 1  # seconds by which the session of a stopped process is over
 
-WAKING: tuple[Faultpoint, ...] = ("on_wake", "before_grant")
-RELEASING: tuple[Faultpoint, ...] = ("before_delete", "after_delete_sent")
+WAKING = ("on_wake", "before_grant")
+RELEASING = ("before_delete", "after_delete_sent")
 
 
-def struck(worker: LockWorker, action: str) -> bool:
+def struck(worker, action):
     if action == "kill":
         return not worker.alive
     if action == "pause":
@@ -30,7 +27,7 @@ def struck(worker: LockWorker, action: str) -> bool:
     return bool(worker.ask("struck"))
 
 
-def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
+def queued(pool, worker, count):
     known, names = worker.ask("known"), pool.zoo.children("k")
     return len(known) == count and all(any(guid in name for name in names) for guid in known)
 
@@ -38,7 +35,7 @@ def queued(pool: WorkerPool, worker: LockWorker, count: int) -> bool:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("action", ["raise", "sleep", "fork", "pause", "kill"])
 @pytest.mark.parametrize("point", FAULTPOINTS)
-def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool: WorkerPool, point: Faultpoint, action: str) -> None:
+def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool, point, action):
     victim, other = pool.start("A", "B", session_timeout=T)
     other.must_acquire(owner="ahead")
     victim.tell("strike", point=point, action=action, seconds=NAP).result()
@@ -79,13 +76,13 @@ def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool: WorkerPool, poi
     pool.assert_kept()
 
 
-def failing(victim: LockWorker, point: Faultpoint, *before: tuple[Faultpoint, str]) -> None:
+def failing(victim, point, *before):
     victim.tell("strike", point=point, action="raise").result()
     for earlier, action in reversed(before):
         victim.tell("strike", point=earlier, action=action, seconds=NAP).result()
 
 
-def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool: WorkerPool, proxy: Proxy) -> None:
+def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool, proxy):
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
     proxy.refuse = True
     proxy.cut_all()
@@ -100,9 +97,7 @@ def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool: WorkerPool, 
 
 
 @pytest.mark.parametrize("point", RELEASING)
-def test_a_release_after_an_outage_is_retried_after_a_failure(
-    pool: WorkerPool, proxy: Proxy, point: Faultpoint
-) -> None:
+def test_a_release_after_an_outage_is_retried_after_a_failure(pool, proxy, point):
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     other = pool.start_one("B")
     victim.must_acquire()
@@ -121,9 +116,7 @@ def test_a_release_after_an_outage_is_retried_after_a_failure(
 
 
 @pytest.mark.parametrize("point", RELEASING)
-def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(
-    pool: WorkerPool, proxy: Proxy, point: Faultpoint
-) -> None:
+def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(pool, proxy, point):
     victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
     victim.use("other")  # before it is connected, a caller gives up without a create
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")  # so that there is but one create

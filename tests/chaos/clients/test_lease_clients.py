@@ -1,7 +1,5 @@
 """The clients of the lock coordinator in all languages, while a coordinator is frozen or flooded."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
@@ -13,7 +11,7 @@ from support.balancer import Balancer
 from support.faults import within
 from support.lease_clients import Holder
 from support.serving import Serving
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.core.clock import now
 from zklock_client import AsyncZkLockClient, LockLost
@@ -27,12 +25,12 @@ BURST = 2500
 
 
 @pytest.fixture(params=["python", "node", "go", "java"])
-def language(request: pytest.FixtureRequest) -> str:
+def language(request):
     lease_clients.holder(request.param)
     return str(request.param)
 
 
-def test_the_block_ends_before_its_lease_does(arena: Zoo, language: str) -> None:
+def test_the_block_ends_before_its_lease_does(arena, language):
     """And so does the program, although the coordinator that it has the lock from does not answer."""
     with Serving(arena, session_timeout=10) as coordinator, Holder(language, coordinator.address, term=TERM) as holder:
         holder.token()
@@ -44,7 +42,7 @@ def test_the_block_ends_before_its_lease_does(arena: Zoo, language: str) -> None
             assert holder.process.wait(10) == 0
 
 
-def test_a_release_does_not_wait_for_a_frozen_coordinator(arena: Zoo, language: str) -> None:
+def test_a_release_does_not_wait_for_a_frozen_coordinator(arena, language):
     with Serving(arena, session_timeout=10) as coordinator, Holder(language, coordinator.address, term=TERM) as holder:
         holder.token()
         with coordinator.paused():
@@ -54,7 +52,7 @@ def test_a_release_does_not_wait_for_a_frozen_coordinator(arena: Zoo, language: 
             assert now() < frozen + TERM
 
 
-def test_a_frozen_coordinator_is_left_for_another(arena: Zoo, language: str) -> None:
+def test_a_frozen_coordinator_is_left_for_another(arena, language):
     with (
         Serving(arena, session_timeout=10) as frozen,
         Serving(arena, session_timeout=10) as other,
@@ -66,7 +64,7 @@ def test_a_frozen_coordinator_is_left_for_another(arena: Zoo, language: str) -> 
         holder.release()
 
 
-def test_a_silent_coordinator_is_left_for_another(arena: Zoo, language: str) -> None:
+def test_a_silent_coordinator_is_left_for_another(arena, language):
     """Its port accepts connections, and nothing else. It costs a part of the wait only."""
     with (
         Serving(arena, session_timeout=10) as other,
@@ -78,7 +76,7 @@ def test_a_silent_coordinator_is_left_for_another(arena: Zoo, language: str) -> 
         holder.release()
 
 
-def test_a_program_that_was_paused_for_longer_than_its_lease_has_lost_it(arena: Zoo, language: str) -> None:
+def test_a_program_that_was_paused_for_longer_than_its_lease_has_lost_it(arena, language):
     """Also if its work ends in the moment in which it goes on."""
     keys = ("a", "b", "c", "d")
     with Serving(arena, session_timeout=10) as coordinator, contextlib.ExitStack() as stack:
@@ -95,7 +93,7 @@ def test_a_program_that_was_paused_for_longer_than_its_lease_has_lost_it(arena: 
     assert lines == ["LockLost"] * len(keys)
 
 
-def test_a_wait_without_limit_survives_upgrades(arena: Zoo, language: str) -> None:
+def test_a_wait_without_limit_survives_upgrades(arena, language):
     """One of the coordinators can be asked at each moment, and failures that are long past do not count."""
     with (
         Serving(arena, session_timeout=10) as first,
@@ -115,7 +113,7 @@ def test_a_wait_without_limit_survives_upgrades(arena: Zoo, language: str) -> No
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["in the queue", "for its lease"])
-def test_an_interrupted_thread_in_java_leaves_no_lease(arena: Zoo, waits: bool) -> None:
+def test_an_interrupted_thread_in_java_leaves_no_lease(arena, waits):
     with contextlib.ExitStack() as stack:
         coordinator = stack.enter_context(Serving(arena, session_timeout=20))
         balancer = stack.enter_context(Balancer(coordinator.address, silent=True))
@@ -129,12 +127,12 @@ def test_an_interrupted_thread_in_java_leaves_no_lease(arena: Zoo, waits: bool) 
         arena.wait_contenders("a", 1 if waits else 0, timeout=2)  # a lease that is not released lasts for 4 s
 
 
-async def test_a_burst_of_calls_is_served(arena: Zoo) -> None:
+async def test_a_burst_of_calls_is_served(arena):
     """None of them fails, although gRPC cancels some of so many at random."""
     with Serving(arena, session_timeout=20) as coordinator:
         async with AsyncZkLockClient(coordinator.address) as client:
 
-            async def read() -> bool:
+            async def read():
                 with contextlib.suppress(LockLost):  # a busy machine may not keep so many leases
                     async with client.lock("a", kind="read", term=60, wait=60):
                         pass

@@ -1,16 +1,12 @@
 """A lease ends before its session, whenever the write was sent that it begins with."""
 
-from __future__ import annotations
-
 import functools
 import time
-from collections.abc import Iterator
 
 import pytest
-from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import Ensemble
 from support.faults import BackgroundCall
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 T = 4.0  # seconds, of a session
 TICK = 1.0
@@ -20,19 +16,19 @@ KEYS = tuple(f"k{number}" for number in range(8))
 
 
 @pytest.fixture(scope="module")
-def ensemble() -> Iterator[Ensemble]:
+def ensemble():
     """Servers with a long tick: for half of it a follower may keep to itself whom it has heard of."""
     with Ensemble(nodes=3, tick=TICK) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
-def keys() -> tuple[str, ...]:
+def keys():
     return KEYS
 
 
 @pytest.mark.timeout(180)
-def test_a_late_lease_ends_before_its_session_expires(pool: WorkerPool, ensemble: Ensemble, arena: Zoo) -> None:
+def test_a_late_lease_ends_before_its_session_expires(pool, ensemble, arena):
     """
     A process that was paused for about its session timeout takes a lock as it goes on, and is paused again.
 
@@ -40,7 +36,7 @@ def test_a_late_lease_ends_before_its_session_expires(pool: WorkerPool, ensemble
     follower says up to half a tick later, which may be too late.
     """
     assert arena.client.connected
-    spare: list[float] = []
+    spare = []
     for number in range(ROUNDS):
         names = [f"{key}-{number}" for key in KEYS]
         workers = pool.start(*names, hosts=ensemble.followers[0].address, session_timeout=T)
@@ -54,11 +50,11 @@ def test_a_late_lease_ends_before_its_session_expires(pool: WorkerPool, ensemble
     assert min(spare) > 0, "a lease outlived its session"
 
 
-def pauses(number: int) -> list[float]:
+def pauses(number):
     return [T + EARLIEST + STEP * (ROUNDS * index + number) for index in range(len(KEYS))]
 
 
-def seconds_to_spare(pool: WorkerPool, arena: Zoo, worker: LockWorker, key: str, pause: float) -> float:
+def seconds_to_spare(pool, arena, worker, key, pause):
     worker.use(key)
     worker.pause()
     call = worker.acquire(key, 10)

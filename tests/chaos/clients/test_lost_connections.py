@@ -1,12 +1,8 @@
 """The clients of the lock coordinator in all languages keep their leases on new connections when old ones are lost."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support import lease_clients
@@ -15,7 +11,7 @@ from support.ensemble import Ensemble
 from support.lease_clients import Holder, Soak
 from support.relay import Relay
 from support.serving import Serving
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from zklock_client import LockTimeout, ZkLockClient
 
@@ -28,44 +24,44 @@ LEFT = USABLE * 2 / 3  # seconds of a lease, at least, if each request to keep i
 
 
 @pytest.fixture(scope="module")
-def ensemble() -> Iterator[Ensemble]:
+def ensemble():
     with Ensemble(nodes=1, max_session_timeout=SESSION) as ensemble:
         yield ensemble
 
 
 @pytest.fixture(params=["python", "node", "go", "java"])
-def language(request: pytest.FixtureRequest) -> str:
+def language(request):
     lease_clients.holder(request.param)
     return str(request.param)
 
 
 @pytest.fixture
-def coordinator(arena: Zoo) -> Iterator[Serving]:
+def coordinator(arena):
     with Serving(arena, session_timeout=SESSION) as coordinator:
         yield coordinator
 
 
 @pytest.fixture
-def link(coordinator: Serving) -> Iterator[Relay]:
+def link(coordinator):
     with Relay(coordinator.port) as link:
         yield link
 
 
 @pytest.fixture
-def holder(language: str, link: Relay) -> Iterator[Holder]:
+def holder(language, link):
     with Holder(language, f"127.0.0.1:{link.port}", term=TERM) as holder:
         holder.token()
         yield holder
 
 
-def assert_is_kept(holder: Holder, coordinator: Serving, term: float = TERM) -> None:
+def assert_is_kept(holder, coordinator, term=TERM):
     """See that nobody gets the lock for longer than a lease lasts that is not kept."""
     with ZkLockClient(coordinator.address) as client, pytest.raises(LockTimeout), client.lock("a", wait=term + 1):
         pass
     holder.release()
 
 
-def test_a_keep_alive_that_finds_nobody_is_tried_again(holder: Holder, coordinator: Serving, link: Relay) -> None:
+def test_a_keep_alive_that_finds_nobody_is_tried_again(holder, coordinator, link):
     """Until the lease ends: the coordinator comes back shortly before. The client comes back within a second."""
     link.refuses = True
     link.reset()
@@ -76,15 +72,13 @@ def test_a_keep_alive_that_finds_nobody_is_tried_again(holder: Holder, coordinat
     assert_is_kept(holder, coordinator)
 
 
-def test_a_connection_that_hangs_costs_no_lease(holder: Holder, coordinator: Serving, link: Relay) -> None:
+def test_a_connection_that_hangs_costs_no_lease(holder, coordinator, link):
     """Nothing comes back, as when the machine of a coordinator has vanished, and another one has its address."""
     link.strand()
     assert_is_kept(holder, coordinator)
 
 
-def test_a_connection_that_is_accepted_and_never_answered_costs_no_lease(
-    holder: Holder, coordinator: Serving, link: Relay
-) -> None:
+def test_a_connection_that_is_accepted_and_never_answered_costs_no_lease(holder, coordinator, link):
     accepted = link.accepted
     link.freeze()
     link.reset()
@@ -93,7 +87,7 @@ def test_a_connection_that_is_accepted_and_never_answered_costs_no_lease(
     assert_is_kept(holder, coordinator)
 
 
-def test_a_call_that_waits_keeps_its_place(language: str, coordinator: Serving, link: Relay) -> None:
+def test_a_call_that_waits_keeps_its_place(language, coordinator, link):
     """Its connection seems to hang. The client keeps the lease on another one, and the call goes on where it is."""
     zoo = coordinator.zoo
     with zoo.hold_elsewhere("b"), Holder(language, f"127.0.0.1:{link.port}", term=TERM, also=["b"]) as holder:
@@ -109,9 +103,7 @@ def test_a_call_that_waits_keeps_its_place(language: str, coordinator: Serving, 
         holder.release()
 
 
-def test_a_coordinator_that_comes_back_with_another_address_is_found(
-    language: str, coordinator: Serving, tmp_path: Path
-) -> None:
+def test_a_coordinator_that_comes_back_with_another_address_is_found(language, coordinator, tmp_path):
     """By its name, as a pod of a StatefulSet. The first look at the name was a moment ago."""
     hosts, term = tmp_path / "hosts", 1.5 * TERM  # Go reads the file every 5 s
     to_hosts = [*unshare("--mount"), "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
@@ -126,7 +118,7 @@ def test_a_coordinator_that_comes_back_with_another_address_is_found(
         assert_is_kept(holder, coordinator, term)
 
 
-def test_no_lease_is_believed_in_for_longer_than_it_was_told(holder: Holder, link: Relay) -> None:
+def test_no_lease_is_believed_in_for_longer_than_it_was_told(holder, link):
     """No connection can be made again, and the answer to the last keep-alive comes when the lease is over."""
     link.freeze()
     frozen = time.monotonic()
@@ -136,7 +128,7 @@ def test_no_lease_is_believed_in_for_longer_than_it_was_told(holder: Holder, lin
     assert holder.process.wait(10) == 0
 
 
-def test_a_block_begins_with_a_whole_lease(language: str, coordinator: Serving, tmp_path: Path) -> None:
+def test_a_block_begins_with_a_whole_lease(language, coordinator, tmp_path):
     """However long the call has waited: else the lease would be late before the first keep-alive has its answer."""
     zoo = coordinator.zoo
     with Soak(

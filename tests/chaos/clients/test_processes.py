@@ -1,23 +1,19 @@
 """A process that is interrupted, killed or suspended, or whose link fails, keeps its promises."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 from support.chaos import namespaces
-from support.chaos.worker_pool import WorkerPool
-from support.proxy import DELETE, Proxy
-from support.zoo import TESTS, Zoo, eventually
+from support.proxy import DELETE
+from support.zoo import TESTS, eventually
 
 TICK = 0.5  # seconds, of the test's servers
 LEFT_BEHIND = 2.0  # seconds that a contender may outlive its caller while ZooKeeper is reachable; promised
 
 
-def hit(*faults: threading.Event) -> None:
+def hit(*faults):
     """Wait until one of these faults has happened: that it did not says nothing about the lock."""
     deadline = time.monotonic() + 10
     while not any(fault.is_set() for fault in faults):
@@ -27,7 +23,7 @@ def hit(*faults: threading.Event) -> None:
 
 
 @pytest.mark.convicts_kazoo
-def test_a_holder_behind_a_dead_link_is_aborted_before_the_next_grant(pool: WorkerPool, proxy: Proxy) -> None:
+def test_a_holder_behind_a_dead_link_is_aborted_before_the_next_grant(pool, proxy):
     """The link carries nothing, and no end is told."""
     a, b = pool.start_one("A", hosts=proxy.address), pool.start_one("B")
     a.must_acquire(abort_on="lost")
@@ -48,7 +44,7 @@ def test_a_holder_behind_a_dead_link_is_aborted_before_the_next_grant(pool: Work
 
 
 @pytest.mark.convicts_kazoo
-def test_a_waiter_leaves_the_queue_though_its_delete_is_lost(pool: WorkerPool, arena: Zoo, proxy: Proxy) -> None:
+def test_a_waiter_leaves_the_queue_though_its_delete_is_lost(pool, arena, proxy):
     a, b = pool.start_one("A"), pool.start_one("B", hosts=proxy.address)
     a.must_acquire()
     fault = proxy.kill_before_op(DELETE)
@@ -63,7 +59,7 @@ def test_a_waiter_leaves_the_queue_though_its_delete_is_lost(pool: WorkerPool, a
 
 
 @pytest.mark.convicts_kazoo
-def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool) -> None:
+def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool):
     a, b = pool.start("A", "B")
     b.must_acquire(owner="ahead")
     waiting = a.acquire(timeout=30)
@@ -81,7 +77,7 @@ def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool: WorkerPool) -> N
     pool.assert_kept()
 
 
-def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool) -> None:
+def test_a_killed_holder_is_replaced_within_its_session_timeout(pool):
     a, b = pool.start("A", "B")
     a.must_acquire()
     call = b.acquire(timeout=20)
@@ -92,7 +88,7 @@ def test_a_killed_holder_is_replaced_within_its_session_timeout(pool: WorkerPool
     pool.assert_kept()
 
 
-def test_a_suspend_of_the_machine_counts_for_the_lease() -> None:
+def test_a_suspend_of_the_machine_counts_for_the_lease():
     """The monotonic clock stops while a machine is suspended, so a lease measured by it would still look valid."""
     script = "from django_zklock.core.clock import now; import time; print(now() - time.monotonic())"
     command = [*namespaces.unshare("--time"), "--boottime=100000", sys.executable, "-c", script]

@@ -1,28 +1,21 @@
 """Many locks, many waiters and large payloads, looked at by a process that holds a lock of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import statistics
-import subprocess
 import time
 import tracemalloc
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import pytest
-from django.test import Client, override_settings
-from kazoo.client import KazooClient
+from django.test import override_settings
 from support import adminsite
 from support.adminsite import LIST
 from support.chaos.servers import looking_in
 from support.ensemble import Ensemble
 from support.faults import connected, proxied
 from support.proxy import MULTI_READ
-from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.admin import LockAdmin
@@ -32,14 +25,14 @@ from django_zklock.inspection import scan, snapshot
 
 
 @pytest.fixture(scope="module")
-def single() -> Iterator[Ensemble]:
+def single():
     """A server with room for large payloads: with the usual 128 MB, it dies of them."""
     with Ensemble(java_options=["-Xmx512m"]) as ensemble:
         yield ensemble
 
 
 @contextlib.contextmanager
-def filled(zoo: Zoo, locks: int, contenders: int, extra: int) -> Iterator[None]:
+def filled(zoo, locks, contenders, extra):
     top = f"{zoo.base}/inventory"
     directories = [f"{top}/sku-{number:04}" for number in range(locks)]
     with looking_in(zoo.all_hosts, 20) as client:
@@ -50,7 +43,7 @@ def filled(zoo: Zoo, locks: int, contenders: int, extra: int) -> Iterator[None]:
     zoo.client.delete(top)
 
 
-def put(client: KazooClient, directory: str, contenders: int, extra: int) -> Any:
+def put(client, directory, contenders, extra):
     parts = client.transaction()
     parts.create(directory)
     for index in range(contenders):
@@ -70,8 +63,8 @@ def put(client: KazooClient, directory: str, contenders: int, extra: int) -> Any
     return parts.commit_async()
 
 
-def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
-    pending: deque[Any] = deque()
+def settle(calls, most=50):
+    pending = deque()
     for call in calls:
         pending.append(call())
         if len(pending) == most:
@@ -83,7 +76,7 @@ def settle(calls: Iterable[Callable[[], Any]], most: int = 50) -> None:
 @pytest.mark.parametrize(
     ("locks", "contenders", "extra"), [(10_000, 1, 0), (1000, 21, 0), (12, 1000, 0), (12, 1, 900_000)]
 )
-def test_a_large_scan_does_not_delay_heartbeats(zoo: Zoo, locks: int, contenders: int, extra: int) -> None:
+def test_a_large_scan_does_not_delay_heartbeats(zoo, locks, contenders, extra):
     """Its heartbeats do not wait behind what comes back: not behind long queues, nor behind megabytes."""
     with filled(zoo, locks, contenders, extra), zk_lock("mine") as hold:
         session = connected()
@@ -100,9 +93,7 @@ def test_a_large_scan_does_not_delay_heartbeats(zoo: Zoo, locks: int, contenders
 
 
 @pytest.mark.parametrize(("locks", "extra", "most"), [(12, 900_000, 6_000_000), (60, 60_000, 2_000_000)])
-def test_a_scan_holds_few_bytes_at_a_time(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, locks: int, extra: int, most: int
-) -> None:
+def test_a_scan_holds_few_bytes_at_a_time(zoo, monkeypatch, locks, extra, most):
     """However much other clients have written into their znodes. The limits are those of a small scan here."""
     monkeypatch.setattr(scan, "REPLY_SIZE", 130_000)
     monkeypatch.setattr(scan, "MAX_HELD", 500_000)
@@ -123,7 +114,7 @@ TABS = (LIST, f"{LIST}?q=", f"{LIST}groups/")
 
 @pytest.mark.django_db
 @override_settings(**adminsite.SETTINGS)
-def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo, monkeypatch):
     monkeypatch.setattr(LockAdmin, "reply_timeout", 30.0)
     with filled(zoo, 10_000, 1, 0), proxied(zoo, 20) as proxy:
         users = [adminsite.user_with("view_lock", action) for action in ("break_lock", "hold_lock")]
@@ -157,7 +148,7 @@ for line in sys.stdin:
 
 @pytest.mark.django_db
 @override_settings(**adminsite.SETTINGS)
-def test_six_tabs_at_ten_thousand_locks_slow_no_other_process_down(zoo: Zoo) -> None:
+def test_six_tabs_at_ten_thousand_locks_slow_no_other_process_down(zoo):
     """
     A tab is read again every five seconds. Locks are counted in turns, with tabs and without.
 
@@ -173,7 +164,7 @@ def test_six_tabs_at_ten_thousand_locks_slow_no_other_process_down(zoo: Zoo) -> 
     assert statistics.median(ratios) >= 0.9
 
 
-def count_locks(worker: subprocess.Popen[str], meanwhile: Callable[[], object]) -> int:
+def count_locks(worker, meanwhile):
     """Return how many locks a worker gets in five seconds."""
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -183,6 +174,6 @@ def count_locks(worker: subprocess.Popen[str], meanwhile: Callable[[], object]) 
     return int(worker.stdout.readline())
 
 
-def look(users: Iterable[Client]) -> None:
+def look(users):
     pages = [user.get(tab, headers={"X-ZkLock-Refresh": "5"}) for user in users for tab in TABS]
     assert {page.status_code for page in pages} == {200}

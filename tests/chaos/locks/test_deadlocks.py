@@ -1,14 +1,12 @@
 """Rings of owners in several processes: those that never close are no deadlock, and those that close always end."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
 
 import pytest
 from support.proxy import Proxy
-from support.zoo import Zoo, next_line
+from support.zoo import next_line
 
 PROCESSES = 3
 OWNERS = 6  # of a ring that never closes
@@ -31,13 +29,13 @@ SOON = {"SITE_ZKLOCK": '{"DEADLOCK_TIMEOUT": 0.15}'}
 pytestmark = [pytest.mark.timeout(0)]  # it ends by the clock
 
 
-def shares(size: int) -> list[str]:
+def shares(size):
     """Return the owners of each process."""
     return [",".join(map(str, range(first, size, PROCESSES))) for first in range(min(size, PROCESSES))]
 
 
-def test_a_ring_whose_locks_other_threads_release_is_no_deadlock(zoo: Zoo, request: pytest.FixtureRequest) -> None:
-    seconds: float = request.config.getoption("--soak-seconds")
+def test_a_ring_whose_locks_other_threads_release_is_no_deadlock(zoo, request):
+    seconds = request.config.getoption("--soak-seconds")
     chance = random.Random(7)
     with contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(zoo.all_hosts)) for _ in range(PROCESSES)]
@@ -58,7 +56,7 @@ def test_a_ring_whose_locks_other_threads_release_is_no_deadlock(zoo: Zoo, reque
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20, 150])
-def test_a_ring_of_any_size_ends(zoo: Zoo, size: int) -> None:
+def test_a_ring_of_any_size_ends(zoo, size):
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(zoo.running(CLOSED, str(size), owners)) for owners in shares(size)]
         for process in processes:

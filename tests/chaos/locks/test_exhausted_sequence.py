@@ -1,14 +1,8 @@
 """A key whose sequence numbers run out is closed before it could be granted twice."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 from support.chaos import wrap
-from support.chaos.worker_pool import WorkerPool
-from support.ensemble import Ensemble
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.core.queue.order import LAST_SEQUENCE
 
@@ -27,26 +21,26 @@ FRESH = {"still-good": LAST_SEQUENCE - 2}
 
 
 @pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+def ensemble(tmp_path_factory):
     with wrap.serving(tmp_path_factory.mktemp("worn"), f"{CHROOT}/zklock", WORN | FRESH) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
-def arena(ensemble: Ensemble) -> Iterator[Zoo]:
+def arena(ensemble):
     with wrap.kept_arena(ensemble, CHROOT) as zoo:
         yield zoo
 
 
 @pytest.fixture
-def keys() -> tuple[str, ...]:
+def keys():
     return (*WORN, *FRESH)
 
 
 @pytest.mark.parametrize(
     "key", [pytest.param(key, marks=[pytest.mark.convicts_kazoo] * (key in CONVICTING)) for key in WORN]
 )
-def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool: WorkerPool, key: str) -> None:
+def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool, key):
     workers = pool.start("A", "B", "C")
     calls = [worker.acquire(key, timeout=3) for worker in workers]
     answers = [call.result(20) for call in calls]
@@ -62,7 +56,7 @@ def test_a_key_with_exhausted_sequence_numbers_grants_nothing(pool: WorkerPool, 
     pool.assert_kept()
 
 
-def test_a_key_works_up_to_its_last_number_and_can_be_reset(pool: WorkerPool) -> None:
+def test_a_key_works_up_to_its_last_number_and_can_be_reset(pool):
     a, b = pool.start("A", "B")
     [key] = FRESH
     tokens = [a.use(key) for _ in range(3)]

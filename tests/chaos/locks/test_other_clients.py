@@ -1,17 +1,13 @@
 """Processes of Curator, of kazoo and of ours on one path under load, some killed: the history is that of one lock."""
 
-from __future__ import annotations
-
 import functools
-from pathlib import Path
 
 import pytest
 from support.chaos.checker import check_history
 from support.neighbours.curator import curator
-from support.neighbours.load import Load, Start
+from support.neighbours.load import Load
 from support.neighbours.ours import our_process
 from support.neighbours.protocol import kazoo
-from support.zoo import Zoo
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,15 +27,13 @@ MIXTURES = [
 ]
 
 
-def starts(which: str, zoo: Zoo) -> tuple[Start, Start]:
+def starts(which, zoo):
     make = curator if which == "curator" else kazoo
     return functools.partial(make, zoo.hosts, session_timeout=2), functools.partial(our_process, zoo)
 
 
 @pytest.mark.parametrize(("which", "theirs", "ours"), MIXTURES, ids=str)
-def test_a_mixed_history_is_that_of_one_lock(
-    zoo: Zoo, tmp_path: Path, which: str, theirs: list[str], ours: list[str]
-) -> None:
+def test_a_mixed_history_is_that_of_one_lock(zoo, tmp_path, which, theirs, ours):
     load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts(which, zoo)
     for number in (1, 2):
@@ -62,7 +56,7 @@ def test_a_mixed_history_is_that_of_one_lock(
     assert gone_on.keys() == {"theirs-2", "theirs-3", "ours-2", "ours-3"}, gone_on
 
 
-def test_the_checker_accuses_two_clients_that_ignore_each_other(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_checker_accuses_two_clients_that_ignore_each_other(zoo, tmp_path):
     """Without the patterns kazoo passes over nodes in Curator's grammar: the same load shows it."""
     load = Load(tmp_path, f"{zoo.base}/k")
     start_theirs, start_ours = starts("kazoo", zoo)

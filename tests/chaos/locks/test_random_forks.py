@@ -1,11 +1,8 @@
 """A fork at any instant gives a child that gets its locks, whatever the threads of the parent are about to do."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from support.zoo import Zoo
 
 CHILDREN = 2000
 QUEUE = 1000
@@ -58,7 +55,7 @@ print(json.dumps(answers))
 
 
 @pytest.mark.timeout(1800)
-def test_each_child_gets_its_lock(zoo: Zoo) -> None:
+def test_each_child_gets_its_lock(zoo):
     popular = f"{zoo.base}/popular"
     client = zoo.use_own_client()
     client.ensure_path(popular)

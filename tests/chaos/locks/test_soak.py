@@ -1,24 +1,18 @@
 """Many processes, random faults every few seconds, and at the end every promise was kept."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import statistics
-from collections.abc import Iterator
 
 import pytest
-from support.chaos.checker import Verdict
 from support.chaos.holds import READ, SEMAPHORE
 from support.chaos.nemesis import Nemesis
-from support.chaos.random_work import LINGERING, MIXED, READ_WRITE, SHARED, Wish
-from support.chaos.worker_pool import Call, LockWorker, WorkerPool
+from support.chaos.random_work import LINGERING, MIXED, READ_WRITE, SHARED
 from support.ensemble import Ensemble
-from support.proxy import Proxy
 from support.zoo import eventually
 
 T = 4.0  # seconds, of a session
-WISHES: dict[str, list[Wish]] = {
+WISHES = {
     "a": [{}],
     "b": [{}],
     "c": READ_WRITE,
@@ -38,32 +32,32 @@ pytestmark = [pytest.mark.timeout(0)]  # it ends by the clock, and says itself w
 
 
 @pytest.fixture(scope="module")
-def ensemble() -> Iterator[Ensemble]:
+def ensemble():
     """Servers that write to disk first. A cut-off follower believes in its leader for longer than a session lasts."""
     with Ensemble(nodes=3, fsync=True, properties={"syncLimit": "20"}) as ensemble:  # ticks, of half a second
         yield ensemble
 
 
 @pytest.fixture
-def keys() -> tuple[str, ...]:
+def keys():
     return tuple(WISHES)
 
 
 def test_every_promise_is_kept_through_random_faults(
-    request: pytest.FixtureRequest,
-    ensemble: Ensemble,
-    proxies: list[Proxy],  # before the processes that connect through them, and so stopped after those
-    pool: WorkerPool,
-) -> None:
-    seconds: float = request.config.getoption("--soak-seconds")
+    request,
+    ensemble,
+    proxies,  # before the processes that connect through them, and so stopped after those
+    pool,
+):
+    seconds = request.config.getoption("--soak-seconds")
     chance = random.Random(request.config.getoption("--soak-seed"))
     hosts = ",".join(proxy.address for proxy in proxies)
     names = (f"P{number}" for number in itertools.count(1))
     veterans = pool.start(*(next(names) for _ in range(VETERANS)), hosts=hosts, session_timeout=T)
     at_first = [at_rest(worker, random_work(worker, 2.0, chance)) for worker in veterans]
-    soaking: list[Call] = []
+    soaking = []
 
-    def start() -> LockWorker:
+    def start():
         worker = pool.start_one(next(names), hosts=hosts, session_timeout=T)
         soaking.extend(random_work(worker, 10**6, chance))
         return worker
@@ -87,7 +81,7 @@ def test_every_promise_is_kept_through_random_faults(
     assert_grants(verdict, seconds)
 
 
-def assert_grants(verdict: Verdict, seconds: float) -> None:
+def assert_grants(verdict, seconds):
     """Fail if locks of some kind were granted seldom, or late. That breaks none of the promises."""
     figures = verdict.figures()
     print(figures)
@@ -98,19 +92,19 @@ def assert_grants(verdict: Verdict, seconds: float) -> None:
     assert statistics.median(verdict.hand_offs()) < HAND_OFF, "waiters are served late"
 
 
-def random_work(worker: LockWorker, seconds: float, chance: random.Random) -> list[Call]:
+def random_work(worker, seconds, chance):
     return [
         worker.tell("random_work", **{"as": owner}, keys=WISHES, seconds=seconds, seed=chance.randrange(10**9))
         for owner in OWNERS
     ]
 
 
-def at_rest(worker: LockWorker, calls: list[Call]) -> dict[str, int]:
+def at_rest(worker, calls):
     for call in calls:
         call.result(10**4)
 
-    def gauge() -> dict[str, int] | None:
-        sizes: dict[str, int] = worker.ask("gauge")
+    def gauge():
+        sizes = worker.ask("gauge")
         return None if any(sizes.get(name) for name in ("watches", "members", "guids", "departures", "kept")) else sizes
 
     return eventually(gauge, REST, f"{worker.name} does not become idle") or {}

@@ -1,22 +1,18 @@
 """A key whose counter is used up, or nearly so, is named between its callers, and the printed remedy ends that."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import subprocess
 import threading
-from collections.abc import Iterator
 
 import pytest
-from django.test import Client, override_settings
+from django.test import override_settings
 from support import adminsite
 from support.chaos import wrap
-from support.chaos.worker_pool import LockWorker, WorkerPool
-from support.ensemble import DEBIAN_DIRECTORY, Ensemble, find_classpath
+from support.ensemble import DEBIAN_DIRECTORY, find_classpath
 from support.locking import ending
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection
 from django_zklock.core.queue.order import LAST_SEQUENCE, WEARING_FROM
@@ -32,23 +28,23 @@ GOOD = {"many": wrap.LARGEST - 1, "many/1": 7, "half": LAST_SEQUENCE // 2, "long
 
 
 @pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+def ensemble(tmp_path_factory):
     with wrap.serving(tmp_path_factory.mktemp("worn"), f"{CHROOT}/zklock", WORN | WEARING | GOOD) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
-def arena(ensemble: Ensemble) -> Iterator[Zoo]:
+def arena(ensemble):
     with wrap.kept_arena(ensemble, CHROOT) as zoo:
         yield zoo
 
 
 @pytest.fixture
-def keys() -> tuple[str, ...]:
+def keys():
     return (*WORN, "half")
 
 
-def follow(command: str) -> None:
+def follow(command):
     """Run a printed command. If a caller is in the queue, ZooKeeper refuses, and the operator tries again."""
     program, *arguments = shlex.split(command)
     assert program == "zkCli.sh"
@@ -59,12 +55,12 @@ def follow(command: str) -> None:
 
 
 @contextlib.contextmanager
-def called_once_a_second(worker: LockWorker) -> Iterator[list[str | None]]:
+def called_once_a_second(worker):
     """Have a worker call for a key in the block. Yield the errors of its calls; None if it had the lock."""
     ended = threading.Event()
-    errors: list[str | None] = []
+    errors = []
 
-    def call() -> None:
+    def call():
         while not ended.wait(1):
             errors.append(worker.acquire("called", timeout=3).result(20).get("error"))
             if errors[-1] is None:
@@ -80,7 +76,7 @@ def called_once_a_second(worker: LockWorker) -> Iterator[list[str | None]]:
         calling.join(30)
 
 
-def assert_named() -> None:
+def assert_named():
     """Fail unless the doctor names each key whose counter is used up or nearly so, and no other."""
     status, printed, _ = ending("doctor", "--incident")
     assert status == ExitCode.COUNTER
@@ -90,7 +86,7 @@ def assert_named() -> None:
 
 
 @pytest.mark.django_db
-def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: WorkerPool) -> None:
+def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool):
     caller, other = pool.start("A", "B")
     settings = override_settings(**adminsite.SETTINGS)
     with called_once_a_second(caller) as errors, pool.zoo.configured(), settings:
@@ -117,7 +113,7 @@ def test_worn_out_keys_are_named_between_two_callers_and_the_remedy_works(pool: 
     pool.assert_kept()
 
 
-def follow_remedy(operator: Client, key: str) -> None:
+def follow_remedy(operator, key):
     """Run the command that is printed for a key, which is the next one that the doctor names."""
     worst = ExitCode.WEARING if key in WEARING else ExitCode.COUNTER
     eventually(lambda: ending("doctor", "--incident")[0] == worst)

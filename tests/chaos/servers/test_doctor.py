@@ -1,19 +1,15 @@
 """`doctor` judges the members of the ensemble, whichever of them `URL` names, and compares what they grant."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Sequence
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl_credential
 from support.ensemble import Ensemble
 from support.locking import ending
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection
-from django_zklock.inspection.ensemble import EnsembleReport
 from django_zklock.report.servers import summary
 
 pytestmark = pytest.mark.timeout(200)
@@ -26,32 +22,32 @@ DYNAMIC = {"tells_client_ports": True, "java_options": STRIPPED, "properties": {
 
 
 @pytest.fixture
-def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
+def ensemble(request):
     with Ensemble(**request.param) as ensemble:
         yield ensemble
 
 
-def hosts(ensemble: Ensemble, numbers: Sequence[int]) -> str:
+def hosts(ensemble, numbers):
     return ",".join(ensemble.servers[number - 1].address for number in numbers)
 
 
-def seen(arena: Zoo, numbers: Sequence[int]) -> EnsembleReport:
-    with arena.configured(hosts(arena.ensemble, numbers)):  # type: ignore[arg-type]
+def seen(arena, numbers):
+    with arena.configured(hosts(arena.ensemble, numbers)):
         inspection.check_quorum(reply_timeout=30)
         return inspection.ensemble(reply_timeout=10, max_age=0)
 
 
-def texts(report: EnsembleReport) -> str:
+def texts(report):
     return " ".join(finding.text for finding in report.findings)
 
 
-def checks(arena: Zoo, numbers: Sequence[int], name: str) -> list[tuple[str, str]]:
-    with arena.configured(hosts(arena.ensemble, numbers)):  # type: ignore[arg-type]
+def checks(arena, numbers, name):
+    with arena.configured(hosts(arena.ensemble, numbers)):
         _, printed, _ = ending("doctor", "--json", "--reply-timeout=60s")
     return [(check["result"], check["text"]) for check in json.loads(printed)["checks"] if check["name"] == name]
 
 
-def stop(ensemble: Ensemble, *numbers: int) -> None:
+def stop(ensemble, *numbers):
     for number in numbers:
         ensemble.servers[number - 1].kill()
     eventually(lambda: any(server.mode() == "leader" for server in ensemble.servers if server.running), 30)
@@ -61,7 +57,7 @@ def stop(ensemble: Ensemble, *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 5, **DYNAMIC}], indirect=True)
-def test_members_that_url_does_not_name_count(arena: Zoo, ensemble: Ensemble) -> None:
+def test_members_that_url_does_not_name_count(arena, ensemble):
     assert summary(seen(arena, [1, 2, 3])) == "5 of 5 servers run. Locks go on if 2 more fail."
     stop(ensemble, 4, 5)
     report = seen(arena, [1, 2, 3])
@@ -75,7 +71,7 @@ def test_members_that_url_does_not_name_count(arena: Zoo, ensemble: Ensemble) ->
 
 
 @pytest.mark.parametrize("ensemble", [FIVE], indirect=True)
-def test_members_without_a_known_address_are_not_looked_at(arena: Zoo, ensemble: Ensemble) -> None:
+def test_members_without_a_known_address_are_not_looked_at(arena, ensemble):
     """They are neither up nor down, and `doctor` does not say how many may fail."""
     for down in ([], [3]):
         stop(ensemble, *down)
@@ -88,7 +84,7 @@ def test_members_without_a_known_address_are_not_looked_at(arena: Zoo, ensemble:
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 4, **DYNAMIC}], indirect=True)
-def test_a_server_that_was_removed_is_no_member(arena: Zoo, ensemble: Ensemble) -> None:
+def test_a_server_that_was_removed_is_no_member(arena, ensemble):
     admin = KazooClient(hosts=ensemble.leader.address, auth_data=[("digest", "super:secret")])
     admin.start(30)
     removed = ensemble.followers[0]
@@ -113,7 +109,7 @@ def test_a_server_that_was_removed_is_no_member(arena: Zoo, ensemble: Ensemble) 
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 4, "observers": 1}], indirect=True)
-def test_an_observer_that_is_down_is_no_voter(arena: Zoo, ensemble: Ensemble) -> None:
+def test_an_observer_that_is_down_is_no_voter(arena, ensemble):
     assert summary(seen(arena, [1, 2, 3, 4])) == "3 of 3 servers run. Locks go on if 1 more fails."
     ensemble.servers[3].kill()
     assert summary(seen(arena, [1, 2, 3, 4])) == "3 of 3 servers run. Locks go on if 1 more fails."
@@ -123,7 +119,7 @@ GROUPS = {"group.1": "1:2", "group.2": "3", **{f"weight.{number}": "1" for numbe
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 3, "properties": GROUPS}], indirect=True)
-def test_groups_and_weights_are_not_judged(arena: Zoo, ensemble: Ensemble) -> None:
+def test_groups_and_weights_are_not_judged(arena, ensemble):
     report = seen(arena, [1, 2, 3])
     assert texts(report) == "The ensemble has groups or weights, so it was not judged how many servers may fail."
     assert summary(report) == "3 of 3 servers run. It is not known how many may fail."
@@ -138,7 +134,7 @@ def test_groups_and_weights_are_not_judged(arena: Zoo, ensemble: Ensemble) -> No
     ],
     indirect=["ensemble"],
 )
-def test_different_bounds_of_the_session_timeout_are_named(arena: Zoo, ensemble: Ensemble, words: str) -> None:
+def test_different_bounds_of_the_session_timeout_are_named(arena, ensemble, words):
     ((result, text),) = checks(arena, [1, 2, 3], "session bounds")
     assert result == "warning"
     assert f"{ensemble.servers[1].address} {words}" in text
@@ -147,7 +143,7 @@ def test_different_bounds_of_the_session_timeout_are_named(arena: Zoo, ensemble:
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 3, "properties": {"4lw.commands.whitelist": "srvr"}}], indirect=True)
-def test_equal_bounds_are_told_and_a_server_that_was_not_asked_is_named(arena: Zoo, ensemble: Ensemble) -> None:
+def test_equal_bounds_are_told_and_a_server_that_was_not_asked_is_named(arena, ensemble):
     """No command is needed that servers refuse by default."""
     assert checks(arena, [1, 2, 3], "session bounds") == [("ok", "3 servers, 1 to 10 s.")]
     stop(ensemble, 3)

@@ -1,9 +1,5 @@
 """A process with too many locks is refused in time: when it crashes, the servers and other projects go on."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 from support.chaos.servers import repair
 from support.ensemble import Ensemble
@@ -31,13 +27,13 @@ with ExitStack() as stack:
 
 
 @pytest.fixture(params=[1, 3], ids=["one server", "three servers"])
-def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
+def ensemble(request):
     with Ensemble(nodes=request.param) as ensemble:
         yield ensemble
 
 
 @pytest.mark.timeout(300)
-def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble: Ensemble) -> None:
+def test_the_crash_of_a_process_that_wanted_too_many_locks_harms_nobody(ensemble):
     with namespace(ensemble), Zoo(ensemble.hosts, ensemble) as greedy:
         with zk_lock("other", timeout=10) as hold:
             process = greedy.spawn(FILL, **greedy.environment(session_timeout=SESSION))

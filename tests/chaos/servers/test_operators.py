@@ -1,19 +1,14 @@
 """Bad days of an operator: a full disk, an observer, no quorum, no data, and yesterday's backup."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionLoss
 from support.chaos.servers import repair, replace_client, serving
-from support.chaos.worker_pool import WorkerPool
-from support.ensemble import Ensemble, Server
+from support.ensemble import Ensemble
 from support.zoo import eventually
 
 from django_zklock.core.zk.lease import LEASE_SHARE
@@ -26,13 +21,13 @@ REPLACED = 4  # session timeouts until a client that gets no way in is replaced,
 
 
 @pytest.fixture
-def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
+def ensemble(request):
     with Ensemble(**getattr(request, "param", {"nodes": 3})) as ensemble:
         yield ensemble
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
-def test_a_full_disk_of_one_server_costs_no_lock(pool: WorkerPool, ensemble: Ensemble, role: str) -> None:
+def test_a_full_disk_of_one_server_costs_no_lock(pool, ensemble, role):
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     a.must_acquire(abort_on="lost")
     working = a.work(seconds=2 * TIMEOUT)
@@ -56,7 +51,7 @@ def test_a_full_disk_of_one_server_costs_no_lock(pool: WorkerPool, ensemble: Ens
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 4, "observers": 1}], indirect=True)
-def test_a_hold_through_an_observer_survives_the_leader(pool: WorkerPool, ensemble: Ensemble) -> None:
+def test_a_hold_through_an_observer_survives_the_leader(pool, ensemble):
     """An observer does not vote, but its clients lock as all others. Without the leader it waits for the next one."""
     observer = ensemble.servers[-1]
     assert observer.mode() == "observer"
@@ -82,9 +77,7 @@ def test_a_hold_through_an_observer_survives_the_leader(pool: WorkerPool, ensemb
 
 
 @pytest.mark.parametrize("raised", [True, False], ids=["epoch raised", "as it was"])
-def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
-    pool: WorkerPool, ensemble: Ensemble, tmp_path: Path, raised: bool
-) -> None:
+def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(pool, ensemble, tmp_path, raised):
     """With a higher number in the files `acceptedEpoch`, fenced rows need no reset."""
     a, b = pool.start("A", "B", session_timeout=TIMEOUT)
     a.use()
@@ -114,7 +107,7 @@ def test_after_a_restore_an_old_token_is_refused_or_below_all_new_ones(
     pool.assert_kept()
 
 
-def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(pool: WorkerPool, ensemble: Ensemble) -> None:
+def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(pool, ensemble):
     a, b, c = pool.start("A", "B", "C")
     token = a.must_acquire(abort_on="lost")["token"]
     working = a.work()
@@ -148,7 +141,7 @@ def test_without_a_quorum_the_holder_is_aborted_and_no_lock_is_granted(pool: Wor
 
 
 @pytest.mark.parametrize("ensemble", [{"nodes": 1}], indirect=True)
-def test_an_ensemble_that_lost_its_data_is_reported(pool: WorkerPool, ensemble: Ensemble) -> None:
+def test_an_ensemble_that_lost_its_data_is_reported(pool, ensemble):
     """It refuses clients that have seen its future for ever, so they are replaced. Tokens begin again."""
     a, b = pool.start("A", "B", session_timeout=2.0)
     for _ in range(20):
@@ -177,5 +170,5 @@ def test_an_ensemble_that_lost_its_data_is_reported(pool: WorkerPool, ensemble: 
     pool.assert_kept()
 
 
-def data(server: Server) -> Path:
+def data(server):
     return server.directory / "data" / "version-2"

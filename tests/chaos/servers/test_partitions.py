@@ -1,15 +1,11 @@
 """No lock is granted through a follower that is cut off from its leader, though it answers reads for a while."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
 
 import pytest
-from support.chaos.servers import Partition, looking_in, partition, repaired, serving
-from support.chaos.worker_pool import LockWorker, WorkerPool
+from support.chaos.servers import looking_in, partition, repaired, serving
 from support.ensemble import Ensemble
 
 TICK = 0.5  # seconds, of the test's servers
@@ -18,27 +14,27 @@ TIMEOUT = 3.0  # seconds; the leader ends such a session while the follower stil
 
 
 @pytest.fixture(scope="module")
-def wired() -> Iterator[tuple[Ensemble, Partition]]:
+def wired():
     properties = {"syncLimit": str(SYNC_LIMIT)}
     with Ensemble(nodes=3, tick=TICK, properties=properties) as ensemble, partition(ensemble) as link:
         yield ensemble, link
 
 
 @pytest.fixture
-def ensemble(wired: tuple[Ensemble, Partition]) -> Iterator[Ensemble]:
+def ensemble(wired):
     with repaired(wired[0]) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
-def link(ensemble: Ensemble, wired: tuple[Ensemble, Partition]) -> Iterator[Partition]:
+def link(ensemble, wired):
     assert ensemble.leader is wired[1].leader
     yield wired[1]
     wired[1].wire.heal()
 
 
 @contextlib.contextmanager
-def frozen(link: Partition) -> Iterator[None]:
+def frozen(link):
     link.wire.freeze()
     try:
         yield
@@ -48,9 +44,7 @@ def frozen(link: Partition) -> Iterator[None]:
 
 @pytest.mark.convicts_kazoo
 @pytest.mark.parametrize("moment", ["at rest", "busy"])
-def test_a_holder_behind_a_cut_off_follower_is_aborted_before_the_next_grant(
-    pool: WorkerPool, link: Partition, moment: str
-) -> None:
+def test_a_holder_behind_a_cut_off_follower_is_aborted_before_the_next_grant(pool, link, moment):
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
     a.must_acquire()
@@ -74,7 +68,7 @@ def test_a_holder_behind_a_cut_off_follower_is_aborted_before_the_next_grant(
         pool.assert_kept()
 
 
-def test_a_cut_off_follower_grants_nothing(pool: WorkerPool, link: Partition) -> None:
+def test_a_cut_off_follower_grants_nothing(pool, link):
     a = pool.start_one("A", hosts=link.follower.address, session_timeout=TIMEOUT)
     b = pool.start_one("B", hosts=link.leader.address, session_timeout=TIMEOUT)
     a.use()
@@ -91,14 +85,12 @@ def test_a_cut_off_follower_grants_nothing(pool: WorkerPool, link: Partition) ->
 
 
 @pytest.fixture
-def keys() -> tuple[str, ...]:
+def keys():
     return ("k", "k2", "k3", "k4", "k8")
 
 
 @pytest.mark.timeout(180)
-def test_no_two_leases_overlap_behind_a_cut_off_follower(
-    pool: WorkerPool, link: Partition, request: pytest.FixtureRequest
-) -> None:
+def test_no_two_leases_overlap_behind_a_cut_off_follower(pool, link, request):
     """
     Holders with sessions of 2, 3, 4 and 8 ticks: their follower is cut off, or they are paused, or both, for any time.
 
@@ -131,9 +123,9 @@ def test_no_two_leases_overlap_behind_a_cut_off_follower(
     pool.assert_kept()
 
 
-def inject_faults(pool: WorkerPool, link: Partition, holders: Mapping[str, LockWorker], chance: random.Random) -> None:
+def inject_faults(pool, link, holders, chance):
     fault = chance.choice(["cut", "pause", "both"])
-    script: list[tuple[float, Callable[[], object]]] = []  # after how many seconds, and what to do
+    script = []  # after how many seconds, and what to do
     if fault != "pause":
         begin = chance.uniform(0, 1)
         end = begin + chance.uniform(0.3, SYNC_LIMIT * TICK + 0.5)

@@ -1,23 +1,18 @@
 """The servers of an ensemble are restarted one after another, and nobody who uses a lock notices."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from celery.result import AsyncResult
 from support.celeryfolder import HOME
 from support.ensemble import Ensemble
 from support.restarts import END, KEYS, OVERLAPS
 from support.worker import Worker, outcome
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -27,7 +22,7 @@ VIEWS = "from support.restarts import main; main()"
 
 
 @pytest.fixture
-def ensemble() -> Iterator[Ensemble]:
+def ensemble():
     with Ensemble(nodes=3, tick=2.0) as ensemble:
         yield ensemble
 
@@ -35,14 +30,14 @@ def ensemble() -> Iterator[Ensemble]:
 class Sender:
     """Sends one task after another, so that some are always under way."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.results: list[AsyncResult[str]] = []
+    def __init__(self, worker):
+        self.results = []
         self._worker = worker
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._send)
         self._thread.start()
 
-    def _send(self) -> None:
+    def _send(self):
         for task, key in itertools.cycle(itertools.product(["pack", "recount"], KEYS)):
             while sum(not result.ready() for result in self.results[-2 * AT_ONCE :]) >= AT_ONCE:
                 if self._ended.wait(0.02):
@@ -51,12 +46,12 @@ class Sender:
                 return
             self.results.append(self._worker.send(task, key))
 
-    def stop(self) -> None:
+    def stop(self):
         self._ended.set()
         self._thread.join()
 
 
-def test_a_rolling_restart_disturbs_neither_views_nor_tasks(ensemble: Ensemble, arena: Zoo, tmp_path: Path) -> None:
+def test_a_rolling_restart_disturbs_neither_views_nor_tasks(ensemble, arena, tmp_path):
     """All with default options: no 503, no lost lock, no task that fails, and no work that is not alone."""
     env = {"ZKLOCK_URL": f"zk://{ensemble.hosts}{arena.chroot}", HOME: str(tmp_path)}
     with contextlib.ExitStack() as stack:
@@ -65,7 +60,7 @@ def test_a_rolling_restart_disturbs_neither_views_nor_tasks(ensemble: Ensemble, 
         sender = Sender(workers[0])
         stack.callback(sender.stop)
         for key in KEYS:
-            eventually(lambda key=key: len(arena.children(f"stock/{key}")) > 2, 20)  # type: ignore[misc]
+            eventually(lambda key=key: len(arena.children(f"stock/{key}")) > 2, 20)
         for server in ensemble.servers:
             server.stop()
             time.sleep(AWAY)

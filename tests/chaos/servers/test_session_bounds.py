@@ -1,17 +1,13 @@
 """Servers that grant other session timeouts after each restart: nobody has a lock twice, and free locks are granted."""
 
-from __future__ import annotations
-
 import functools
 import random
 import re
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 from support.chaos.servers import restart
-from support.chaos.worker_pool import WorkerPool
 from support.ensemble import Ensemble
 from support.proxy import Proxy
 from support.zoo import eventually
@@ -25,36 +21,34 @@ pytestmark = [pytest.mark.timeout(0)]
 
 
 @pytest.fixture
-def ensemble() -> Iterator[Ensemble]:
+def ensemble():
     with Ensemble(nodes=3, min_session_timeout=1.0, max_session_timeout=ASKED) as ensemble:
         yield ensemble
 
 
 @pytest.fixture
-def proxies(ensemble: Ensemble) -> Iterator[list[Proxy]]:
+def proxies(ensemble):
     """The way of the holder to each server."""
     with ExitStack() as stack:
         yield [stack.enter_context(Proxy(server.address)) for server in ensemble.servers]
 
 
 @pytest.fixture
-def keys() -> tuple[str, ...]:
+def keys():
     return ("k", UNCONTENDED)
 
 
-def is_used(proxies: list[Proxy]) -> bool:
+def is_used(proxies):
     return any(proxy.connections for proxy in proxies)
 
 
-def test_leases_follow_servers_that_change_their_bounds(
-    request: pytest.FixtureRequest, ensemble: Ensemble, proxies: list[Proxy], pool: WorkerPool
-) -> None:
+def test_leases_follow_servers_that_change_their_bounds(request, ensemble, proxies, pool):
     """
     The server of a holder is restarted with other bounds, so its session moves, and the holder is cut off after that.
 
     It may trust its lock until the next process has it. A third process acquires a free lock all the time.
     """
-    seconds: float = request.config.getoption("--soak-seconds")
+    seconds = request.config.getoption("--soak-seconds")
     chance = random.Random(request.config.getoption("--soak-seed"))
     holder = pool.start_one("A", hosts=",".join(proxy.address for proxy in proxies), session_timeout=ASKED)
     waiter = pool.start_one("B", session_timeout=ASKED)

@@ -1,14 +1,10 @@
 """Servers that take a second and more for each write, so that what is under way can be seen half done."""
 
-from __future__ import annotations
-
 import re
 import time
-from collections.abc import Iterator
 
 import pytest
-from support.chaos.worker_pool import WorkerPool
-from support.ensemble import Ensemble, Server, four_letter
+from support.ensemble import Ensemble, four_letter
 from support.proxy import CREATE, CREATE2, Proxy
 from support.zoo import eventually
 
@@ -18,7 +14,7 @@ DEADLINE = 10.0
 
 
 @pytest.fixture
-def ensemble() -> Iterator[Ensemble]:
+def ensemble():
     """Three servers that gather what they write for so long, and acknowledge nothing before it is written."""
     delay = str(round(SLOW * 1000))
     properties = {"flushDelay": delay, "maxWriteQueuePollTime": delay, "maxBatchSize": "1000"}
@@ -26,7 +22,7 @@ def ensemble() -> Iterator[Ensemble]:
         yield ensemble
 
 
-def outstanding(server: Server) -> int:
+def outstanding(server):
     """Return how many requests a server has taken and not answered; it may say -1 for a moment."""
     match = re.search(r"^Outstanding: (-?\d+)$", four_letter("127.0.0.1", server.port, "srvr"), re.MULTILINE)
     assert match
@@ -34,9 +30,7 @@ def outstanding(server: Server) -> int:
 
 
 @pytest.mark.convicts_kazoo
-def test_a_create_that_appears_after_a_reconnect_does_not_block_its_caller(
-    pool: WorkerPool, ensemble: Ensemble
-) -> None:
+def test_a_create_that_appears_after_a_reconnect_does_not_block_its_caller(pool, ensemble):
     """The next follower does not show the node: only a sync tells that one is still to come."""
     first, second = ensemble.followers
     pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")

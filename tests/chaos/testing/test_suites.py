@@ -1,11 +1,8 @@
 """A suite of 200 small tests that know nothing of locks: what a lock in each of them costs it."""
 
-from __future__ import annotations
-
 import re
 import resource
 import statistics
-from pathlib import Path
 
 import pytest
 from support.project import SETTINGS, Project
@@ -68,14 +65,14 @@ LOCKS = {"Django": {"RUNNER": "django_zklock.testing.ZkLockRunner"}, "pytest": {
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("runner", COMMANDS)
-def test_a_suite_of_small_tests_stays_fast_with_a_lock_in_each(tmp_path: Path, runner: str) -> None:
+def test_a_suite_of_small_tests_stays_fast_with_a_lock_in_each(tmp_path, runner):
     """A request takes about 2 ms, its lock 1 to 2 ms. Processor time is compared: other programs may be busy."""
     project = Project(tmp_path)
     project.write("project_settings.py", SETTINGS + MORE_SETTINGS)
     project.write("views.py", VIEWS)
     project.write("test_orders.py", TESTS)
 
-    def seconds(**env: str) -> float:
+    def seconds(**env):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = project.succeed(*COMMANDS[runner], **env)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,7 +1,5 @@
 """Snapshots, `look_at` and the report about each server: what they show, and what they cost."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -11,17 +9,14 @@ import socketserver
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, results, session, within
 from support.locking import ending
 from support.proxy import CREATE2, DELETE, MULTI, MULTI_READ, SET_DATA, Proxy
 from support.work import assert_refused, seen
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.core.execution import work
@@ -33,7 +28,7 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
-from django_zklock.inspection import Snapshot, check_quorum, ensemble, look_at, scan, snapshot
+from django_zklock.inspection import check_quorum, ensemble, look_at, scan, snapshot
 from django_zklock.inspection.ensemble import _ask
 from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
@@ -42,31 +37,31 @@ from django_zklock.shared import Shared
 pytestmark = pytest.mark.usefixtures("emptied")
 
 
-def join(zoo: Zoo, key: str, prefix: str, data: bytes = b"") -> str:
+def join(zoo, key, prefix, data=b""):
     """Add a contender of any kind to a queue, with nobody behind it; return its name."""
-    path: str = zoo.client.create(f"{zoo.base}/{key}/{prefix}", data, ephemeral=True, sequence=True, makepath=True)
+    path = zoo.client.create(f"{zoo.base}/{key}/{prefix}", data, ephemeral=True, sequence=True, makepath=True)
     return path.rpartition("/")[2]
 
 
-def contender(zoo: Zoo, key: str, kind: nodes.Kind = nodes.Kind.LOCK, **more: Any) -> str:
+def contender(zoo, key, kind=nodes.Kind.LOCK, **more):
     """Add a contender that looks like one of ours."""
     guid = nodes.new_guid(nodes.Mark.OWN)
     given = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": key}
     return join(zoo, key, nodes.prefix(guid, kind), Payload(**{"guid": guid, **given, **more}).encode())
 
 
-def permit(zoo: Zoo, key: str, limit: int = 0) -> str:
+def permit(zoo, key, limit=0):
     """Add a contender for a permit that knows of this limit."""
     return contender(zoo, key, nodes.Kind.PERMIT, limit=limit)
 
 
-def fresh(**more: Any) -> Snapshot:
+def fresh(**more):
     shown = snapshot(**{"max_age": 0, "reply_timeout": 5, **more})
     assert not shown.problem
     return shown
 
 
-def test_a_holder_is_shown_with_its_znode_and_its_session(zoo: Zoo) -> None:
+def test_a_holder_is_shown_with_its_znode_and_its_session(zoo):
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold:
         (lock,) = fresh().locks
         (name,) = zoo.children(lock.key)
@@ -81,7 +76,7 @@ def test_a_holder_is_shown_with_its_znode_and_its_session(zoo: Zoo) -> None:
     assert holder.guid in name
 
 
-def test_waiters_are_shown_in_order_with_their_work(zoo: Zoo) -> None:
+def test_waiters_are_shown_in_order_with_their_work(zoo):
     about = {"task": "buy", "id": "7"}
     first = contender(zoo, "k")
     waiting = [contender(zoo, "k", host=f"web-{number}", about=about) for number in (1, 2)]
@@ -95,7 +90,7 @@ def test_waiters_are_shown_in_order_with_their_work(zoo: Zoo) -> None:
     assert seen("k").waiters[1].name == waiting[1]
 
 
-def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
+def test_locks_are_found_at_any_depth(zoo):
     for key in ("a", "a/b", "a/b/c/d", "z"):
         contender(zoo, key)
     zoo.client.ensure_path(f"{zoo.base}/free/lock")
@@ -109,14 +104,14 @@ def test_locks_are_found_at_any_depth(zoo: Zoo) -> None:
 
 
 @pytest.fixture
-def crowd(zoo: Zoo) -> None:
+def crowd(zoo):
     for key, many in (("a", 2), ("b", 5), ("c", 1)):
         for _ in range(many):
             contender(zoo, key)
 
 
 @pytest.mark.usefixtures("crowd")
-def test_waiters_that_are_not_shown_are_counted() -> None:
+def test_waiters_that_are_not_shown_are_counted():
     few = fresh(max_waiters=0, max_locks=2)
     assert [(lock.key, lock.waiting, lock.waiters) for lock in few.locks] == [("a", 1, ()), ("b", 4, ())]
     assert few.total == 3
@@ -124,12 +119,12 @@ def test_waiters_that_are_not_shown_are_counted() -> None:
 
 
 @pytest.mark.usefixtures("crowd")
-def test_so_many_waiters_of_each_lock_are_shown() -> None:
+def test_so_many_waiters_of_each_lock_are_shown():
     more = fresh(max_waiters=2)
     assert [(lock.key, len(lock.waiters)) for lock in more.locks] == [("a", 1), ("b", 2), ("c", 0)]
 
 
-def test_reservations_hide_no_lock(zoo: Zoo) -> None:
+def test_reservations_hide_no_lock(zoo):
     """There may be a reservation for each task in a queue."""
     for key in ("orders/1", f"{RESERVATIONS}/task/report/1", f"{RESERVATIONS}/task/report/2", "z"):
         contender(zoo, key)
@@ -137,7 +132,7 @@ def test_reservations_hide_no_lock(zoo: Zoo) -> None:
     assert len(fresh(max_locks=3).locks) == 3
 
 
-def test_clients_are_distinguished(zoo: Zoo) -> None:
+def test_clients_are_distinguished(zoo):
     guid = str(uuid.uuid4())
     join(zoo, "k", nodes.prefix(guid), b"10.0.3.9")
     join(zoo, "k", nodes.prefix(str(uuid.uuid4())), b"indexer on\x1b web-7")
@@ -161,7 +156,7 @@ def test_clients_are_distinguished(zoo: Zoo) -> None:
     ]
 
 
-def test_readers_hold_a_lock_together(zoo: Zoo) -> None:
+def test_readers_hold_a_lock_together(zoo):
     kinds = [nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE, nodes.Kind.READ, nodes.Kind.READ]
     names = [join(zoo, "k", nodes.prefix(str(uuid.uuid4()), kind)) for kind in kinds]
     lock = seen("k")
@@ -175,7 +170,7 @@ LIMITS = [2, 1, 3, 4, 2, 2, 2]
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waiters: int) -> None:
+def test_holders_with_different_limits_in_code_are_all_shown(zoo, max_waiters):
     """The attribute `own_limits` reports the difference."""
     names = [permit(zoo, "k", limit) for limit in LIMITS]
     (lock,) = fresh(max_waiters=max_waiters).locks
@@ -188,7 +183,7 @@ def test_holders_with_different_limits_in_code_are_all_shown(zoo: Zoo, max_waite
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_a_limit_that_was_set_is_that_of_all_holders(zoo: Zoo, max_waiters: int) -> None:
+def test_a_limit_that_was_set_is_that_of_all_holders(zoo, max_waiters):
     """The second contender knows of one permit, so it holds none by its code. By the new limit it does."""
     names = [permit(zoo, "k", limit) for limit in LIMITS]
     set_limit("k", 2, by="anna", reason="they differ")
@@ -199,7 +194,7 @@ def test_a_limit_that_was_set_is_that_of_all_holders(zoo: Zoo, max_waiters: int)
     clear_limit("k", by="anna", reason="mended")
 
 
-def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo: Zoo) -> None:
+def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo):
     names = [permit(zoo, "k", 3) for _ in range(5)]
     set_limit("k", 1, by="anna", reason="the printer is slow")
     try:
@@ -210,19 +205,19 @@ def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo: Zoo) -> None:
             change = lock.limit_set
             assert change is not None
             assert (change.by, change.reason) == ("anna", "the printer is slow")
-            assert abs((change.when - lock.holders[0].came).total_seconds()) < 60  # type: ignore[operator]
+            assert abs((change.when - lock.holders[0].came).total_seconds()) < 60
     finally:
         clear_limit("k", by="anna", reason="mended")
 
 
-def test_a_limit_of_an_unused_key_shows_no_lock(zoo: Zoo) -> None:
+def test_a_limit_of_an_unused_key_shows_no_lock(zoo):
     """The function `limit_of` tells it."""
     set_limit("k", 1, by="anna", reason="the printer is slow")
     assert (fresh().locks, look_at("k")) == ((), None)
     clear_limit("k", by="anna", reason="mended")
 
 
-def test_a_downgraded_writer_is_shown_as_a_reader(zoo: Zoo) -> None:
+def test_a_downgraded_writer_is_shown_as_a_reader(zoo):
     with zk_lock("k", kind="write") as hold:
         assert [holder.kind for holder in seen("k").holders] == ["write"]
         hold.downgrade()
@@ -230,7 +225,7 @@ def test_a_downgraded_writer_is_shown_as_a_reader(zoo: Zoo) -> None:
         eventually(lambda: [holder.kind for holder in seen("k").holders] == ["read", "read"])
 
 
-def test_a_contender_in_the_grammar_of_kazoo_is_known_by_its_payload(zoo: Zoo) -> None:
+def test_a_contender_in_the_grammar_of_kazoo_is_known_by_its_payload(zoo):
     with zk_lock("k", compat="kazoo"):
         join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"other")
         lock = seen("k")
@@ -238,9 +233,9 @@ def test_a_contender_in_the_grammar_of_kazoo_is_known_by_its_payload(zoo: Zoo) -
         assert lock.holders[0].pid == os.getpid()
 
 
-def test_semaphores_do_not_add_reads_to_other_locks(zoo: Zoo, proxy: Proxy) -> None:
+def test_semaphores_do_not_add_reads_to_other_locks(zoo, proxy):
 
-    def reads() -> int:
+    def reads():
         proxy.reset()
         fresh(max_waiters=1)
         return proxy.reads
@@ -259,7 +254,7 @@ def test_semaphores_do_not_add_reads_to_other_locks(zoo: Zoo, proxy: Proxy) -> N
         clear_limit("pool", by="anna", reason="x")
 
 
-def test_an_unreadable_queue_is_shown_with_the_reason(zoo: Zoo) -> None:
+def test_an_unreadable_queue_is_shown_with_the_reason(zoo):
     contender(zoo, "fine")
     join(zoo, "odd", "who-knows-")
     contender(zoo, "odd")
@@ -270,7 +265,7 @@ def test_an_unreadable_queue_is_shown_with_the_reason(zoo: Zoo) -> None:
     assert seen("odd").problem == odd.problem
 
 
-def test_names_that_are_not_keys_are_skipped_and_reported(zoo: Zoo) -> None:
+def test_names_that_are_not_keys_are_skipped_and_reported(zoo):
     contender(zoo, "fine")
     zoo.client.ensure_path(f"{zoo.base}/evil\u202elock")
     zoo.client.ensure_path(f"{zoo.base}/{'x' * 1100}")
@@ -295,7 +290,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("data", HOSTILE, ids=lambda data: repr(data[:12]))
-def test_texts_are_capped_and_printable(zoo: Zoo, data: bytes) -> None:
+def test_texts_are_capped_and_printable(zoo, data):
     guid = str(uuid.uuid4())
     join(zoo, "k", nodes.prefix(guid), data.replace(b"GUID", guid.encode()))
     contender(zoo, "other")
@@ -310,7 +305,7 @@ def test_texts_are_capped_and_printable(zoo: Zoo, data: bytes) -> None:
     assert other.holders[0].host == "web-1"
 
 
-def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ages_are_by_the_clock_of_zookeeper(zoo, monkeypatch):
     contender(zoo, "k")
     monkeypatch.setattr(scan, "time", SimpleNamespace(time=lambda: time.time() + 3600))
     shown = fresh()
@@ -319,7 +314,7 @@ def test_ages_are_by_the_clock_of_zookeeper(zoo: Zoo, monkeypatch: pytest.Monkey
     assert "!clock" not in zoo.client.get_children(zoo.base)
 
 
-def test_a_holder_that_does_not_say_since_when_holds_at_most_since_it_came(zoo: Zoo) -> None:
+def test_a_holder_that_does_not_say_since_when_holds_at_most_since_it_came(zoo):
     """It may be another client. So its hold does not count as long. In the first seconds, that makes no difference."""
     contender(zoo, "k")
     (lock,) = fresh().locks
@@ -332,7 +327,7 @@ def test_a_holder_that_does_not_say_since_when_holds_at_most_since_it_came(zoo: 
     assert lock.state(long_held=1) == "held"
 
 
-def test_a_fresh_snapshot_is_shared(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_fresh_snapshot_is_shared(zoo, proxy):
     contender(zoo, "k")
     first = snapshot(max_age=60)
     proxy.reset()
@@ -345,7 +340,7 @@ def test_a_fresh_snapshot_is_shared(zoo: Zoo, proxy: Proxy) -> None:
     assert proxy.counts[MULTI_READ] == 3  # the root, the two directories, the two holders
 
 
-def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None:
+def test_callers_at_the_same_time_share_one_scan(zoo, proxy):
     contender(zoo, "k")
     fresh()
     proxy.reset()
@@ -357,14 +352,14 @@ def test_callers_at_the_same_time_share_one_scan(zoo: Zoo, proxy: Proxy) -> None
     assert proxy.counts[MULTI_READ] == 3
 
 
-def test_requests_hardly_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
+def test_requests_hardly_grow_with_the_waiters(zoo, proxy):
     keys = [f"shop/sku-{number}" for number in range(40)]
 
-    def join_each(waiters: int) -> None:
+    def join_each(waiters):
         for key in keys * waiters:
             contender(zoo, key)
 
-    def asked() -> tuple[int, int]:
+    def asked():
         fresh()  # the next look knows the sizes
         proxy.reset()
         fresh()
@@ -377,7 +372,7 @@ def test_requests_hardly_grow_with_the_waiters(zoo: Zoo, proxy: Proxy) -> None:
     assert asked() == (42 + 520, 4)
 
 
-def test_of_a_long_queue_only_the_first_waiters_are_read(zoo: Zoo, proxy: Proxy) -> None:
+def test_of_a_long_queue_only_the_first_waiters_are_read(zoo, proxy):
     for _ in range(60):
         contender(zoo, "k")
     proxy.reset()
@@ -386,7 +381,7 @@ def test_of_a_long_queue_only_the_first_waiters_are_read(zoo: Zoo, proxy: Proxy)
     assert (len(lock.waiters), lock.waiting) == (50, 59)
 
 
-def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_scan_rarely_writes(zoo, proxy):
     contender(zoo, "k")
     proxy.reset()
     for _ in range(5):
@@ -395,7 +390,7 @@ def test_a_scan_rarely_writes(zoo: Zoo, proxy: Proxy) -> None:
     assert "!clock" not in zoo.client.get_children(zoo.base)
 
 
-def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, proxy: Proxy) -> None:
+def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo, proxy):
     contender(zoo, "k")
     fresh()
     eventually(lambda: snapshot(max_age=60).age >= 0.3)
@@ -416,7 +411,7 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo: Zoo, pro
     assert fresh().connection.server == proxy.address
 
 
-def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo, proxy):
     contender(zoo, "k")
     fresh()
     proxy.go_away()
@@ -428,7 +423,7 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
         with pytest.raises(ZooKeeperUnavailable):
             run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), reply_timeout=0.05))
 
-    def asks() -> bool:
+    def asks():
         return any(isinstance(observer, StoryRun) for observer in list(current_session.observers))
 
     eventually(lambda: not asks())
@@ -440,7 +435,7 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo: Zoo, 
     assert len(outcome.holders) == 1
 
 
-def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo: Zoo) -> None:
+def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo):
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
         with zoo.configured(proxy.address), within(1.2):
@@ -449,13 +444,13 @@ def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo: Zoo)
             assert (shown.locks, shown.total, shown.connection.session_id) == ((), 0, 0)
 
 
-def test_an_incomplete_snapshot_is_not_shared_with_a_caller_that_waits_longer(zoo: Zoo) -> None:
+def test_an_incomplete_snapshot_is_not_shared_with_a_caller_that_waits_longer(zoo):
     contender(zoo, "k")
     assert snapshot(reply_timeout=0.0).problem
     assert [lock.key for lock in snapshot(reply_timeout=5).locks] == ["k"]
 
 
-def test_the_connection_is_described(zoo: Zoo) -> None:
+def test_the_connection_is_described(zoo):
     connection = fresh().connection
     assert connection.state == "connected"
     assert connection.server in zoo.all_hosts.split(",")
@@ -464,19 +459,19 @@ def test_the_connection_is_described(zoo: Zoo) -> None:
     assert connection.hosts == tuple(zoo.hosts.split(","))
 
 
-async def cross(mine: str, others: str, met: threading.Barrier) -> None:
+async def cross(mine, others, met):
     async with zk_lock(mine):
         await asyncio.to_thread(met.wait, 30)
         async with zk_lock(others, timeout=30):
             pass
 
 
-async def hold_or_wait(key: str) -> None:
+async def hold_or_wait(key):
     async with zk_lock(key, timeout=30):
         await asyncio.sleep(30)
 
 
-def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
+def cross_in_thread(mine, others, met):
     with zk_lock(mine):
         met.wait(30)
         if zk_lock(others).acquire(timeout=4) is not None:
@@ -484,20 +479,20 @@ def cross_in_thread(mine: str, others: str, met: threading.Barrier) -> None:
 
 
 @contextlib.contextmanager
-def acquiring_crosswise_in_threads() -> Iterator[None]:
+def acquiring_crosswise_in_threads():
     met = threading.Barrier(2)
     threads = [BackgroundCall(functools.partial(cross_in_thread, mine, others, met)) for mine, others in ("xy", "yx")]
     yield
     results(threads)
 
 
-def acquiring_crosswise_in_tasks() -> AbstractContextManager[None]:
+def acquiring_crosswise_in_tasks():
     met = threading.Barrier(2)
     return in_tasks(cross("x", "y", met), cross("y", "x", met))
 
 
 @contextlib.contextmanager
-def in_tasks(*works: Coroutine[Any, Any, None]) -> Iterator[None]:
+def in_tasks(*works):
     """Run coroutines in one loop, of another thread, and cancel them at the end of the block."""
     loop = asyncio.new_event_loop()
     tasks = [loop.create_task(work) for work in works]
@@ -511,7 +506,7 @@ def in_tasks(*works: Coroutine[Any, Any, None]) -> Iterator[None]:
         loop.close()
 
 
-def test_a_snapshot_has_an_owner_for_each_coroutine(zoo: Zoo) -> None:
+def test_a_snapshot_has_an_owner_for_each_coroutine(zoo):
     with in_tasks(*(hold_or_wait(key) for key in "xxyy")):
         for key in "xy":
             zoo.wait_contenders(key, 2)
@@ -521,7 +516,7 @@ def test_a_snapshot_has_an_owner_for_each_coroutine(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("acquiring", [acquiring_crosswise_in_threads, acquiring_crosswise_in_tasks])
-def test_a_deadlock_is_found(zoo: Zoo, acquiring: Callable[[], AbstractContextManager[None]]) -> None:
+def test_a_deadlock_is_found(zoo, acquiring):
     with zoo.configured(DEADLOCK_TIMEOUT=None), acquiring():
         cycles = eventually(lambda: fresh().cycles, 5)
     ((first, second),) = cycles
@@ -529,7 +524,7 @@ def test_a_deadlock_is_found(zoo: Zoo, acquiring: Callable[[], AbstractContextMa
     assert first.owner != second.owner
 
 
-def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:
+def test_a_snapshot_without_limits_has_every_contender(zoo):
     names = [contender(zoo, "k", pid=index + 1) for index in range(60)]
     join(zoo, "odd", "who-knows-")
     lock, odd = fresh(max_locks=None, max_waiters=None).locks
@@ -540,7 +535,7 @@ def test_a_snapshot_without_limits_has_every_contender(zoo: Zoo) -> None:
 
 
 @pytest.mark.django_db
-def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo: Zoo) -> None:
+def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo):
     deep, huge = b'{"by":' + b"[" * 10_000, b'{"pid":1' + b"0" * 400 + b',"until":1' + b"0" * 400 + b"}"
     endless = b'{"ends":NaN,"until":1e999,"about":{"operator":"\\u001b[2J","seconds":"inf"}}'
     hold = nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))
@@ -563,26 +558,26 @@ def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo: Zoo) -> None:
     eventually(lambda: not zoo.children("another"))
 
 
-def task(task_id: str) -> Work:
+def task(task_id):
     return Work(f"task shop.pay {task_id}", {"task": "shop.pay", "id": task_id, "retries": "0", "queue": "celery"})
 
 
-def look() -> Snapshot:
+def look():
     return inspection.snapshot(max_age=0, reply_timeout=5)
 
 
 class Threads:
     """Threads that work for tasks, until `end`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._stop = threading.Event()
-        self._calls: list[BackgroundCall[None]] = []
+        self._calls = []
 
-    def start(self, of: Work, key: str, then: str = "") -> threading.Event:
+    def start(self, of, key, then=""):
         """Let a thread of this work hold a lock, and wait for another one. Return an event: it holds the first."""
         held = threading.Event()
 
-        def run() -> None:
+        def run():
             work.begin(of)
             with zk_lock(key, timeout=40):
                 held.set()
@@ -593,19 +588,19 @@ class Threads:
         self._calls.append(BackgroundCall(run))
         return held
 
-    def end(self) -> None:
+    def end(self):
         self._stop.set()
         results(self._calls, 60)
 
 
 @pytest.fixture
-def threads() -> Iterator[Threads]:
+def threads():
     threads = Threads()
     yield threads
     threads.end()
 
 
-def test_another_thread_of_the_task_that_holds_a_lock_may_wait(zoo: Zoo, threads: Threads) -> None:
+def test_another_thread_of_the_task_that_holds_a_lock_may_wait(zoo, threads):
     assert threads.start(task("1"), "a").wait(20)
     assert threads.start(task("2"), "b", then="a").wait(20)
     zoo.wait_contenders("a", 2)
@@ -617,18 +612,18 @@ def test_another_thread_of_the_task_that_holds_a_lock_may_wait(zoo: Zoo, threads
     assert shown.cycles == ()
 
 
-def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, threads: Threads) -> None:
+def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo, threads):
     """With `linger`, another task of the process waits with the same znode, which still names the first one."""
     gave_up, over = threading.Event(), threading.Event()
 
-    def first() -> None:
+    def first():
         work.begin(task("1"))
         with zk_lock("a"):
             assert_refused(zk_lock("b", timeout=2, linger=5), LockNotAcquired)
             gave_up.set()
             over.wait(60)
 
-    def second() -> None:
+    def second():
         work.begin(task("3"))
         acquire_once("b", timeout=40, linger=5)
 
@@ -645,7 +640,7 @@ def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo: Zoo, th
         results([founder, successor], 60)
 
 
-def test_a_search_that_reached_its_limit_says_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, threads: Threads) -> None:
+def test_a_search_that_reached_its_limit_says_so(zoo, monkeypatch, threads):
     monkeypatch.setattr(inspection.waits, "MAX_WAITS", 1)
     monkeypatch.setattr(inspection.queries, "MAX_WAITS", 1)
     assert threads.start(task("1"), "a").wait(20)
@@ -654,7 +649,7 @@ def test_a_search_that_reached_its_limit_says_so(zoo: Zoo, monkeypatch: pytest.M
     eventually(lambda: not look().complete)
 
 
-def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:
+def test_the_report_has_role_version_and_latency(zoo):
     check_quorum(reply_timeout=1 + ROOM)
     report = ensemble(max_age=0)
     (server,) = report.servers
@@ -664,16 +659,16 @@ def test_the_report_has_role_version_and_latency(zoo: Zoo) -> None:
     assert report.findings == ()
 
 
-def test_a_fresh_report_of_the_servers_is_shared(zoo: Zoo) -> None:
+def test_a_fresh_report_of_the_servers_is_shared(zoo):
     assert ensemble(max_age=0) is not ensemble(max_age=0)
     assert ensemble() is ensemble()
 
 
-def test_a_caller_gets_no_report_from_before_its_max_age() -> None:
+def test_a_caller_gets_no_report_from_before_its_max_age():
     computing, proceed = threading.Event(), threading.Event()
-    calls: list[str] = []
+    calls = []
 
-    def compute(key: str, timeout: float) -> int:
+    def compute(key, timeout):
         calls.append(key)
         computing.set()
         proceed.wait(20)
@@ -690,12 +685,12 @@ def test_a_caller_gets_no_report_from_before_its_max_age() -> None:
 
 
 @pytest.fixture
-def trickling() -> Iterator[tuple[str, int]]:
+def trickling():
     """The address of a server that sends a byte now and then, without an end."""
     enough = threading.Event()
 
     class Trickle(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
+        def handle(self):
             with contextlib.suppress(OSError):
                 while not enough.wait(0.02):
                     self.request.sendall(b"x")
@@ -707,7 +702,7 @@ def trickling() -> Iterator[tuple[str, int]]:
         server.shutdown()
 
 
-def test_a_server_that_never_ends_its_reply_costs_no_more_than_the_timeout(trickling: tuple[str, int]) -> None:
+def test_a_server_that_never_ends_its_reply_costs_no_more_than_the_timeout(trickling):
     with within(20):
         report = _ask(trickling, SessionOptions(hosts=(trickling,)), 0.2)
     assert (report.role, report.problem) == ("", "does not answer: timed out")

@@ -1,20 +1,17 @@
 """Snapshots of hundreds of locks: what they cost, what is read again, and what they say if a part cannot be read."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.browser.actors import Part, Stage, staged
+from support.browser.actors import Part, staged
 from support.faults import connected, expire
-from support.proxy import MULTI_READ, NO_AUTH, Proxy, with_error
-from support.zoo import Zoo, eventually
+from support.proxy import MULTI_READ, NO_AUTH, with_error
+from support.zoo import eventually
 
 from django_zklock import inspection
 from django_zklock.core.zk.multi import Read
-from django_zklock.inspection import Snapshot, scan
+from django_zklock.inspection import scan
 from django_zklock.report import verdict
 
 pytestmark = pytest.mark.usefixtures("emptied")
@@ -23,7 +20,7 @@ UNIMPLEMENTED = -6
 
 
 @pytest.fixture
-def many(zoo: Zoo, proxy: Proxy) -> Iterator[Stage]:
+def many(zoo, proxy):
     """Three hundred held locks, thirty with a waiter. The process is connected."""
     connected()
     with staged(zoo) as stage:
@@ -32,38 +29,38 @@ def many(zoo: Zoo, proxy: Proxy) -> Iterator[Stage]:
         yield stage
 
 
-def look(**more: float) -> Snapshot:
-    return inspection.snapshot(**{"max_age": 0, "reply_timeout": 10, **more})  # type: ignore[arg-type]
+def look(**more):
+    return inspection.snapshot(**{"max_age": 0, "reply_timeout": 10, **more})
 
 
-def cost(proxy: Proxy) -> int:
+def cost(proxy):
     """Take a snapshot of all locks; return its requests."""
     proxy.reset()
     assert look().complete
     return proxy.counts[MULTI_READ]
 
 
-def test_hundreds_of_locks_are_a_few_requests(many: Stage, proxy: Proxy) -> None:
+def test_hundreds_of_locks_are_a_few_requests(many, proxy):
     assert cost(proxy) <= 30
     assert cost(proxy) <= 5  # the root, its directories, the queues; the contenders
     assert proxy.reads == 1 + 2 + 2 * LOCKS + WAITERS
 
 
-def test_all_hold_and_all_are_counted(many: Stage) -> None:
+def test_all_hold_and_all_are_counted(many):
     shown = look()
     assert shown.total == len(shown.locks) == LOCKS
     assert sum(lock.waiting for lock in shown.locks) == WAITERS
     assert all(lock.holders for lock in shown.locks)
 
 
-def test_callers_share_a_snapshot_that_is_young_enough(many: Stage, proxy: Proxy) -> None:
+def test_callers_share_a_snapshot_that_is_young_enough(many, proxy):
     look()
     proxy.reset()
     assert all(inspection.snapshot(max_age=60, reply_timeout=10).complete for _ in range(6))
     assert not proxy.counts[MULTI_READ]
 
 
-def test_a_lock_that_came_or_went_is_seen_by_the_next_look(many: Stage, zoo: Zoo) -> None:
+def test_a_lock_that_came_or_went_is_seen_by_the_next_look(many, zoo):
     before = {lock.key for lock in look().locks}
     path = many.join_queue("late", Part("web-9", 9))
     assert {lock.key for lock in look().locks} == before | {"late"}
@@ -71,7 +68,7 @@ def test_a_lock_that_came_or_went_is_seen_by_the_next_look(many: Stage, zoo: Zoo
     assert {lock.key for lock in look().locks} == before
 
 
-def test_a_holder_whose_data_changed_is_described_by_the_new_data(many: Stage, zoo: Zoo) -> None:
+def test_a_holder_whose_data_changed_is_described_by_the_new_data(many, zoo):
     path = many.join_queue("late", Part("web-9", 9))
     described = {lock.key: lock.holders[0] for lock in look().locks}
     zoo.client.set(path, Part("web-9", 10).data(described["late"].guid))
@@ -82,7 +79,7 @@ def test_a_holder_whose_data_changed_is_described_by_the_new_data(many: Stage, z
     assert all(replace(again[key], age=0.0) == replace(described[key], age=0.0) for key in others)
 
 
-def test_a_waiter_that_became_the_holder_is_one(many: Stage, zoo: Zoo) -> None:
+def test_a_waiter_that_became_the_holder_is_one(many, zoo):
     first = many.join_queue("late", Part("web-9", 9))
     many.join_queue("late", Part("web-9", 10))
     look()
@@ -93,7 +90,7 @@ def test_a_waiter_that_became_the_holder_is_one(many: Stage, zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("denied", ["held/0007", "held"])
 @pytest.mark.django_db
-def test_a_queue_that_may_not_be_listed_is_unread_and_no_verdict_is_green(many: Stage, zoo: Zoo, denied: str) -> None:
+def test_a_queue_that_may_not_be_listed_is_unread_and_no_verdict_is_green(many, zoo, denied):
     look()
     path = f"{zoo.base}/{denied}"
     zoo.client.set_acls(path, [make_acl("ip", "10.9.9.9", read=True), make_acl("world", "anyone", admin=True)])
@@ -110,7 +107,7 @@ def test_a_queue_that_may_not_be_listed_is_unread_and_no_verdict_is_green(many: 
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
-def test_a_connection_that_breaks_in_the_middle_costs_a_look_nothing(many: Stage, proxy: Proxy, strike: str) -> None:
+def test_a_connection_that_breaks_in_the_middle_costs_a_look_nothing(many, proxy, strike):
     fired = getattr(proxy, strike)(MULTI_READ)
     shown = look()
     assert fired.is_set()
@@ -118,7 +115,7 @@ def test_a_connection_that_breaks_in_the_middle_costs_a_look_nothing(many: Stage
     assert shown.total == LOCKS
 
 
-def test_a_new_session_sees_all_locks(many: Stage, zoo: Zoo) -> None:
+def test_a_new_session_sees_all_locks(many, zoo):
     look()
     many.join_queue("late", Part("web-9", 9))
     expire(zoo)
@@ -126,7 +123,7 @@ def test_a_new_session_sees_all_locks(many: Stage, zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("code", [UNIMPLEMENTED, NO_AUTH, -999], ids=["a server of 3.5", "denied", "unknown"])
-def test_a_server_that_refuses_the_request_is_named(zoo: Zoo, proxy: Proxy, code: int) -> None:
+def test_a_server_that_refuses_the_request_is_named(zoo, proxy, code):
     connected()
     proxy.alter_reply(MULTI_READ, with_error(code), carried_out=False)
     shown = look()
@@ -134,16 +131,14 @@ def test_a_server_that_refuses_the_request_is_named(zoo: Zoo, proxy: Proxy, code
     assert shown.state == "connected"
 
 
-def test_nothing_that_was_not_read_counts_as_free(many: Stage, proxy: Proxy) -> None:
+def test_nothing_that_was_not_read_counts_as_free(many, proxy):
     proxy.delay_op(MULTI_READ, 0.5)
     shown = look(reply_timeout=0.2)
     assert shown.problem
     assert not shown.complete
 
 
-def test_a_holder_beyond_the_limit_is_unknown_and_its_lock_is_not_free(
-    many: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_beyond_the_limit_is_unknown_and_its_lock_is_not_free(many, monkeypatch):
     monkeypatch.setattr(scan, "MAX_READS", 10)
     shown = look()
     assert sum(lock.is_unread for lock in shown.locks) == LOCKS - 10
@@ -151,7 +146,7 @@ def test_a_holder_beyond_the_limit_is_unknown_and_its_lock_is_not_free(
     assert {lock.state() for lock in shown.locks if lock.is_unread} == {"unread"}
 
 
-def sizes(known: dict[str, int]) -> scan.ReplySizes:
+def sizes(known):
     read = scan.ReplySizes(connected())
     read.known = known
     return read
@@ -160,7 +155,7 @@ def sizes(known: dict[str, int]) -> scan.ReplySizes:
 @pytest.mark.parametrize(
     ("known", "most"), [({}, 31), (dict.fromkeys(map(str, range(5000)), 100), 1000), ({"7": 10**7}, 31)]
 )
-def test_a_reply_is_not_expected_to_be_large(proxy: Proxy, known: dict[str, int], most: int) -> None:
+def test_a_reply_is_not_expected_to_be_large(proxy, known, most):
     reads = [Read(str(number)) for number in range(5000)]
     packets = list(sizes(known).packets(reads))
     assert [read for packet in packets for read in packet] == reads
@@ -168,7 +163,7 @@ def test_a_reply_is_not_expected_to_be_large(proxy: Proxy, known: dict[str, int]
     assert all(len(packet) == 1 for packet in packets if known.get(packet[0].path, 0) > scan.REPLY_SIZE)
 
 
-def test_sizes_of_locks_that_are_over_are_forgotten(many: Stage, zoo: Zoo) -> None:
+def test_sizes_of_locks_that_are_over_are_forgotten(many, zoo):
     path = many.join_queue("late", Part("web-9", 9))
     look()
     known = connected().attached(scan.ReplySizes).known

@@ -1,14 +1,11 @@
 """Each run of a schedule is recorded once, by the leader, whatever happens to the connection."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -16,9 +13,9 @@ from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, proxied
-from support.proxy import MULTI, Proxy
+from support.proxy import MULTI
 from support.work import lose
-from support.zoo import TESTS, Zoo, eventually
+from support.zoo import TESTS, eventually
 
 from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
@@ -29,17 +26,17 @@ Make = Callable[[], Candidacy]
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 
-def entry(name: Any = "report", *, last: datetime = LONG_AGO, count: int = 0) -> ScheduleEntry:
+def entry(name="report", *, last=LONG_AGO, count=0):
     return ScheduleEntry(
         name=name, task="t", schedule=schedule(60, app=APP), last_run_at=last, total_run_count=count, app=APP
     )
 
 
 @pytest.fixture
-def candidate() -> Iterator[Make]:
-    made: list[Candidacy] = []
+def candidate():
+    made = []
 
-    def make() -> Candidacy:
+    def make():
         made.append(Candidacy("nightly"))
         return made[-1]
 
@@ -48,7 +45,7 @@ def candidate() -> Iterator[Make]:
         candidacy.withdraw()
 
 
-def ledger_of(zoo: Zoo, candidacy: Candidacy) -> ScheduleRecords:
+def ledger_of(zoo, candidacy):
     candidacy.start()
     hold = candidacy.wait(10)
     assert hold is not None
@@ -57,7 +54,7 @@ def ledger_of(zoo: Zoo, candidacy: Candidacy) -> ScheduleRecords:
     return ledger
 
 
-def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
+def test_runs_are_counted_across_leaders(zoo, candidate):
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
     ledger.adopt([entry(count=3)])
@@ -73,8 +70,8 @@ def test_runs_are_counted_across_leaders(zoo: Zoo, candidate: Make) -> None:
     assert other.hold.token > ledger.hold.token
 
 
-def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> None:
-    names: list[Any] = [f"entry {number}" for number in range(500)]
+def test_many_entries_and_odd_names_have_records(zoo, candidate):
+    names = [f"entry {number}" for number in range(500)]
     names += ["a/b", "..", "", "x" * 300, "\udc80", "12345678901234", 7]
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
@@ -88,7 +85,7 @@ def test_many_entries_and_odd_names_have_records(zoo: Zoo, candidate: Make) -> N
     assert [entry.total_run_count for entry in entries] == [0] * (len(names) - 8) + [1] * 8
 
 
-def test_a_former_leader_records_no_run(zoo: Zoo, candidate: Make) -> None:
+def test_a_former_leader_records_no_run(zoo, candidate):
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
     zoo.client.delete(ledger.hold.path)  # as somebody who breaks the lock does
@@ -104,7 +101,7 @@ def test_a_former_leader_records_no_run(zoo: Zoo, candidate: Make) -> None:
     assert record.count == 0
 
 
-def test_the_servers_refuse_a_former_leader(zoo: Zoo, candidate: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_servers_refuse_a_former_leader(zoo, candidate, monkeypatch):
     """
     The servers decide. A process may be paused after it has looked at its clock, and write any time later.
 
@@ -121,7 +118,7 @@ def test_the_servers_refuse_a_former_leader(zoo: Zoo, candidate: Make, monkeypat
     assert [record.count for record in records(zoo)] == [0]
 
 
-def test_a_record_of_another_process_ends_the_lead(zoo: Zoo, candidate: Make) -> None:
+def test_a_record_of_another_process_ends_the_lead(zoo, candidate):
     """Only the leader should write it. A process that finds another record does not know what was sent."""
     ledger = ledger_of(zoo, candidate())
     ledger.adopt([entry()])
@@ -130,7 +127,7 @@ def test_a_record_of_another_process_ends_the_lead(zoo: Zoo, candidate: Make) ->
         ledger.record_run(entry())
 
 
-def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) -> None:
+def test_a_record_that_cannot_be_read_counts_as_none(zoo, candidate):
     zoo.client.create(f"{zoo.base}/!beat/nightly/report", b"\x00", makepath=True)
     ledger = ledger_of(zoo, candidate())
     mine = entry()
@@ -140,7 +137,7 @@ def test_a_record_that_cannot_be_read_counts_as_none(zoo: Zoo, candidate: Make) 
     assert ledger.record_run(mine).count == 1
 
 
-def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, candidate: Make) -> None:
+def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo, candidate):
     """The record stays for a week, as a beat of an older version, without the entry, may lead for a while."""
     first, second = candidate(), candidate()
     ledger = ledger_of(zoo, first)
@@ -152,23 +149,23 @@ def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo: Zoo, can
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
-def test_a_run_whose_reply_is_lost_is_recorded_once(zoo: Zoo, warm_proxy: Proxy, candidate: Make, strike: str) -> None:
+def test_a_run_whose_reply_is_lost_is_recorded_once(zoo, warm_proxy, candidate, strike):
     ledger = ledger_of(zoo, candidate())
 
-    def interrupted(call: Callable[[], Any]) -> Any:
+    def interrupted(call):
         fired = getattr(warm_proxy, strike)(MULTI)
         result = BackgroundCall(call).result(20)
         assert fired.is_set()
         return result
 
     for name in ("other", "report"):  # without the folder of the records, and with it
-        interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))  # type: ignore[misc]
+        interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))
     assert interrupted(lambda: ledger.record_run(entry())).count == 1
     assert sorted(record.count for record in records(zoo)) == [0, 0, 0, 1]
     assert ledger.record_run(entry()).count == 2
 
 
-def test_the_records_of_many_entries_take_few_requests(zoo: Zoo) -> None:
+def test_the_records_of_many_entries_take_few_requests(zoo):
     """Else the first leader would send thousands at once, and lose its lease. Long names fit in a request, too."""
     names = [*(f"entry {number}" for number in range(1200)), *(f"{number:03}" * 1000 for number in range(400))]
     with proxied(zoo, 20) as proxy:
@@ -182,7 +179,7 @@ def test_the_records_of_many_entries_take_few_requests(zoo: Zoo) -> None:
         leader.withdraw()
 
 
-def test_a_new_record_is_created_by_the_leader_only(zoo: Zoo, candidate: Make) -> None:
+def test_a_new_record_is_created_by_the_leader_only(zoo, candidate):
     ledger = ledger_of(zoo, candidate())
     zoo.client.create(f"{zoo.base}/!beat/nightly/second", b"{}", makepath=True)
     with pytest.raises(LeadershipLost, match="another process"):
@@ -199,7 +196,7 @@ HOUR = timedelta(hours=1)
 TICK = RunRecord(entry="report", at=AT, count=5)
 
 
-def row(last: datetime, saved: datetime, count: int = 1) -> Any:
+def row(last, saved, count=1):
     """Return an entry like one of django-celery-beat."""
     model = SimpleNamespace(date_changed=saved, total_run_count=count)
     return SimpleNamespace(name="report", last_run_at=last, total_run_count=count, model=model)
@@ -213,21 +210,21 @@ def row(last: datetime, saved: datetime, count: int = 1) -> Any:
         (AT - HOUR, AT + HOUR, AT),  # somebody edited the row, which the leader had not saved yet
     ],
 )
-def test_a_row_goes_on_from_the_later_of_record_and_row(last: datetime, saved: datetime, expected: datetime) -> None:
+def test_a_row_goes_on_from_the_later_of_record_and_row(last, saved, expected):
     mine = row(last, saved)
     continue_from(mine, TICK)
     assert mine.last_run_at == expected
     assert mine.model.total_run_count == (5 if saved < AT else 1)
 
 
-def test_an_entry_without_a_run_waits_from_when_it_was_first_seen() -> None:
+def test_an_entry_without_a_run_waits_from_when_it_was_first_seen():
     """Otherwise leaders that change more often than an entry is due would never send it."""
     mine = row(AT + HOUR, AT + HOUR, count=0)
     continue_from(mine, RunRecord(entry="report", at=AT, count=0))
     assert mine.last_run_at == AT
 
 
-def test_a_naive_time_stays_naive_and_means_utc() -> None:
+def test_a_naive_time_stays_naive_and_means_utc():
     """Some schedulers compute with such times. They mean UTC."""
     mine = entry(last=LONG_AGO.replace(tzinfo=None))
     continue_from(mine, TICK)
@@ -235,14 +232,14 @@ def test_a_naive_time_stays_naive_and_means_utc() -> None:
 
 
 @pytest.mark.chaos  # a matrix
-def test_rows_continue_as_without_records_in_all_time_zones() -> None:
+def test_rows_continue_as_without_records_in_all_time_zones():
     pytest.importorskip("django_celery_beat")
     program = [sys.executable, str(TESTS / "support/rowtimes.py")]
     env = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
     assert subprocess.run(program, env=env, check=True, capture_output=True, text=True).stdout == "compared\n"
 
 
-def records(zoo: Zoo) -> list[RunRecord]:
+def records(zoo):
     folder = f"{zoo.base}/!beat/nightly"
     rows = []
     for name in zoo.client.get_children(folder):

@@ -1,18 +1,15 @@
 """Other clients, unknown znodes, leftovers and hostile input in a lock's directory or name harm no lock."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
 import uuid
-from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, client, cut, proxied, session
 from support.work import assert_refused, seen
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import Lock, current_hold, zk_lock
 from django_zklock.core.protocol.registry import Registry
@@ -23,7 +20,7 @@ from django_zklock.inspection import snapshot
 
 
 @pytest.mark.parametrize("value", ["\ud83d", "..", None], ids=["lone surrogate", "dots", "none"])
-def test_a_hostile_name_is_refused_before_anything_is_sent(zoo: Zoo, value: Any) -> None:
+def test_a_hostile_name_is_refused_before_anything_is_sent(zoo, value):
     with zk_lock("other") as other:
         before = session().session_id
         assert_refused(zk_lock("key/{value}", fields={"value": value}), InvalidLockName)
@@ -37,7 +34,7 @@ def test_a_hostile_name_is_refused_before_anything_is_sent(zoo: Zoo, value: Any)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool) -> None:
+def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo, blocking):
     """Nobody can tell whose turn it is, so nobody is granted anything; the error names it, and nothing is left."""
     zoo.client.create(f"{zoo.base}/a/foo-0000000001", makepath=True)
     with pytest.raises(UnreadableQueue, match="foo-0000000001"):
@@ -49,7 +46,7 @@ def test_a_contender_of_an_unknown_kind_closes_the_lock(zoo: Zoo, blocking: bool
     acquire_once("a", timeout=20)
 
 
-def test_a_waiter_gets_the_error_about_an_unknown_contender(zoo: Zoo) -> None:
+def test_a_waiter_gets_the_error_about_an_unknown_contender(zoo):
     with zoo.hold_elsewhere("a"), zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
         zoo.wait_contenders("a", 3)
@@ -60,7 +57,7 @@ def test_a_waiter_gets_the_error_about_an_unknown_contender(zoo: Zoo) -> None:
     zoo.client.delete(f"{zoo.base}/a/foo-0000000001")
 
 
-def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> None:
+def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo):
     """In errors, holds and lists, though not in its path."""
     key = "order/1795428818"
     lock = zk_lock("order/{stamp}", fields={"stamp": 1795428818})
@@ -73,7 +70,7 @@ def test_a_key_that_ends_in_ten_digits_is_shown_as_it_was_written(zoo: Zoo) -> N
 
 
 @pytest.mark.parametrize("name", ["order/1795428818", "order/179542881%38"], ids=["key", "path"])
-def test_a_key_that_ends_in_ten_digits_and_its_path_name_one_lock(zoo: Zoo, name: str) -> None:
+def test_a_key_that_ends_in_ten_digits_and_its_path_name_one_lock(zoo, name):
     """An older list may have shown the path."""
     key = "order/1795428818"
     with zk_lock("order/{stamp}", fields={"stamp": 1795428818}) as hold:
@@ -84,14 +81,14 @@ def test_a_key_that_ends_in_ten_digits_and_its_path_name_one_lock(zoo: Zoo, name
         assert current_hold(key) is hold
 
 
-def test_the_containers_of_a_used_key_are_reaped(zoo: Zoo) -> None:
+def test_the_containers_of_a_used_key_are_reaped(zoo):
     with zk_lock("gone/and/deep"):
         assert zoo.client.exists(f"{zoo.base}/gone/and/deep")
     eventually(lambda: not zoo.client.exists(f"{zoo.base}/gone"), 8, "the directories of a lock stay")
     acquire_once("gone/and/deep", timeout=20)
 
 
-def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:
+def test_a_key_may_be_reaped_at_any_time(zoo):
     lock = zk_lock("a")
     for _ in range(30):
         assert lock.acquire(timeout=20)
@@ -100,7 +97,7 @@ def test_a_key_may_be_reaped_at_any_time(zoo: Zoo) -> None:
             zoo.client.delete(f"{zoo.base}/a")
 
 
-def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_audit_deletes_unknown_znodes_of_the_session(zoo, caplog):
     """Nobody would ever release it, and the session may live for weeks; what is known, or another's, stays."""
     with zk_lock("a") as hold, zoo.hold_elsewhere("b") as other:
         name = f"{zoo.base}/c/{nodes.prefix(str(uuid.uuid4()))}"
@@ -108,7 +105,7 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
         assert zoo.client.exists(ghost)
         kept = client().create_async(f"{zoo.base}/b/of-a-project-0000000001", b"", ephemeral=True).get(timeout=5)
         with caplog.at_level(logging.ERROR, "django_zklock"):
-            registry: Any = process.current().attached(Registry)
+            registry = process.current().attached(Registry)
             process.current().post(lambda: [registry.audit() for _ in range(2)])
             eventually(lambda: not zoo.client.exists(ghost), 5)
         assert caplog.text.count(ghost) == 1
@@ -119,10 +116,10 @@ def test_the_audit_deletes_unknown_znodes_of_the_session(zoo: Zoo, caplog: pytes
 
 
 PASSWORD = "open-sesame"
-DIGEST: dict[str, Any] = {"AUTH": [("digest", f"alice:{PASSWORD}")], "ACL": "creator"}
+DIGEST = {"AUTH": [("digest", f"alice:{PASSWORD}")], "ACL": "creator"}
 
 
-def test_credentials_guard_the_nodes(zoo: Zoo) -> None:
+def test_credentials_guard_the_nodes(zoo):
     zoo.use_own_client().add_auth("digest", f"alice:{PASSWORD}")
     with zoo.configured(**DIGEST):
         with zk_lock("secret") as hold:
@@ -133,9 +130,7 @@ def test_credentials_guard_the_nodes(zoo: Zoo) -> None:
         assert zk_lock("secret").locked() is False
 
 
-def test_credentials_and_the_password_of_the_session_stay_out_of_the_log(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_credentials_and_the_password_of_the_session_stay_out_of_the_log(zoo, caplog):
     zoo.use_own_client().add_auth("digest", f"alice:{PASSWORD}")
     caplog.set_level(1)
     for name in ("django_zklock", "django_zklock.zk.kazoo", "kazoo"):

@@ -1,12 +1,10 @@
 """The dev server's other promises: many clients, a quick start, and nothing left behind."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,17 +19,17 @@ Connect = Callable[[DevServer], Wire]
 
 
 @pytest.fixture
-def own() -> Iterator[DevServer]:
+def own():
     with DevServer(tick=0.1, max_session_timeout=20) as server:
         yield server
 
 
 @pytest.fixture
-def connect() -> Iterator[Connect]:
+def connect():
     """Make connections that are closed at the end."""
-    made: list[Wire] = []
+    made = []
 
-    def make(server: DevServer) -> Wire:
+    def make(server):
         made.append(Wire(server.port))
         return made[-1]
 
@@ -40,7 +38,7 @@ def connect() -> Iterator[Connect]:
         connection.drop()
 
 
-def descriptors() -> set[tuple[str, str]]:
+def descriptors():
     numbers = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -50,7 +48,7 @@ def descriptors() -> set[tuple[str, str]]:
     return numbers
 
 
-def start_and_stop() -> None:
+def start_and_stop():
     """Start servers, stop them, and look whether anything is left of them."""
     gc.collect()
     threads, files = set(threading.enumerate()), descriptors()
@@ -74,7 +72,7 @@ def start_and_stop() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing else tells the open files")
-def test_a_stop_leaves_no_thread_socket_or_file() -> None:
+def test_a_stop_leaves_no_thread_socket_or_file():
     """In a process without other threads: those of kazoo open a file whenever they wait."""
     child = multiprocessing.get_context("fork").Process(target=start_and_stop)
     child.start()
@@ -99,7 +97,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("greeted", [False, True], ids=["stranger", "client"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_of_a_client_disturbs_no_other(own: DevServer, connect: Connect, garbage: bytes, greeted: bool) -> None:
+def test_garbage_of_a_client_disturbs_no_other(own, connect, garbage, greeted):
     other = connect(own)
     other.connect()
     for how in ("drop", "shut"):
@@ -120,7 +118,7 @@ def test_garbage_of_a_client_disturbs_no_other(own: DevServer, connect: Connect,
     other.end()
 
 
-def test_half_open_connections_end_with_their_session(own: DevServer, connect: Connect) -> None:
+def test_half_open_connections_end_with_their_session(own, connect):
     wires = [connect(own) for _ in range(20)]
     for wire in wires:
         wire.connect(timeout=3 * SHORT)
@@ -130,7 +128,7 @@ def test_half_open_connections_end_with_their_session(own: DevServer, connect: C
     assert not [path for path in own.paths() if path.startswith("/half-")]
 
 
-def test_an_incomplete_request_is_not_executed(own: DevServer, connect: Connect) -> None:
+def test_an_incomplete_request_is_not_executed(own, connect):
     wire = connect(own)
     wire.connect()
     wire.write_raw(integer(100) + integer(1) + integer(1))
@@ -141,7 +139,7 @@ def test_an_incomplete_request_is_not_executed(own: DevServer, connect: Connect)
     assert own.paths() == ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
 
 
-def test_a_client_that_does_not_read_delays_no_other(own: DevServer, connect: Connect) -> None:
+def test_a_client_that_does_not_read_delays_no_other(own, connect):
     lazy, other = connect(own), connect(own)
     lazy.connect()
     other.connect()

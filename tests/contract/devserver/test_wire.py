@@ -1,11 +1,8 @@
 """The dev server answers as ZooKeeper does: nodes, permissions, sessions, watches, and any requests in any order."""
 
-from __future__ import annotations
-
 import random
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 from support.ensemble import four_letter
@@ -23,7 +20,6 @@ from support.jute import (
     READ,
     SEQUENTIAL,
     WRITE,
-    Request,
     auth,
     boolean,
     buffer,
@@ -45,12 +41,12 @@ from support.jute import (
     set_watches,
     sync,
 )
-from support.transcripts import ALICE, SHORT, STILL, Pair, Script, changed_in_3_9, compare, sort_events, who_may
-from support.wire import Talk, Wire
+from support.transcripts import ALICE, SHORT, STILL, changed_in_3_9, compare, sort_events, who_may
+from support.wire import Talk
 from support.zoo import eventually
 
 
-def every_mode(talk: Talk) -> None:
+def every_mode(talk):
     a = talk.a
     a.do(create("/d"))
     for make in (create, create2):
@@ -63,7 +59,7 @@ def every_mode(talk: Talk) -> None:
         a.do(get(path), get_acl(path), children2(path))
 
 
-def sequences(talk: Talk) -> None:
+def sequences(talk):
     a = talk.a
     a.do(create("/d"), create("/d/n-", mode=SEQUENTIAL), create("/d/plain"), create("/d/n-", mode=SEQUENTIAL))
     a.do(delete("/d/plain"), create("/d/m-", mode=EPHEMERAL_SEQUENTIAL), delete("/d/n-0000000000"))
@@ -75,7 +71,7 @@ def sequences(talk: Talk) -> None:
     a.do(create2("/d/n-", mode=SEQUENTIAL))
 
 
-def a_new_tree(talk: Talk) -> None:
+def a_new_tree(talk):
     talk.a.do(children("/"), children2("/zookeeper"), get("/zookeeper/quota"), exists("/zookeeper/config"))
     talk.a.do(get_acl("/"), get_acl("/zookeeper/config"), get_acl("/zookeeper/quota"), create("/zookeeper/x"))
     talk.a.do(delete("/zookeeper/x"), delete("/zookeeper/quota"), delete("/zookeeper"), delete("/zookeeper/config"))
@@ -103,7 +99,7 @@ PATHS = {
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
-def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None) -> None:
+def test_invalid_paths_are_refused_as_by_zookeeper(pair, path):
     requests = [create(path), create(path, mode=SEQUENTIAL), create2(path), container(path), exists(path), get(path)]
     requests += [put(path, b""), children(path), children2(path), get_acl(path), set_acl(path, OPEN), sync(path)]
     requests += [exists(path, True), get(path, True), children(path, True), delete(path), ephemerals(path)]
@@ -112,7 +108,7 @@ def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None)
     if path == PATHS["beyond the BMP"]:  # which it sends as no other program does, in CESU-8
         requests.remove(sync(path))
 
-    def ask(talk: Talk) -> None:
+    def ask(talk):
         talk.a.do(create("/d"))
         for request in requests:
             talk.say(request[0])
@@ -123,8 +119,8 @@ def test_invalid_paths_are_refused_as_by_zookeeper(pair: Pair, path: str | None)
 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000, 1_048_400, 1_048_575, 1_048_576, 1_100_000, 3_000_000])
-def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> None:
-    def ask(talk: Talk) -> None:
+def test_data_up_to_the_limit_of_a_frame_is_accepted(pair, size):
+    def ask(talk):
         a = talk.a
         a.do(create("/d", b""), create("/e", b"", EPHEMERAL), put("/d", b"x" * size))
         talk.join("a", session=a.session, password=a.password).do(exists("/d"), get("/d"), exists("/e"))
@@ -134,11 +130,11 @@ def test_data_up_to_the_limit_of_a_frame_is_accepted(pair: Pair, size: int) -> N
 
 @pytest.mark.parametrize("denied", [READ, WRITE, CREATE, DELETE, ADMIN])
 @pytest.mark.parametrize("known", [False, True], ids=["anyone", "alice"])
-def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: bool) -> None:
+def test_each_operation_needs_its_permission(pair, denied, known):
     entries = who_may((ALL & ~denied, *ALICE), (ALL & ~denied, "world", "anyone"))
 
     @changed_in_3_9
-    def ask(talk: Talk) -> None:
+    def ask(talk):
         a = talk.a
         if known:
             a.do(auth("alice:secret"))
@@ -155,7 +151,7 @@ def test_each_operation_needs_its_permission(pair: Pair, denied: int, known: boo
 
 
 @changed_in_3_9
-def digest_for_a_connection(talk: Talk) -> None:
+def digest_for_a_connection(talk):
     a = talk.a
     a.do(create("/early", entries=CREATOR), create("/x", entries=()), auth("alice:secret"))
     a.do(create("/mine", entries=who_may(*CREATOR)))
@@ -167,7 +163,7 @@ def digest_for_a_connection(talk: Talk) -> None:
     talk.b.do(get_acl("/both"), put("/both", b"x"), get("/both"))
 
 
-def empty_containers(talk: Talk) -> None:
+def empty_containers(talk):
     a = talk.a
     a.do(container("/never"), container("/used"), create("/used/a"), create("/plain"), create("/plain/a"))
     a.do(container("/outer"), container("/outer/inner"), create("/outer/inner/a"), delete("/plain/a"))
@@ -179,12 +175,12 @@ def empty_containers(talk: Talk) -> None:
     talk.join("b").do(exists("/never"), exists("/used"), exists("/plain"), exists("/outer"), children("/"))
 
 
-def containers_in_a_multi(talk: Talk) -> None:
+def containers_in_a_multi(talk):
     # Whether "/m" is there after that depends on when the next sweep comes.
     talk.a.do(multi(container("/m"), container("/m/a"), delete("/m/a")))
 
 
-def resumed(talk: Talk) -> None:
+def resumed(talk):
     a = talk.a
     a.do(create("/e", b"", EPHEMERAL))
     a.drop()
@@ -194,7 +190,7 @@ def resumed(talk: Talk) -> None:
     talk.b.do(exists("/e"))
 
 
-def wrong_password(talk: Talk) -> None:
+def wrong_password(talk):
     a = talk.a
     a.do(create("/e", b"", EPHEMERAL))
     for password in (b"x" * 16, b"", b"\0" * 16, a.password[:15], a.password + b"x"):
@@ -202,7 +198,7 @@ def wrong_password(talk: Talk) -> None:
     a.do(exists("/e"))
 
 
-def closed(talk: Talk) -> None:
+def closed(talk):
     a = talk.a
     a.do(create("/e", b"", EPHEMERAL), create("/p"))
     a.end()
@@ -210,7 +206,7 @@ def closed(talk: Talk) -> None:
     talk.c.do(exists("/e"), exists("/p"))
 
 
-def expired(talk: Talk) -> None:
+def expired(talk):
     a = talk.join("a", timeout=SHORT)
     a.do(create("/p"), create("/p/e1", b"", EPHEMERAL), create("/p/e2", b"", EPHEMERAL))
     b = talk.b
@@ -223,7 +219,7 @@ def expired(talk: Talk) -> None:
     talk.join("a", session=a.session, password=a.password)
 
 
-def kept_by_pings(talk: Talk) -> None:
+def kept_by_pings(talk):
     a = talk.join("a", timeout=3 * SHORT)
     a.do(create("/e", b"", EPHEMERAL))
     end = time.monotonic() + 3.5 * SHORT / 1000
@@ -233,7 +229,7 @@ def kept_by_pings(talk: Talk) -> None:
     a.do(exists("/e"))
 
 
-def from_the_future(talk: Talk) -> None:
+def from_the_future(talk):
     talk.join("a", zxid=2**62)
     a = talk.join("b")
     a.do(create("/e", b"", EPHEMERAL))
@@ -243,11 +239,11 @@ def from_the_future(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, 0, 1, 199, 200, 201, 12_345, 19_999, 20_000, 20_001, 2**31 - 1])
-def test_the_timeout_is_negotiated(pair: Pair, timeout: int) -> None:
+def test_the_timeout_is_negotiated(pair, timeout):
     compare(pair, lambda talk: talk.join("a", timeout=timeout).drop())
 
 
-def watches_of_a_session_that_is_closed(talk: Talk) -> None:
+def watches_of_a_session_that_is_closed(talk):
     talk.a.do(create("/e1", b"", EPHEMERAL), create("/p"), create("/p/e2", b"", EPHEMERAL))
     talk.b.do(exists("/e1", True), get("/p/e2", True), children("/p", True), exists("/p", True))
     talk.a.end()
@@ -256,7 +252,7 @@ def watches_of_a_session_that_is_closed(talk: Talk) -> None:
     talk.b.do(exists("/e1"), exists("/p/e2"), exists("/p"))
 
 
-def watches_after_changes_in_between(talk: Talk) -> None:
+def watches_after_changes_in_between(talk):
     a, b = talk.a, talk.b
     for name in ("kept", "changed", "deleted", "parent", "quiet"):
         b.do(create(f"/{name}"))
@@ -278,12 +274,12 @@ WATCHES = (watches_of_a_session_that_is_closed, watches_after_changes_in_between
 
 
 @pytest.mark.parametrize("script", [*ZNODES, *SESSIONS, *WATCHES], ids=lambda script: script.__name__)
-def test_znodes_sessions_and_watches_are_as_in_zookeeper(pair: Pair, script: Script) -> None:
+def test_znodes_sessions_and_watches_are_as_in_zookeeper(pair, script):
     compare(pair, script)
 
 
-def test_frames_arrive_in_any_number_of_pieces(pair: Pair) -> None:
-    def ask(talk: Talk) -> None:
+def test_frames_arrive_in_any_number_of_pieces(pair):
+    def ask(talk):
         a = talk.a
         for byte in integer(4 + 4 + len(buffer(STILL)) + 1) + integer(50) + integer(3) + buffer(STILL) + boolean(False):
             a.write_raw(bytes([byte]))
@@ -300,7 +296,7 @@ NUMBERS = re.compile(r"Zookeeper version: .*|0x[0-9a-f]+|-?[0-9][0-9.]*")
 
 
 @pytest.mark.parametrize("word", ["ruok", "srvr"])
-def test_four_letter_words_are_answered_as_by_zookeeper(pair: Pair, word: str) -> None:
+def test_four_letter_words_are_answered_as_by_zookeeper(pair, word):
     answers = {}
     for name, port in pair.items():
         with Talk(port) as talk:
@@ -316,19 +312,19 @@ NAMES = ["/d/a", "/d/b", "/d/a/x", "/d/a/y", "/d/a/x/z", "/d/b/x"]
 ACLS = [OPEN, OPEN, OPEN, who_may((ALL, *ALICE), (READ, "world", "anyone")), who_may((ALL & ~READ, "world", "anyone"))]
 
 
-def anything(chance: random.Random) -> Request:
+def anything(chance):
     """A request on one of a few nodes, of which some are there."""
     path = chance.choice(NAMES)
     version = chance.choice([-1, -1, -1, 0, 1, 2])
     watch = chance.random() < 0.5
     mode = chance.choice([PERSISTENT, PERSISTENT, EPHEMERAL, SEQUENTIAL, EPHEMERAL_SEQUENTIAL])
-    writes: list[Callable[[], Request]] = [
+    writes = [
         lambda: create(path, chance.choice([b"", None, b"data"]), mode),
         lambda: create2(path, b"2", mode),
         lambda: delete(path, version),
         lambda: put(path, chance.choice([b"", None, b"longer data"]), version),
     ]
-    reads: list[Callable[[], Request]] = [
+    reads = [
         lambda: exists(path, watch),
         lambda: get(path, watch),
         lambda: children(path, watch),
@@ -346,15 +342,15 @@ def anything(chance: random.Random) -> Request:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_mixture_of_requests_is_answered_as_by_zookeeper(pair: Pair, seed: int) -> None:
+def test_any_mixture_of_requests_is_answered_as_by_zookeeper(pair, seed):
     @changed_in_3_9
-    def ask(talk: Talk) -> None:
+    def ask(talk):
         chance = random.Random(seed)
         talk.a.do(create("/d"))
         talk.b.do(auth("alice:secret"))
         for _ in range(250):
             name = chance.choice("abc")
-            wire: Wire = getattr(talk, name)
+            wire = getattr(talk, name)
             chosen = chance.random()
             if chosen < 0.02:
                 again = talk.join(name, session=wire.session, password=wire.password, zxid=wire.last_zxid)

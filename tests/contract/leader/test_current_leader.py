@@ -1,29 +1,25 @@
 """Any process can read the present leader, and the candidates behind it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
 import threading
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall
-from support.zoo import Zoo
 
 from django_zklock import zk_leader
 
 
-def test_the_leader_is_shown_while_it_leads(zoo: Zoo) -> None:
+def test_the_leader_is_shown_while_it_leads(zoo):
     outsider = zk_leader("lead")
     assert outsider.current_leader() is None
     assert outsider.candidates() == ()
     began = datetime.now(timezone.utc)
     with zk_leader("lead", what="the work") as hold:
-        leading: Any = outsider.current_leader()
+        leading = outsider.current_leader()
         assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
         assert (leading.token, leading.path) == (hold.token, hold.path)
         assert (leading.client, leading.operator) == ("zklock", None)
@@ -32,7 +28,7 @@ def test_the_leader_is_shown_while_it_leads(zoo: Zoo) -> None:
     assert outsider.current_leader() is None
 
 
-def test_the_candidates_are_the_leader_and_those_who_wait(zoo: Zoo) -> None:
+def test_the_candidates_are_the_leader_and_those_who_wait(zoo):
     outsider = zk_leader("lead")
     with zk_leader("lead"), zoo.hold_elsewhere("lead") as foreign:
         first, second = outsider.candidates()
@@ -41,7 +37,7 @@ def test_the_candidates_are_the_leader_and_those_who_wait(zoo: Zoo) -> None:
         assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
 
 
-async def test_the_async_methods_show_the_same_candidates(zoo: Zoo) -> None:
+async def test_the_async_methods_show_the_same_candidates(zoo):
     outsider = zk_leader("lead")
     assert await outsider.acurrent_leader() is None
     async with zk_leader("lead") as hold:
@@ -55,11 +51,11 @@ async def test_the_async_methods_show_the_same_candidates(zoo: Zoo) -> None:
                 blocking()
 
 
-def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo: Zoo) -> None:
+def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo):
     """A leader may leave after its znode was listed and before it is read."""
     ended = threading.Event()
 
-    def follow_each_other() -> None:
+    def follow_each_other():
         with contextlib.ExitStack() as last:
             last.enter_context(zoo.hold_elsewhere("lead"))
             while not ended.is_set():

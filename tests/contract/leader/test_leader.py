@@ -1,7 +1,5 @@
 """One candidate leads at a time. A leader that loses the leadership is told, is aborted, and queues again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -10,17 +8,16 @@ import random
 import threading
 import time
 from functools import partial
-from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, expire, proxied, within
 from support.signalled import signalled
 from support.strike import LineStrike
-from support.work import Run, assert_refused, in_each_thread, lose, sleep_in_pieces
-from support.zoo import Zoo, eventually
+from support.work import assert_refused, in_each_thread, lose, sleep_in_pieces
+from support.zoo import eventually
 
-from django_zklock import Hold, Leader, current_hold, zk_leader, zk_lock
+from django_zklock import Leader, current_hold, zk_leader, zk_lock
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import (
     LockBusy,
@@ -38,12 +35,12 @@ TIMEOUT = 4.0  # seconds, of a session
 class Terms:
     """A function for leaders: it notes each hold, and runs until `end` is set."""
 
-    def __init__(self) -> None:
-        self.holds: list[Hold] = []
-        self.ended: list[str] = []
+    def __init__(self):
+        self.holds = []
+        self.ended = []
         self.end = threading.Event()
 
-    def __call__(self, hold: Hold) -> int:
+    def __call__(self, hold):
         self.holds.append(hold)
         try:
             while not self.end.wait(0.01):
@@ -53,7 +50,7 @@ class Terms:
             raise
         return len(self.holds)
 
-    async def arun(self, hold: Hold) -> int:
+    async def arun(self, hold):
         self.holds.append(hold)
         try:
             while not self.end.is_set():
@@ -63,16 +60,16 @@ class Terms:
             raise
         return len(self.holds)
 
-    def wait(self, count: int) -> Hold:
+    def wait(self, count):
         eventually(lambda: len(self.holds) >= count, 15, f"no {count} leads")
         return self.holds[-1]
 
 
-def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> None:
-    inside: list[int] = []
-    order: list[int] = []
+def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo):
+    inside = []
+    order = []
 
-    def work(number: int, hold: Hold) -> int:
+    def work(number, hold):
         inside.append(number)
         assert inside == [number]
         order.append(hold.token)
@@ -93,15 +90,15 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo: Zoo) -> No
     assert order[0] > before
 
 
-def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
-    every: LeaderArguments = {"fields": {"shard": 7}, "what": "the work", "about": {}, "abort_on": "lost", "grace": 0}
+def test_run_returns_the_result_and_releases_the_leadership(zoo):
+    every = {"fields": {"shard": 7}, "what": "the work", "about": {}, "abort_on": "lost", "grace": 0}
     every |= {"compat": None, "max_hold": None, "warn_after": None}
     assert every.keys() == LeaderArguments.__annotations__.keys()
     leader = zk_leader("lead/{shard}", **every)
     assert leader.key == "lead/7"
     assert not leader.is_leader
 
-    def work(hold: Hold) -> str:
+    def work(hold):
         assert leader.is_leader
         (payload,) = zoo.payloads("lead/7")
         assert payload.what == "the work"
@@ -113,18 +110,18 @@ def test_run_returns_the_result_and_releases_the_leadership(zoo: Zoo) -> None:
     assert leader.run(lambda hold: 5) == 5
 
 
-def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
+def test_an_error_of_the_function_ends_run(zoo):
     errors = [ValueError("no"), LockLost(lock="other"), ZooKeeperUnavailable(), LockBusy(), StaleToken(), SystemExit(3)]
     errors.append(LockNotAcquired())  # of another lock, after `stop`
     leader = zk_leader("lead")
     for error in errors:
 
-        def fail(hold: Hold, error: BaseException = error) -> None:
+        def fail(hold, error=error):
             if error is errors[-1]:
                 leader.stop(grace=9)
             raise error
 
-        async def afail(hold: Hold, error: BaseException = error) -> None:
+        async def afail(hold, error=error):
             raise error
 
         with pytest.raises(type(error)) as raised:
@@ -136,12 +133,12 @@ def test_an_error_of_the_function_ends_run(zoo: Zoo) -> None:
         assert zoo.children("lead") == []
 
 
-def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
+def test_the_interrupt_of_another_lock_ends_run(zoo):
     leader = zk_leader("lead")
-    leads: list[int] = []
+    leads = []
     with pytest.raises(LockLost) as raised, zk_lock("outer") as outer:
 
-        def work(hold: Hold) -> None:
+        def work(hold):
             leads.append(hold.token)
             lose(outer)
             threading.Event().wait(10)
@@ -150,7 +147,7 @@ def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
     assert raised.value.lock == "outer"
     assert len(leads) == 1
 
-    def interrupt(hold: Hold) -> None:
+    def interrupt(hold):
         raise LockLostInterrupt("somebody else's")
 
     with pytest.raises(LockLostInterrupt):
@@ -159,11 +156,11 @@ def test_the_interrupt_of_another_lock_ends_run(zoo: Zoo) -> None:
 
 
 @in_each_thread
-def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo, run: Run) -> None:
+def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo, run):
     leader = zk_leader("lead")
     terms = Terms()
 
-    def strike() -> None:
+    def strike():
         terms.wait(1)
         expire(zoo)
         zoo.client.delete(terms.wait(2).path)
@@ -178,7 +175,7 @@ def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo: Zoo,
     assert terms.ended == ["LockLostInterrupt"] * 2
 
 
-def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
+def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo):
     first, second = zk_leader("lead"), zk_leader("lead")
     first_terms, second_terms = Terms(), Terms()
     running = BackgroundCall(lambda: first.run(first_terms))
@@ -197,12 +194,12 @@ def test_a_leader_that_loses_the_leadership_queues_at_the_end(zoo: Zoo) -> None:
     assert running.result() == 2
 
 
-def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None:
+def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo):
     for abort_on in ("never", "lost"):
         leader = zk_leader("lead", abort_on=abort_on)
-        leads: list[int] = []
+        leads = []
 
-        def work(hold: Hold, leads: list[int] = leads) -> str | None:
+        def work(hold, leads=leads):
             leads.append(hold.token)
             if len(leads) == 3:
                 return "done"
@@ -217,12 +214,12 @@ def test_a_function_that_returns_after_a_loss_does_not_end_run(zoo: Zoo) -> None
         assert len(leads) == 3
 
 
-def test_a_leader_that_has_released_its_leadership_is_not_called_again(zoo: Zoo) -> None:
+def test_a_leader_that_has_released_its_leadership_is_not_called_again(zoo):
     """It has lost nothing, even if the session ends after that."""
-    calls: list[Hold] = []
+    calls = []
     leader = zk_leader("lead")
 
-    def work(hold: Hold) -> str:
+    def work(hold):
         calls.append(hold)
         hold.release()
         assert not leader.is_leader
@@ -235,11 +232,11 @@ def test_a_leader_that_has_released_its_leadership_is_not_called_again(zoo: Zoo)
     assert len(calls) == 1
 
 
-def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
+def test_repeated_losses_lead_to_growing_pauses(zoo):
     leader = zk_leader("lead")
-    leads: list[float] = []
+    leads = []
 
-    def work(hold: Hold) -> None:
+    def work(hold):
         leads.append(time.monotonic())
         lose(hold)
         sleep_in_pieces(10)
@@ -253,13 +250,13 @@ def test_repeated_losses_lead_to_growing_pauses(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("way", ["run", "arun", "with"])
-def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None:
+def test_stop_works_at_any_moment_and_leaves_nothing(zoo, way):
     draw = random.Random(8)
     for _ in range(12):
         leader = zk_leader("lead")
         terms = Terms()
 
-        def campaign(leader: Leader = leader, terms: Terms = terms) -> int | None:
+        def campaign(leader=leader, terms=terms):
             if way == "run":
                 return leader.run(terms)
             if way == "arun":
@@ -279,7 +276,7 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo: Zoo, way: str) -> None
         assert leader.run(terms) is None
 
 
-def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo, monkeypatch):
     """Each line takes long enough for the abort to strike there."""
     for at in range(4):
         leader = zk_leader("lead")
@@ -289,13 +286,11 @@ def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo: Zoo, monkeypat
             assert leader.run(lambda hold: hold.wait_lost(10)) is None
 
 
-def test_a_log_handler_may_stop_a_leader_whose_election_it_logs(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_handler_may_stop_a_leader_whose_election_it_logs(zoo, monkeypatch, caplog):
     """However deep its calls are: no abort strikes in them."""
     leader = zk_leader("lead")
 
-    def stop(record: object, depth: int = 60) -> bool:
+    def stop(record, depth=60):
         if depth:
             return stop(record, depth - 1)
         leader.stop()
@@ -306,8 +301,8 @@ def test_a_log_handler_may_stop_a_leader_whose_election_it_logs(
         assert leader.run(lambda hold: hold.wait_lost(10)) is None
 
 
-def test_stop_ends_a_pause(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def distrust(hold: Hold) -> None:
+def test_stop_ends_a_pause(zoo, monkeypatch, caplog):
+    def distrust(hold):
         raise LockLost(lock="lead")
 
     monkeypatch.setattr(election, "FIRST_PAUSE", 120.0)
@@ -318,7 +313,7 @@ def test_stop_ends_a_pause(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: py
     assert running.result() is None
 
 
-def test_stop_of_a_waiting_candidate_is_no_failure(zoo: Zoo) -> None:
+def test_stop_of_a_waiting_candidate_is_no_failure(zoo):
     """It sends no signal about an acquisition that failed, which would raise an alarm at each deployment."""
     with signalled("lock_failed", "lock_contended") as sent, zk_lock("lead"):
         leader = zk_leader("lead")
@@ -331,11 +326,11 @@ def test_stop_of_a_waiting_candidate_is_no_failure(zoo: Zoo) -> None:
     assert sent.names == ["lock_contended", "lock_failed"]
 
 
-def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None:
+def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo):
     leader = zk_leader("lead")
-    steps: list[str] = []
+    steps = []
 
-    def patient(hold: Hold) -> str:
+    def patient(hold):
         leader.stop(grace=10)
         assert leader.stopping
         steps.append("finished")
@@ -345,7 +340,7 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None
     assert zoo.children("lead") == []  # by a client that is connected before the abort, which strikes again soon
     leader = zk_leader("lead")
 
-    def stubborn(hold: Hold) -> None:
+    def stubborn(hold):
         with contextlib.suppress(LockLostInterrupt):
             leader.stop(grace=0.2)
             threading.Event().wait(10)
@@ -358,7 +353,7 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo: Zoo) -> None
     assert steps == ["finished", "interrupted"]
 
 
-def test_a_leader_cannot_lead_twice(zoo: Zoo) -> None:
+def test_a_leader_cannot_lead_twice(zoo):
     """A candidate whose owner leads already would wait for itself. It is refused at once."""
     leader = zk_leader("lead")
     with leader:
@@ -369,7 +364,7 @@ def test_a_leader_cannot_lead_twice(zoo: Zoo) -> None:
         assert stack.enter_context(leader).token
 
 
-def test_a_forked_child_is_a_candidate_of_its_own(zoo: Zoo) -> None:
+def test_a_forked_child_is_a_candidate_of_its_own(zoo):
     script = """
 import os, sys
 from django_zklock import zk_leader
@@ -389,9 +384,9 @@ os.waitpid(pid, 0)
     assert zoo.output(script) == ["parent", "child"]
 
 
-def test_a_function_of_the_wrong_kind_does_not_lead(zoo: Zoo) -> None:
+def test_a_function_of_the_wrong_kind_does_not_lead(zoo):
     """`run` would not await a coroutine, and `arun` would notice too late that the loop's thread has done the work."""
-    called: Any = lambda hold: 5  # noqa: E731 - it is to be no coroutine function
+    called = lambda hold: 5  # noqa: E731 - it is to be no coroutine function
     with pytest.raises(TypeError, match="arun"):
         zk_leader("lead").run(Terms().arun)
     with pytest.raises(TypeError, match=r"leader\.run\(\)"):
@@ -399,9 +394,7 @@ def test_a_function_of_the_wrong_kind_does_not_lead(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_run_retries_during_an_outage(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_retries_during_an_outage(zoo, caplog, monkeypatch):
     with proxied(zoo, TIMEOUT, CONNECT_TIMEOUT=0.1) as proxy:
         proxy.refuse = True
         leader = zk_leader("lead")
@@ -428,7 +421,7 @@ def test_run_retries_during_an_outage(
         assert running.result()
 
 
-async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo, caplog):
     leader = zk_leader("lead")
     terms = Terms()
     async with zk_leader("lead") as first:
@@ -450,7 +443,7 @@ async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo: Zoo, caplog: py
     assert terms.holds[2]._held.grant.since - terms.holds[1]._held.grant.since > 0.1, "the second pause"
 
 
-async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
+async def test_a_cancelled_candidate_leaves_nothing_behind(zoo):
     terms = Terms()
     leading = asyncio.create_task(zk_leader("lead").arun(terms.arun))
     await asyncio.to_thread(terms.wait, 1)
@@ -464,7 +457,7 @@ async def test_a_cancelled_candidate_leaves_nothing_behind(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("grace", [-1, math.nan, math.inf, "5", None, True])
-def test_a_wrong_grace_is_refused(grace: Any) -> None:
+def test_a_wrong_grace_is_refused(grace):
     """It would stop the timers of the process, or leave the work without an end."""
     leader = zk_leader("lead")
     with pytest.raises((TypeError, ValueError), match="grace is a number of seconds from 0"):
@@ -472,7 +465,7 @@ def test_a_wrong_grace_is_refused(grace: Any) -> None:
     assert not leader.stopping
 
 
-async def test_a_leader_blocks_no_event_loop(zoo: Zoo) -> None:
+async def test_a_leader_blocks_no_event_loop(zoo):
     """Not even one that was stopped, which would return at once."""
     leader = zk_leader("loop")
     leader.stop()

@@ -1,25 +1,21 @@
 """The coordinator gives leases that are true: none is over before the end that its client was told."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from support import faults
 from support.proxy import Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
-from django_zklock.contrib.leases.lease import Lease, LeaseRequest
+from django_zklock.contrib.leases.lease import LeaseRequest
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
@@ -29,27 +25,27 @@ LONG = 30_000  # milliseconds; no test waits for its end
 
 
 @pytest.fixture
-def short_session(zoo: Zoo) -> Iterator[None]:
+def short_session(zoo):
     """A session whose lease lasts 1.6 s; for tests that wait for its end."""
     with zoo.configured(session_timeout=4):
         yield
 
 
 @pytest_asyncio.fixture
-async def coordinator(zoo: Zoo) -> AsyncIterator[Coordinator]:
+async def coordinator(zoo):
     """A coordinator, whose leases all end with the test."""
     coordinator = Coordinator()
     yield coordinator
     await _end(coordinator)
 
 
-async def acquire(coordinator: Coordinator, client: LeaseClient = ANYBODY, **request: Any) -> Lease:
+async def acquire(coordinator, client=ANYBODY, **request):
     """Take a lease on `KEY`, unless something else is asked for."""
     wanted = {"resource_path": KEY, "client_id": "node-1", "session_timeout_ms": LONG, **request}
     return await asyncio.wait_for(coordinator.acquire(client, LeaseRequest(**wanted)), 60)
 
 
-async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio.Task[Lease]:
+async def waiting(coordinator, zoo, **request):
     """Return a call that waits in the queue behind one other."""
     call = asyncio.ensure_future(acquire(coordinator, wait_limit_ms=20_000, **request))
     while not call.done() and len(await asyncio.to_thread(zoo.children, KEY)) < 2:
@@ -57,19 +53,19 @@ async def waiting(coordinator: Coordinator, zoo: Zoo, **request: Any) -> asyncio
     return call
 
 
-async def until(lease: Lease, timeout: float = 20.0) -> None:
+async def until(lease, timeout=20.0):
     await asyncio.wait_for(asyncio.shield(lease.task), timeout)
 
 
 @contextlib.contextmanager
-def refused(code: Code, match: str = ".") -> Iterator[None]:
+def refused(code, match="."):
     with pytest.raises(Refusal, match=match) as caught:
         yield
     assert caught.value.code is code
 
 
 @pytest.mark.parametrize("term", [3000, LONG])
-async def test_the_end_is_that_of_the_term_or_of_zookeepers_guarantee(coordinator: Coordinator, term: int) -> None:
+async def test_the_end_is_that_of_the_term_or_of_zookeepers_guarantee(coordinator, term):
     before = time.time()
     lease = await acquire(coordinator, session_timeout_ms=term)
     expires_at, duration = lease.tell()
@@ -77,11 +73,11 @@ async def test_the_end_is_that_of_the_term_or_of_zookeepers_guarantee(coordinato
     assert before * 1000 < expires_at <= time.time() * 1000 + min(term, 8000)
 
 
-async def test_a_pause_at_a_clock_prolongs_no_lease(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_at_a_clock_prolongs_no_lease(coordinator, monkeypatch):
     lease = await acquire(coordinator)
     clock = time.time
 
-    def pause() -> float:
+    def pause():
         time.sleep(0.3)
         return clock()
 
@@ -91,7 +87,7 @@ async def test_a_pause_at_a_clock_prolongs_no_lease(coordinator: Coordinator, mo
     assert expires_at <= (time.time() + lease.remaining) * 1000 + 1
 
 
-async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo, coordinator):
     lease = await acquire(coordinator, session_timeout_ms=500)
     lease.tell()
     call = await waiting(coordinator, zoo, client_id="node-2")
@@ -101,7 +97,7 @@ async def test_a_lease_that_is_not_renewed_ends_for_the_next_client(zoo: Zoo, co
     assert next_one.hold is not None
 
 
-async def test_a_lease_ends_in_time_though_its_timer_is_late(coordinator: Coordinator) -> None:
+async def test_a_lease_ends_in_time_though_its_timer_is_late(coordinator):
     lease = await acquire(coordinator, session_timeout_ms=200)
     time.sleep(0.5)  # the loop is held up
     with refused(Code.OVER, "not kept"):
@@ -109,7 +105,7 @@ async def test_a_lease_ends_in_time_though_its_timer_is_late(coordinator: Coordi
     assert lease.tell()[1] == 0
 
 
-async def test_reads_of_queues_are_bounded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_of_queues_are_bounded(coordinator, monkeypatch):
     """Or those who watch many queues would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.READ_AGE", 60.0)
@@ -118,14 +114,14 @@ async def test_reads_of_queues_are_bounded(coordinator: Coordinator, monkeypatch
     assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
 
 
-async def test_a_lease_and_a_lock_of_django_share_the_key(coordinator: Coordinator) -> None:
+async def test_a_lease_and_a_lock_of_django_share_the_key(coordinator):
     async with zk_lock("jobs/{name}", fields={"name": "a b%"}):
         for resource in ("jobs/a b%", "jobs/a%20b%25"):
             with refused(Code.BUSY, f"^The lock '{resource}' was not free in time.$"):  # no word of the holder
                 await acquire(coordinator, resource_path=resource)
 
 
-async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_the_settings_of_a_lock_apply(zoo, coordinator):
     with zoo.configured(LOCKS={"printers": {"path": "printers/{floor}", "limit": 2}}):
         for _ in range(2):
             await acquire(coordinator, resource_path="printers/7")
@@ -133,7 +129,7 @@ async def test_the_settings_of_a_lock_apply(zoo: Zoo, coordinator: Coordinator) 
             await acquire(coordinator, resource_path="printers/7")
 
 
-async def test_the_end_is_not_later_than_that_of_max_hold(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_the_end_is_not_later_than_that_of_max_hold(zoo, coordinator):
     with zoo.configured(LOCKS={"short": {"path": KEY, "max_hold": 1.0}}):
         lease = await acquire(coordinator)
         assert 0 < lease.tell()[1] <= 1000
@@ -146,7 +142,7 @@ async def test_the_end_is_not_later_than_that_of_max_hold(zoo: Zoo, coordinator:
     assert "max_hold" in lease.end_reason
 
 
-async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo, coordinator):
     """Or the late writes of a client that has lost its lease would look like those of the next one."""
     with zoo.configured(LOCKS={"hot": {"path": KEY, "linger": 5.0}}):
         tokens = []
@@ -176,12 +172,12 @@ async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo: Zoo, coor
         ({"kind": "semaphore"}, "limit"),
     ],
 )
-async def test_an_invalid_request_is_refused(coordinator: Coordinator, wrong: dict[str, Any], match: str) -> None:
+async def test_an_invalid_request_is_refused(coordinator, wrong, match):
     with refused(Code.INVALID, match):
         await acquire(coordinator, **wrong)
 
 
-async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo, coordinator):
     client = LeaseClient(name="billing", prefixes=("invoices",), kinds=("lock",), max_leases=2, max_waiting=1)
     with refused(Code.FORBIDDEN, "'orders/1'"):
         await acquire(coordinator, client, resource_path="orders/1")
@@ -202,7 +198,7 @@ async def test_the_settings_of_a_client_limit_its_keys_and_actions(zoo: Zoo, coo
         await acquire(coordinator, client, resource_path="invoices/2")
 
 
-async def test_a_lease_that_was_lost_is_not_released(coordinator: Coordinator) -> None:
+async def test_a_lease_that_was_lost_is_not_released(coordinator):
     """The client must learn of it, also if it asks before the lock is given back."""
     lease = await acquire(coordinator)
     lease.end("it was lost")
@@ -210,7 +206,7 @@ async def test_a_lease_that_was_lost_is_not_released(coordinator: Coordinator) -
         await coordinator.release(ANYBODY, lease.id)
 
 
-async def test_a_lease_belongs_to_its_client(coordinator: Coordinator) -> None:
+async def test_a_lease_belongs_to_its_client(coordinator):
     lease = await acquire(coordinator)
     other = LeaseClient(name="other")
     with refused(Code.OVER):
@@ -225,7 +221,7 @@ async def test_a_lease_belongs_to_its_client(coordinator: Coordinator) -> None:
 
 
 @pytest.mark.parametrize("proxy", [4], indirect=True)
-async def test_without_a_connection_a_lease_ends_at_its_announced_end(proxy: Proxy, coordinator: Coordinator) -> None:
+async def test_without_a_connection_a_lease_ends_at_its_announced_end(proxy, coordinator):
     """Keeping it moves its end no further, as no quorum has confirmed the session."""
     lease = await acquire(coordinator)
     proxy.hang = True
@@ -240,7 +236,7 @@ async def test_without_a_connection_a_lease_ends_at_its_announced_end(proxy: Pro
     proxy.hang = False
 
 
-async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_drain_waits_for_the_leases(zoo, coordinator):
     lease = await acquire(coordinator, session_timeout_ms=3000)
     call = await waiting(coordinator, zoo)
     coordinator.keep(ANYBODY, lease.id)
@@ -258,7 +254,7 @@ async def test_a_drain_waits_for_the_leases(zoo: Zoo, coordinator: Coordinator) 
     assert zoo.children(KEY) == []
 
 
-async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(coordinator: Coordinator) -> None:
+async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(coordinator):
     call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource_path=KEY, client_id="node-1")))
     drain = asyncio.ensure_future(coordinator.drain())
     with refused(Code.UNAVAILABLE):
@@ -266,7 +262,7 @@ async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(coordinator
     await asyncio.wait_for(drain, 5)
 
 
-async def test_a_lease_renewed_during_a_stop_keeps_its_end(short_session: None, coordinator: Coordinator) -> None:
+async def test_a_lease_renewed_during_a_stop_keeps_its_end(short_session, coordinator):
     lease = await acquire(coordinator)
     lease.tell()
     stop = asyncio.ensure_future(coordinator.stop())
@@ -280,7 +276,7 @@ async def test_a_lease_renewed_during_a_stop_keeps_its_end(short_session: None, 
     await asyncio.wait_for(stop, 20)
 
 
-async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(coordinator: Coordinator) -> None:
+async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(coordinator):
     await acquire(coordinator, resource_path="connects")
     greedy, modest = LeaseClient(name="greedy"), LeaseClient(name="modest")
     flood = [asyncio.ensure_future(acquire(coordinator, greedy, resource_path=f"g/{number}")) for number in range(200)]
@@ -293,7 +289,7 @@ async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(c
     assert sum(token < tokens[0] for token in tokens) < 100  # behind them all, it would be 200
 
 
-async def test_a_client_whose_calls_all_wait_asks_for_more_locks(coordinator: Coordinator) -> None:
+async def test_a_client_whose_calls_all_wait_asks_for_more_locks(coordinator):
     """A call that waits in a queue is no longer on its way to ZooKeeper."""
     async with zk_lock(KEY):
         calls = [asyncio.ensure_future(acquire(coordinator, wait_limit_ms=20_000)) for _ in range(50)]
@@ -304,7 +300,7 @@ async def test_a_client_whose_calls_all_wait_asks_for_more_locks(coordinator: Co
     assert (await acquire(coordinator, wait_limit_ms=20_000)).is_held
 
 
-async def test_a_call_ends_in_time_behind_others_of_its_client(zoo: Zoo, proxy: Proxy) -> None:
+async def test_a_call_ends_in_time_behind_others_of_its_client(zoo, proxy):
     coordinator = Coordinator()
     await acquire(coordinator, resource_path="connects")
     proxy.hang = True
@@ -316,9 +312,7 @@ async def test_a_call_ends_in_time_behind_others_of_its_client(zoo: Zoo, proxy: 
     await asyncio.wait_for(coordinator.stop(), 20)
 
 
-async def test_leases_that_are_lost_together_are_one_line_of_the_log(
-    zoo: Zoo, coordinator: Coordinator, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_leases_that_are_lost_together_are_one_line_of_the_log(zoo, coordinator, caplog):
     leases = [await acquire(coordinator, resource_path=f"many/{number}") for number in range(20)]
     await asyncio.to_thread(faults.expire, zoo)
     for lease in leases:
@@ -332,7 +326,7 @@ async def test_leases_that_are_lost_together_are_one_line_of_the_log(
     assert about_leases[0].startswith("20 leases were lost. The first one: ")
 
 
-async def test_threads_of_two_lease_clients_are_no_deadlock(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_threads_of_two_lease_clients_are_no_deadlock(zoo, coordinator):
     """They share a `client_id` by default. Those that hold a lease wait for nothing."""
     other = "invoices/2027"
     leases = [await acquire(coordinator), await acquire(coordinator, resource_path=other, client_id="node-2")]
@@ -350,8 +344,8 @@ async def test_threads_of_two_lease_clients_are_no_deadlock(zoo: Zoo, coordinato
     await asyncio.wait_for(asyncio.gather(*calls), 20)
 
 
-async def test_a_request_that_is_sent_again_gets_the_same_lease(zoo: Zoo, coordinator: Coordinator) -> None:
-    semaphore: Any = {"kind": "semaphore", "limit": 3, "request_id": "r1"}
+async def test_a_request_that_is_sent_again_gets_the_same_lease(zoo, coordinator):
+    semaphore = {"kind": "semaphore", "limit": 3, "request_id": "r1"}
     lease = await acquire(coordinator, **semaphore)
     assert await acquire(coordinator, **semaphore, wait_limit_ms=500, signed_token=True) is lease
     others = [
@@ -362,18 +356,18 @@ async def test_a_request_that_is_sent_again_gets_the_same_lease(zoo: Zoo, coordi
     assert len(zoo.children(KEY)) == 3
 
 
-async def test_requests_without_an_id_are_different_ones(coordinator: Coordinator) -> None:
-    semaphore: Any = {"kind": "semaphore", "limit": 2}
+async def test_requests_without_an_id_are_different_ones(coordinator):
+    semaphore = {"kind": "semaphore", "limit": 2}
     assert await acquire(coordinator, **semaphore) is not await acquire(coordinator, **semaphore)
 
 
-async def test_a_request_that_is_sent_at_once_a_second_time_takes_one_place(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_request_that_is_sent_at_once_a_second_time_takes_one_place(zoo, coordinator):
     both = await asyncio.gather(*(acquire(coordinator, request_id="r1") for _ in range(2)))
     assert both[0] is both[1]
     assert len(zoo.children(KEY)) == 1
 
 
-async def test_a_request_that_is_sent_again_keeps_its_place_in_the_queue(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_request_that_is_sent_again_keeps_its_place_in_the_queue(zoo, coordinator):
     async with zk_lock(KEY):
         held = set(zoo.children(KEY))
         first = await waiting(coordinator, zoo, request_id="r1")
@@ -386,9 +380,7 @@ async def test_a_request_that_is_sent_again_keeps_its_place_in_the_queue(zoo: Zo
     assert (await again).path.endswith(node)
 
 
-async def test_a_place_in_the_queue_ends_with_the_last_call_that_waits_for_it(
-    zoo: Zoo, coordinator: Coordinator
-) -> None:
+async def test_a_place_in_the_queue_ends_with_the_last_call_that_waits_for_it(zoo, coordinator):
     async with zk_lock(KEY):
         calls = [await waiting(coordinator, zoo, request_id="r1") for _ in range(2)]
         await _calls(coordinator, 2)
@@ -398,7 +390,7 @@ async def test_a_place_in_the_queue_ends_with_the_last_call_that_waits_for_it(
         await asyncio.to_thread(zoo.wait_contenders, KEY, 1)
 
 
-async def test_a_call_that_leaves_takes_no_lease_from_another_that_has_it(coordinator: Coordinator) -> None:
+async def test_a_call_that_leaves_takes_no_lease_from_another_that_has_it(coordinator):
     lease = await acquire(coordinator, request_id="r1")
     again = asyncio.ensure_future(coordinator.acquire(ANYBODY, lease.request))
     await asyncio.sleep(0)  # it has begun
@@ -408,19 +400,19 @@ async def test_a_call_that_leaves_takes_no_lease_from_another_that_has_it(coordi
 
 
 @pytest.mark.parametrize("changed", [{"resource_path": "other"}, {"kind": "read"}, {"session_timeout_ms": 5000}])
-async def test_a_request_id_is_of_one_request(coordinator: Coordinator, changed: dict[str, Any]) -> None:
+async def test_a_request_id_is_of_one_request(coordinator, changed):
     await acquire(coordinator, request_id="r1")
     with refused(Code.INVALID, "request_id"):
         await acquire(coordinator, request_id="r1", **changed)
 
 
-async def test_after_the_end_of_its_lease_a_request_gets_a_new_one(coordinator: Coordinator) -> None:
+async def test_after_the_end_of_its_lease_a_request_gets_a_new_one(coordinator):
     lease = await acquire(coordinator, request_id="r1")
     await coordinator.release(ANYBODY, lease.id)
     assert await acquire(coordinator, request_id="r1") is not lease
 
 
-async def test_a_client_is_told_later_why_its_lease_has_ended(zoo: Zoo, coordinator: Coordinator) -> None:
+async def test_a_client_is_told_later_why_its_lease_has_ended(zoo, coordinator):
     lease = await acquire(coordinator)
     zoo.client.delete(lease.path)
     await until(lease)
@@ -430,9 +422,7 @@ async def test_a_client_is_told_later_why_its_lease_has_ended(zoo: Zoo, coordina
         coordinator.keep(LeaseClient(name="other"), lease.id)
 
 
-async def test_the_ends_that_are_remembered_are_bounded(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_ends_that_are_remembered_are_bounded(coordinator, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_ENDED", 2)
     leases = []
     for _ in range(3):
@@ -444,7 +434,7 @@ async def test_the_ends_that_are_remembered_are_bounded(
         coordinator.keep(ANYBODY, leases[1].id)
 
 
-async def test_a_refusal_does_not_say_where_zookeeper_is(zoo: Zoo) -> None:
+async def test_a_refusal_does_not_say_where_zookeeper_is(zoo):
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
         proxy.refuse = True
         coordinator = Coordinator()
@@ -457,7 +447,7 @@ async def test_a_refusal_does_not_say_where_zookeeper_is(zoo: Zoo) -> None:
         await asyncio.wait_for(coordinator.stop(), 20)
 
 
-async def test_acquisitions_of_one_client_are_on_their_way_together(zoo: Zoo, proxy: Proxy) -> None:
+async def test_acquisitions_of_one_client_are_on_their_way_together(zoo, proxy):
     coordinator = Coordinator()
     await acquire(coordinator, resource_path="connects")
     proxy.hang = True
@@ -469,12 +459,12 @@ async def test_acquisitions_of_one_client_are_on_their_way_together(zoo: Zoo, pr
     await _end(coordinator)
 
 
-async def _calls(coordinator: Coordinator, number: int) -> None:
+async def _calls(coordinator, number):
     while max((lease.calls for lease in coordinator._leases.values()), default=0) < number:
         await asyncio.sleep(0.01)
 
 
-async def _end(coordinator: Coordinator) -> None:
+async def _end(coordinator):
     for lease in list(coordinator._leases.values()):
         lease.end("the test is over")
     await asyncio.wait_for(coordinator.drain(), 20)

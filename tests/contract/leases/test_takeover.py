@@ -1,27 +1,22 @@
 """A coordinator goes on with the session and the leases of the one before; here, both are in one process."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from support.faults import connected
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import conf, inspection, zk_lock
 from django_zklock.apps import session_options
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
-from django_zklock.contrib.leases.lease import Lease, LeaseRequest
+from django_zklock.contrib.leases.lease import LeaseRequest
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.contrib.leases.takeover import Takeover
@@ -38,19 +33,17 @@ GET_EPHEMERALS = 103
 class Successors:
     """Coordinators with one state file, one after the other."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
-        self.lines: list[str] = []
-        self.state: StateFile
-        self.coordinator: Coordinator
+        self.lines = []
 
-    async def start(self) -> Coordinator:
+    async def start(self):
         self.state = StateFile(self.path, conf.current().base, self.lines.append)
         self.coordinator = Coordinator(self.state)
         await Takeover(self.state, self.coordinator, self.lines.append).run(session_options)
         return self.coordinator
 
-    async def end(self, *, drains: bool = True) -> None:
+    async def end(self, *, drains=True):
         """End the coordinator as SIGTERM does, or at once."""
         if drains:
             await self.coordinator.drain()
@@ -63,13 +56,13 @@ class Successors:
         self.state.close()
         await asyncio.to_thread(process.reset)
 
-    async def next(self) -> Coordinator:
+    async def next(self):
         await self.end()
         return await self.start()
 
 
 @pytest_asyncio.fixture
-async def successors(zoo: Zoo, tmp_path: Path) -> AsyncIterator[Successors]:
+async def successors(zoo, tmp_path):
     successors = Successors(tmp_path / "state")
     await successors.start()
     yield successors
@@ -82,25 +75,25 @@ async def successors(zoo: Zoo, tmp_path: Path) -> AsyncIterator[Successors]:
     await asyncio.to_thread(eventually, no_hold_is_left)
 
 
-def no_hold_is_left() -> bool:
+def no_hold_is_left():
     """As of a process that has ended: its threads and its holds refer to one another."""
     gc.collect()
     return not held_locks.all()
 
 
-async def acquire(coordinator: Coordinator, **request: Any) -> Lease:
+async def acquire(coordinator, **request):
     wanted = {"resource_path": KEY, "client_id": "node-1", "session_timeout_ms": 30_000, **request}
     return await asyncio.wait_for(coordinator.acquire(ANYBODY, LeaseRequest(**wanted)), 60)
 
 
-def copy_of(path: Path) -> Path:
+def copy_of(path):
     copy = path.with_name(f"copy of {path.name}")
     shutil.copy(path, copy)
     copy.chmod(0o600)
     return copy
 
 
-async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo: Zoo, successors: Successors) -> None:
+async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo, successors):
     lease = await acquire(successors.coordinator)
     again = (await successors.next()).find(ANYBODY, lease.id)
     assert again is not lease
@@ -113,10 +106,10 @@ async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo: Zoo, successors
     assert zoo.children(KEY) == []
 
 
-async def test_a_receiver_that_hangs_does_not_delay_the_next_process(successors: Successors) -> None:
+async def test_a_receiver_that_hangs_does_not_delay_the_next_process(successors):
     hangs, over = threading.Event(), threading.Event()
 
-    def receiver(**kwargs: object) -> None:
+    def receiver(**kwargs):
         hangs.set()
         over.wait(60)
 
@@ -131,14 +124,14 @@ async def test_a_receiver_that_hangs_does_not_delay_the_next_process(successors:
     assert (await successors.next()).find(ANYBODY, lease.id)
 
 
-async def test_many_restarts_do_not_prolong_a_lease(successors: Successors) -> None:
+async def test_many_restarts_do_not_prolong_a_lease(successors):
     lease = await acquire(successors.coordinator)
     end = lease._kept_until
     for _ in range(3):
         assert abs((await successors.next()).find(ANYBODY, lease.id)._kept_until - end) < 0.1
 
 
-async def test_a_lease_that_is_kept_is_kept_for_the_next_process(successors: Successors) -> None:
+async def test_a_lease_that_is_kept_is_kept_for_the_next_process(successors):
     lease = await acquire(successors.coordinator)
     before = lease._kept_until
     await asyncio.sleep(0.3)
@@ -149,13 +142,13 @@ async def test_a_lease_that_is_kept_is_kept_for_the_next_process(successors: Suc
 
 
 @pytest.mark.parametrize("name", ["a b", "über", "a%2Fb", "a%2fb", "100%", "a/b-0000000001", "x__lock__0000000000"])
-async def test_a_request_that_is_sent_again_finds_its_lease(successors: Successors, name: str) -> None:
+async def test_a_request_that_is_sent_again_finds_its_lease(successors, name):
     lease = await acquire(successors.coordinator, resource_path=name, request_id="r1")
     again = await acquire(await successors.next(), resource_path=name, request_id="r1")
     assert (again.id, again.token, again.lock.key) == (lease.id, lease.token, lease.lock.key)
 
 
-async def test_a_restart_does_not_prolong_max_hold(zoo: Zoo, successors: Successors) -> None:
+async def test_a_restart_does_not_prolong_max_hold(zoo, successors):
     await successors.end()
     with zoo.configured(LOCKS={"short": {"path": KEY, "max_hold": 60.0}}):
         lease = await acquire(await successors.start())
@@ -166,14 +159,14 @@ async def test_a_restart_does_not_prolong_max_hold(zoo: Zoo, successors: Success
     await successors.start()
 
 
-def ends_at(lease: Lease) -> float:
+def ends_at(lease):
     assert lease.hold is not None
     grant = held_of(lease.hold).grant
     assert grant.ends_at is not None
     return grant.ends_at
 
 
-async def test_a_released_lease_is_over_in_the_next_process(successors: Successors) -> None:
+async def test_a_released_lease_is_over_in_the_next_process(successors):
     lease = await acquire(successors.coordinator)
     other = await acquire(successors.coordinator, resource_path="other")
     await successors.coordinator.release(ANYBODY, lease.id)
@@ -183,7 +176,7 @@ async def test_a_released_lease_is_over_in_the_next_process(successors: Successo
     assert coordinator.find(ANYBODY, other.id)
 
 
-async def test_znodes_that_belong_to_no_lease_are_deleted(zoo: Zoo, successors: Successors) -> None:
+async def test_znodes_that_belong_to_no_lease_are_deleted(zoo, successors):
     """As after a crash between the create of a znode and the answer to the client."""
     await acquire(successors.coordinator)
     lost = await acquire(successors.coordinator, resource_path="lost")
@@ -195,7 +188,7 @@ async def test_znodes_that_belong_to_no_lease_are_deleted(zoo: Zoo, successors: 
     assert (await acquire(coordinator, resource_path="lost")).token > lost.token
 
 
-async def test_a_lease_lasts_as_long_as_it_may_have_been_promised_if_its_end_is_unknown(successors: Successors) -> None:
+async def test_a_lease_lasts_as_long_as_it_may_have_been_promised_if_its_end_is_unknown(successors):
     lease = await acquire(successors.coordinator)
     short = await acquire(successors.coordinator, resource_path="short", session_timeout_ms=3000)
     await successors.end()
@@ -209,7 +202,7 @@ async def test_a_lease_lasts_as_long_as_it_may_have_been_promised_if_its_end_is_
     assert 2 < coordinator.find(ANYBODY, short.id)._kept_until - now <= 3
 
 
-async def test_a_semaphore_whose_limit_is_lower_now_keeps_its_holders(zoo: Zoo, successors: Successors) -> None:
+async def test_a_semaphore_whose_limit_is_lower_now_keeps_its_holders(zoo, successors):
     wanted = {"kind": "semaphore", "limit": 2}
     leases = [await acquire(successors.coordinator, **wanted) for _ in range(2)]
     zoo.client.create(f"{zoo.base}/{KEY}/!limit:1:")
@@ -217,14 +210,14 @@ async def test_a_semaphore_whose_limit_is_lower_now_keeps_its_holders(zoo: Zoo, 
     assert [coordinator.find(ANYBODY, lease.id).token for lease in leases] == [lease.token for lease in leases]
 
 
-async def test_the_next_process_hears_of_a_release_request(successors: Successors) -> None:
+async def test_the_next_process_hears_of_a_release_request(successors):
     lease = await acquire(successors.coordinator)
     await asyncio.to_thread(request_release, KEY, by="kim", reason="a deploy")
     lease = (await successors.next()).find(ANYBODY, lease.id)
     await asyncio.to_thread(eventually, lambda: "a deploy" in lease.release_requested)
 
 
-async def test_the_next_process_hears_of_a_break(zoo: Zoo, successors: Successors) -> None:
+async def test_the_next_process_hears_of_a_break(zoo, successors):
     lease = (await successors.next()) and await acquire(successors.coordinator)
     lease = (await successors.next()).find(ANYBODY, lease.id)
     zoo.client.delete(lease.path)
@@ -232,7 +225,7 @@ async def test_the_next_process_hears_of_a_break(zoo: Zoo, successors: Successor
     assert "deleted" in lease.end_reason
 
 
-async def test_the_queue_is_as_it_was(zoo: Zoo, successors: Successors) -> None:
+async def test_the_queue_is_as_it_was(zoo, successors):
     lease = await acquire(successors.coordinator)
     others = zoo.client
     behind = others.create(
@@ -247,7 +240,7 @@ async def test_the_queue_is_as_it_was(zoo: Zoo, successors: Successors) -> None:
     others.delete(behind)
 
 
-async def test_a_state_file_of_another_root_is_not_used(zoo: Zoo, successors: Successors) -> None:
+async def test_a_state_file_of_another_root_is_not_used(zoo, successors):
     lease = await acquire(successors.coordinator)
     await successors.end()
     state = StateFile(successors.path, "/elsewhere", successors.lines.append)
@@ -258,7 +251,7 @@ async def test_a_state_file_of_another_root_is_not_used(zoo: Zoo, successors: Su
     zoo.client.delete(lease.path)
 
 
-async def test_without_a_connection_a_takeover_waits(zoo: Zoo, successors: Successors) -> None:
+async def test_without_a_connection_a_takeover_waits(zoo, successors):
     lease = await acquire(successors.coordinator)
     await successors.end()
     with Proxy(zoo.address) as proxy:
@@ -275,7 +268,7 @@ async def test_without_a_connection_a_takeover_waits(zoo: Zoo, successors: Succe
     await successors.start()
 
 
-async def test_other_locks_of_the_process_are_free(successors: Successors) -> None:
+async def test_other_locks_of_the_process_are_free(successors):
     await successors.next()
     async with zk_lock("other", timeout=0):
         pass
@@ -284,7 +277,7 @@ async def test_other_locks_of_the_process_are_free(successors: Successors) -> No
 # --- a copy, and an older file ---------------------------------------------------------------------------------------
 
 
-async def test_a_lease_of_which_a_copy_does_not_know_goes_on(zoo: Zoo, successors: Successors) -> None:
+async def test_a_lease_of_which_a_copy_does_not_know_goes_on(zoo, successors):
     copy = copy_of(successors.path)
     lease = await acquire(successors.coordinator)
     await successors.end()
@@ -294,7 +287,7 @@ async def test_a_lease_of_which_a_copy_does_not_know_goes_on(zoo: Zoo, successor
     assert len(zoo.children(KEY)) == 1
 
 
-async def test_a_file_that_is_older_than_its_copy_knows_no_ends(zoo: Zoo, successors: Successors) -> None:
+async def test_a_file_that_is_older_than_its_copy_knows_no_ends(zoo, successors):
     """As after a coordinator on another host has worked with the copy for a while."""
     lease = await acquire(successors.coordinator)
     original, successors.path = successors.path, copy_of(successors.path)
@@ -305,7 +298,7 @@ async def test_a_file_that_is_older_than_its_copy_knows_no_ends(zoo: Zoo, succes
     assert [coordinator.find(ANYBODY, held.id).token for held in (lease, other)] == [lease.token, other.token]
 
 
-async def test_with_unknown_ends_those_that_have_waited_get_no_lease(zoo: Zoo, successors: Successors) -> None:
+async def test_with_unknown_ends_those_that_have_waited_get_no_lease(zoo, successors):
     """A client that asks again enters the queue again."""
     lease = await acquire(successors.coordinator)
     call = asyncio.ensure_future(acquire(successors.coordinator, wait_limit_ms=20_000))
@@ -322,7 +315,7 @@ async def test_with_unknown_ends_those_that_have_waited_get_no_lease(zoo: Zoo, s
 # --- other settings in the next process -------------------------------------------------------------------------------
 
 
-async def test_a_lock_whose_limit_is_in_the_settings_goes_on(zoo: Zoo, successors: Successors) -> None:
+async def test_a_lock_whose_limit_is_in_the_settings_goes_on(zoo, successors):
     await successors.end()
     with zoo.configured(LOCKS={"printers": {"path": KEY, "limit": 2}}):
         coordinator = await successors.start()
@@ -334,7 +327,7 @@ async def test_a_lock_whose_limit_is_in_the_settings_goes_on(zoo: Zoo, successor
     await successors.start()
 
 
-async def test_a_shorter_term_of_the_settings_ends_no_lease_early(zoo: Zoo, successors: Successors) -> None:
+async def test_a_shorter_term_of_the_settings_ends_no_lease_early(zoo, successors):
     lease = await acquire(successors.coordinator, session_timeout_ms=0)
     end = lease._kept_until
     await successors.end()
@@ -346,9 +339,7 @@ async def test_a_shorter_term_of_the_settings_ends_no_lease_early(zoo: Zoo, succ
 
 
 @pytest.mark.parametrize("ends", ["known", "unknown"])
-async def test_a_lease_that_the_settings_forbid_ends_as_it_was_promised(
-    zoo: Zoo, successors: Successors, ends: str
-) -> None:
+async def test_a_lease_that_the_settings_forbid_ends_as_it_was_promised(zoo, successors, ends):
     lease = await acquire(successors.coordinator, kind="semaphore", limit=1, session_timeout_ms=4000)
     promised = lease.promised_until
     await successors.end()
@@ -368,9 +359,7 @@ async def test_a_lease_that_the_settings_forbid_ends_as_it_was_promised(
     await successors.start()
 
 
-async def test_a_lease_whose_data_another_program_has_written_ends_as_it_was_promised(
-    zoo: Zoo, successors: Successors
-) -> None:
+async def test_a_lease_whose_data_another_program_has_written_ends_as_it_was_promised(zoo, successors):
     lease = await acquire(successors.coordinator, session_timeout_ms=3000)
     end = lease._kept_until
     zoo.client.set(lease.path, b"10.0.0.1")
@@ -383,9 +372,7 @@ async def test_a_lease_whose_data_another_program_has_written_ends_as_it_was_pro
 # --- faults meanwhile -------------------------------------------------------------------------------------------------
 
 
-async def test_while_the_disk_hangs_no_client_gets_a_lease(
-    zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_while_the_disk_hangs_no_client_gets_a_lease(zoo, successors, monkeypatch):
     """And none keeps its lock."""
     works, pwrite = threading.Event(), os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda *arguments: works.wait(60) and pwrite(*arguments))
@@ -397,9 +384,7 @@ async def test_while_the_disk_hangs_no_client_gets_a_lease(
 
 
 @pytest.mark.parametrize("request_of_the_claim", [SET_DATA, MULTI, GET_EPHEMERALS, GET_DATA])
-async def test_a_broken_connection_during_the_claim_ends_no_lease(
-    zoo: Zoo, successors: Successors, request_of_the_claim: int
-) -> None:
+async def test_a_broken_connection_during_the_claim_ends_no_lease(zoo, successors, request_of_the_claim):
     lease = await acquire(successors.coordinator)
     await successors.end()
     with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
@@ -412,11 +397,11 @@ async def test_a_broken_connection_during_the_claim_ends_no_lease(
     await successors.start()
 
 
-def at_the_first_lease(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+def at_the_first_lease(monkeypatch, call):
     """Make a call just before a takeover goes on with its first lease."""
     restore = Coordinator.restore
 
-    def call_and_restore(*arguments: Any) -> Lease:
+    def call_and_restore(*arguments):
         monkeypatch.undo()
         call()
         return restore(*arguments)
@@ -424,9 +409,7 @@ def at_the_first_lease(monkeypatch: pytest.MonkeyPatch, call: Callable[[], objec
     monkeypatch.setattr(Coordinator, "restore", call_and_restore)
 
 
-async def test_a_broken_connection_during_the_takeover_ends_no_lease(
-    zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broken_connection_during_the_takeover_ends_no_lease(zoo, successors, monkeypatch):
     keys = [f"{KEY}/{number}" for number in range(5)]
     leases = [await acquire(successors.coordinator, resource_path=key) for key in keys]
     await successors.end()
@@ -440,9 +423,7 @@ async def test_a_broken_connection_during_the_takeover_ends_no_lease(
     await successors.start()
 
 
-async def test_a_process_that_ends_during_its_takeover_ends_no_lease(
-    zoo: Zoo, successors: Successors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_that_ends_during_its_takeover_ends_no_lease(zoo, successors, monkeypatch):
     lease, former = await acquire(successors.coordinator), successors.coordinator
     await successors.end()
     successors.path = copy_of(successors.path)
@@ -460,7 +441,7 @@ async def test_a_process_that_ends_during_its_takeover_ends_no_lease(
     await successors.start()
 
 
-async def test_a_session_keeps_its_timeout(zoo: Zoo, successors: Successors, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_session_keeps_its_timeout(zoo, successors, caplog):
     """No server is to blame for that."""
     timeout = process.current().timeout
     await successors.end()

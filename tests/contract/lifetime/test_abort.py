@@ -1,7 +1,5 @@
 """Work under a lost lock is stopped as its policy says, and the block tells it. Code after the block is left alone."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sys
@@ -10,10 +8,9 @@ import time
 
 import pytest
 from support.faults import due, within
-from support.work import Reports, Run, compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
-from support.zoo import ROOM, Zoo, eventually
+from support.work import compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
+from support.zoo import ROOM, eventually
 
-from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
@@ -31,10 +28,10 @@ REPEATED = 0.06  # seconds after which an abort would have been asked for again
     ],
     ids=["main thread sleeps", "main thread computes", "thread computes", "thread sleeps"],
 )
-def test_the_delete_of_its_znode_stops_the_work(zoo: Zoo, reports: Reports, run: Run, work: Run, how: str) -> None:
-    seen: list[BaseException] = []
+def test_the_delete_of_its_znode_stops_the_work(zoo, reports, run, work, how):
+    seen = []
 
-    def block() -> None:
+    def block():
         with Lock("deleted") as hold:
             threading.Timer(0.3, zoo.client.delete, [hold.path]).start()
             try:
@@ -57,12 +54,12 @@ def test_the_delete_of_its_znode_stops_the_work(zoo: Zoo, reports: Reports, run:
 
 
 @in_each_thread
-def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run: Run) -> None:
+def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo, run):
     shared = Lock("edge")
-    stray: list[BaseException] = []
-    outcomes: list[bool] = []
+    stray = []
+    outcomes = []
 
-    def sweep() -> None:
+    def sweep():
         for count in range(100):
             moment = random.uniform(0, 0.002)
             length = random.uniform(0, 0.002)
@@ -100,7 +97,7 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo: Zoo, run
     assert not all(outcomes)
 
 
-async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) -> None:
+async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo):
     lock = Lock("edge")
     outcomes = []
     for _ in range(80):
@@ -120,10 +117,10 @@ async def test_an_abort_at_the_end_of_the_block_cancels_no_later_code(zoo: Zoo) 
 
 @in_each_thread
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
-def test_lock_lost_comes_from_the_block_of_the_lost_lock(zoo: Zoo, run: Run, which: str, raiser: str) -> None:
-    raised: list[tuple[str, str | None]] = []
+def test_lock_lost_comes_from_the_block_of_the_lost_lock(zoo, run, which, raiser):
+    raised = []
 
-    def block() -> None:
+    def block():
         try:
             with Lock("outer") as outer:
                 try:
@@ -143,8 +140,8 @@ def test_lock_lost_comes_from_the_block_of_the_lost_lock(zoo: Zoo, run: Run, whi
 
 
 @pytest.mark.parametrize(("which", "raiser"), [("outer", "outer"), ("inner", "inner"), ("both", "outer")])
-async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_task(zoo: Zoo, which: str, raiser: str) -> None:
-    raised: list[tuple[str, str | None]] = []
+async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_task(zoo, which, raiser):
+    raised = []
     try:
         async with Lock("outer") as outer:
             try:
@@ -161,7 +158,7 @@ async def test_lock_lost_comes_from_the_block_of_the_lost_lock_in_a_task(zoo: Zo
 
 
 @pytest.mark.parametrize("which", ["outer", "both"])
-async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(zoo: Zoo, which: str, reports: Reports) -> None:
+async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(zoo, which, reports):
     lock = Lock("same")
     with pytest.raises(LockLost):
         async with lock as hold, lock if which == "both" else Lock("other"):
@@ -172,8 +169,8 @@ async def test_a_task_is_stopped_once_for_a_lock_it_holds_twice(zoo: Zoo, which:
     assert reports[0]["receipt"].delivered
 
 
-async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> None:
-    async def work(lost: bool) -> None:
+async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo):
+    async def work(lost):
         async with Lock("cancelled") as hold:
             if lost:
                 lose(hold)
@@ -190,7 +187,7 @@ async def test_a_real_cancellation_is_not_mistaken_for_an_abort(zoo: Zoo) -> Non
 
 
 @pytest.mark.parametrize(("abort_on", "raises"), [("never", False), ("lost", True), ("suspended", True)])
-def test_abort_on_never_lets_the_work_continue(zoo: Zoo, reports: Reports, abort_on: AbortOn, raises: bool) -> None:
+def test_abort_on_never_lets_the_work_continue(zoo, reports, abort_on, raises):
     ended = False
     try:
         with Lock("policy", abort_on=abort_on) as hold:
@@ -207,7 +204,7 @@ def test_abort_on_never_lets_the_work_continue(zoo: Zoo, reports: Reports, abort
     assert (report["receipt"] is None) is not raises
 
 
-def test_an_error_of_the_body_is_not_masked(zoo: Zoo) -> None:
+def test_an_error_of_the_body_is_not_masked(zoo):
     with pytest.raises(KeyError), Lock("body", abort_on="never") as hold:
         lose(hold)
         eventually(lambda: hold.lost)

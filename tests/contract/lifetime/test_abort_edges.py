@@ -1,34 +1,29 @@
 """Aborts that come at the edges: as the block begins, as it ends, and after a pause of the whole process."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from support.faults import acquire_once
-from support.work import Run, in_each_thread, lose, lose_later, sleep_in_pieces
-from support.zoo import Zoo, next_line
+from support.work import in_each_thread, lose, lose_later, sleep_in_pieces
+from support.zoo import next_line
 
 from django_zklock import zk_locks
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost
-from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
 @pytest.fixture
-def robbed(zoo: Zoo) -> Iterator[None]:
+def robbed(zoo):
     """Take away every lock of this process as soon as it is granted, and again and again."""
 
-    def rob() -> None:
+    def rob():
         for member in list(session.observers):
             grant = getattr(member, "_grant", None)
             if grant is not None:
@@ -44,11 +39,11 @@ def robbed(zoo: Zoo) -> Iterator[None]:
 
 @in_each_thread
 @pytest.mark.usefixtures("robbed")
-def test_a_loss_before_the_body_begins_raises_lock_lost(run: Run) -> None:
+def test_a_loss_before_the_body_begins_raises_lock_lost(run):
     shared = Lock("robbed")
-    lost: list[int] = []
+    lost = []
 
-    def work() -> None:
+    def work():
         for count in itertools.count():
             if count >= 100 and lost:
                 break
@@ -64,16 +59,16 @@ def test_a_loss_before_the_body_begins_raises_lock_lost(run: Run) -> None:
     assert lost
 
 
-def lose_soon(hold: Hold) -> None:
+def lose_soon(hold):
     lose_later(hold, 0.2)
 
 
-async def wait_in_loop() -> None:
+async def wait_in_loop():
     async with Lock("inner", timeout=None):
         pass
 
 
-WAITS: dict[str, Callable[[], object]] = {
+WAITS = {
     "with": lambda: acquire_once(Lock("inner", timeout=None)),
     "acquire": Lock("inner").acquire,
     "several": lambda: acquire_once(zk_locks("free", "inner", timeout=None)),
@@ -82,7 +77,7 @@ WAITS: dict[str, Callable[[], object]] = {
 }
 
 
-def _ends_the_wait(zoo: Zoo, run: Run, work: Any) -> None:
+def _ends_the_wait(zoo, run, work):
     """Show that the loss of the outer lock ends this work, which waits for the inner one. That stays busy."""
     with zoo.hold_elsewhere("inner"):
         with pytest.raises(LockLost) as caught:
@@ -93,8 +88,8 @@ def _ends_the_wait(zoo: Zoo, run: Run, work: Any) -> None:
 
 @in_each_thread
 @pytest.mark.parametrize(("wait", "when"), [("with", lose), *((wait, lose_soon) for wait in WAITS)])
-def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(zoo: Zoo, run: Run, wait: str, when: Run) -> None:
-    def work() -> None:
+def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(zoo, run, wait, when):
+    def work():
         with Lock("outer") as outer:
             when(outer)
             WAITS[wait]()
@@ -103,8 +98,8 @@ def test_the_loss_of_an_outer_lock_ends_the_wait_for_an_inner_one(zoo: Zoo, run:
     zoo.assert_empty()
 
 
-def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) -> None:
-    async def work() -> None:
+def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo):
+    async def work():
         async with Lock("outer") as outer:
             lose_soon(outer)
             await wait_in_loop()
@@ -113,10 +108,10 @@ def test_the_loss_of_an_outer_lock_ends_the_wait_of_a_coroutine(zoo: Zoo) -> Non
 
 
 @in_each_thread
-def test_the_loss_of_an_outer_lock_stops_work_that_handles_an_inner_loss(zoo: Zoo, run: Run) -> None:
+def test_the_loss_of_an_outer_lock_stops_work_that_handles_an_inner_loss(zoo, run):
     """The block of the inner lock has been left, so what handles its error is no clean-up of it, but work as any."""
 
-    def work() -> None:
+    def work():
         with Lock("outer") as outer:
             try:
                 with Lock("lost") as lost:
@@ -130,7 +125,7 @@ def test_the_loss_of_an_outer_lock_stops_work_that_handles_an_inner_loss(zoo: Zo
 
 
 @pytest.mark.parametrize("order", ["inner last", "inner first", "only inner then outer"])
-async def test_two_successive_losses_leave_no_cancellation(zoo: Zoo, order: str) -> None:
+async def test_two_successive_losses_leave_no_cancellation(zoo, order):
     for delay in (0, 0.0001, 0.0005, 0.001) * 5:
         with pytest.raises(LockLost):
             async with Lock("outer") as outer, Lock("inner") as inner:
@@ -161,7 +156,7 @@ with lock as hold:
 """
 
 
-def test_check_raises_at_once_after_a_pause_past_the_lease(zoo: Zoo) -> None:
+def test_check_raises_at_once_after_a_pause_past_the_lease(zoo):
     holder = zoo.spawn(HOLDER, ZKLOCK_URL=zoo.url(session_timeout=4))
     assert holder.stdin
     assert next_line(holder) == "held"
@@ -197,16 +192,16 @@ print("traced", flush=True)
 """
 
 
-def test_tracing_works_after_an_abort(zoo: Zoo) -> None:
+def test_tracing_works_after_an_abort(zoo):
     """Python 3.11 runs in circles under a trace function when an asynchronous exception was called off."""
     assert zoo.output(TRACED) == ["lost", "traced"]
 
 
 @in_each_thread
-def test_work_that_handles_errors_of_each_other_is_aborted(zoo: Zoo, run: Run) -> None:
+def test_work_that_handles_errors_of_each_other_is_aborted(zoo, run):
     """Each came from the other, and the interrupt is not among them."""
 
-    def work() -> None:
+    def work():
         first, second = ValueError("first"), ValueError("second")
         with pytest.raises(LockLost), Lock("a") as hold:
             try:

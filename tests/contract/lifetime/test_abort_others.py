@@ -1,20 +1,17 @@
 """Work that others do for a block: what is stopped with the block, and that all of it finds the hold."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from support.faults import due, within
-from support.work import Reports, Run, compute, in_each_thread, lose
-from support.zoo import Zoo, eventually
+from support.work import compute, in_each_thread, lose
+from support.zoo import eventually
 
 from django_zklock import current_hold
 from django_zklock.core.execution import abort
@@ -23,23 +20,23 @@ from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld
 from django_zklock.locks.lock import Lock
 
 
-async def compute_in_steps() -> None:
+async def compute_in_steps():
     while True:
         compute(0.01)
         await asyncio.sleep(0)
 
 
-async def gather_errors() -> None:
+async def gather_errors():
     await asyncio.gather(*(compute_in_steps() for _ in range(4)), return_exceptions=True)
 
 
-async def swallow_once() -> None:
+async def swallow_once():
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(20)
     await asyncio.sleep(20)
 
 
-async def start_others() -> None:
+async def start_others():
     task = asyncio.create_task(asyncio.sleep(20))
     await asyncio.wait([task, asyncio.create_task(compute_in_steps())])
 
@@ -48,21 +45,19 @@ async def start_others() -> None:
 @pytest.mark.parametrize("run_coroutine", [asyncio.run, lambda coroutine: async_to_sync(lambda: coroutine)()])
 @pytest.mark.parametrize("work", [gather_errors, swallow_once, start_others])
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
-def test_coroutines_of_the_block_are_cancelled(
-    zoo: Zoo, reports: Reports, monkeypatch: pytest.MonkeyPatch, run: Run, run_coroutine: Run, work: Run
-) -> None:
+def test_coroutines_of_the_block_are_cancelled(zoo, reports, monkeypatch, run, run_coroutine, work):
     """A loop that takes no call soon is interrupted, too: on a busy machine, any. So it has a minute for that here."""
     monkeypatch.setattr(abort, "LOOK_AFTER", 60.0)
-    tasks: list[set[asyncio.Task[Any]]] = []
+    tasks = []
 
-    async def main() -> None:
+    async def main():
         lose(current_hold())  # not before the loop is there
         try:
             await work()
         finally:
             tasks.append(asyncio.all_tasks())
 
-    def block() -> None:
+    def block():
         with Lock("inner"):
             run_coroutine(main())
 
@@ -73,10 +68,10 @@ def test_coroutines_of_the_block_are_cancelled(
     assert report["receipt"].how == "task"
 
 
-def test_an_error_of_a_cancelled_coroutine_is_raised_as_it_is(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_cancelled_coroutine_is_raised_as_it_is(zoo, monkeypatch):
     monkeypatch.setattr(abort, "LOOK_AFTER", 60.0)
 
-    async def fail_in_the_clean_up() -> None:
+    async def fail_in_the_clean_up():
         lose(current_hold())
         try:
             await asyncio.sleep(20)
@@ -89,14 +84,14 @@ def test_an_error_of_a_cancelled_coroutine_is_raised_as_it_is(zoo: Zoo, monkeypa
 
 @in_each_thread
 @pytest.mark.parametrize("awaits", [False, True])
-def test_work_that_a_cancellation_does_not_end_is_interrupted(zoo: Zoo, run: Run, awaits: bool) -> None:
-    async def main() -> None:
+def test_work_that_a_cancellation_does_not_end_is_interrupted(zoo, run, awaits):
+    async def main():
         lose(current_hold())
         if awaits:
             await asyncio.sleep(20)
         compute(20)
 
-    def block() -> None:
+    def block():
         with Lock("inner"):
             with contextlib.suppress(asyncio.CancelledError):
                 asyncio.run(main())
@@ -106,22 +101,22 @@ def test_work_that_a_cancellation_does_not_end_is_interrupted(zoo: Zoo, run: Run
         run(block)
 
 
-async def test_other_tasks_of_the_loop_around_the_block_go_on(zoo: Zoo) -> None:
+async def test_other_tasks_of_the_loop_around_the_block_go_on(zoo):
     """Under ASGI, a sync view with a block calls a coroutine. It is cancelled; another request is not."""
-    cancelled: list[str] = []
+    cancelled = []
 
-    async def sleep(what: str) -> None:
+    async def sleep(what):
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:
             cancelled.append(what)
             raise
 
-    async def sleep_under_lock() -> None:
+    async def sleep_under_lock():
         lose(current_hold())
         await sleep("for the view")
 
-    def view() -> None:
+    def view():
         with Lock("view"):
             async_to_sync(sleep_under_lock)()
 
@@ -133,10 +128,10 @@ async def test_other_tasks_of_the_loop_around_the_block_go_on(zoo: Zoo) -> None:
     other.cancel()
 
 
-def test_a_loop_around_the_block_is_left_alone() -> None:
+def test_a_loop_around_the_block_is_left_alone():
     """Some tools run sync code inside a loop, with DJANGO_ALLOW_ASYNC_UNSAFE. The work is interrupted in place."""
 
-    def block() -> None:
+    def block():
         mine = abort.abort_for(Owner("thread", threading.main_thread()))  # installs the handler of the signal
         mine.arm()
         thread = threading.Thread(target=mine.request, args=("lost",))
@@ -148,31 +143,29 @@ def test_a_loop_around_the_block_is_left_alone() -> None:
         mine.disarm()
         thread.join()
 
-    async def main() -> None:
+    async def main():
         other = asyncio.create_task(asyncio.sleep(0.1))
         asyncio.get_running_loop().call_soon(block)
         await other
 
-    struck: list[bool] = []
+    struck = []
     asyncio.run(main())
     assert struck
 
 
 @in_each_thread
-def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(zoo, monkeypatch, run):
     """`sync_to_async` runs it in the thread of the block, which waits for the coroutine."""
     monkeypatch.setattr(abort, "LOOK_AFTER", 60.0)  # so long would it be asked to end
 
-    def work() -> None:
+    def work():
         lose(current_hold())
         compute(20)
 
-    async def main() -> None:
+    async def main():
         await sync_to_async(work)()
 
-    def block() -> None:
+    def block():
         with Lock("there/and/back"):
             async_to_sync(main)()
 
@@ -180,11 +173,11 @@ def test_a_function_that_works_for_a_coroutine_of_the_block_is_interrupted(
         run(block)
 
 
-async def hold_in_coroutine() -> object:
+async def hold_in_coroutine():
     return current_hold()
 
 
-async def holds_of_children() -> list[object]:
+async def holds_of_children():
     return [
         *await asyncio.gather(hold_in_coroutine(), asyncio.create_task(hold_in_coroutine())),
         await asyncio.to_thread(current_hold),
@@ -193,7 +186,7 @@ async def holds_of_children() -> list[object]:
     ]
 
 
-async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
+async def test_work_for_a_task_finds_its_hold(zoo):
     async with Lock("around"), Lock("others") as hold:
         assert await holds_of_children() == [hold] * 5
     with pytest.raises(LockNotHeld, match="no lock"):
@@ -201,8 +194,8 @@ async def test_work_for_a_task_finds_its_hold(zoo: Zoo) -> None:
 
 
 @in_each_thread
-def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Run) -> None:
-    def block() -> None:
+def test_work_for_a_thread_finds_its_hold(zoo, run):
+    def block():
         with Lock("around"), Lock("others") as hold:
             assert async_to_sync(holds_of_children)() == [hold] * 5
             assert asyncio.run(holds_of_children()) == [hold] * 5
@@ -212,10 +205,10 @@ def test_work_for_a_thread_finds_its_hold(zoo: Zoo, run: Run) -> None:
     run(block)
 
 
-async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
+async def test_work_that_outlives_its_block_finds_no_hold(zoo):
     ended = asyncio.Event()
 
-    async def child() -> None:
+    async def child():
         await ended.wait()
         for key in (None, "k"):
             with pytest.raises(LockNotHeld):
@@ -229,8 +222,8 @@ async def test_work_that_outlives_its_block_finds_no_hold(zoo: Zoo) -> None:
     assert hold.state == "released"
 
 
-async def test_a_child_finds_its_own_block_first(zoo: Zoo) -> None:
-    async def child() -> None:
+async def test_a_child_finds_its_own_block_first(zoo):
+    async def child():
         async with Lock("child") as hold:
             assert current_hold() is hold
             assert current_hold("parent") is parent
@@ -240,12 +233,12 @@ async def test_a_child_finds_its_own_block_first(zoo: Zoo) -> None:
         await asyncio.gather(child())
 
 
-async def test_check_stops_a_thread_that_works_for_a_lost_block(zoo: Zoo) -> None:
+async def test_check_stops_a_thread_that_works_for_a_lost_block(zoo):
     """No abort can stop it."""
-    ended: list[BaseException] = []
+    ended = []
     begun = threading.Event()
 
-    def work() -> None:
+    def work():
         begun.set()
         try:
             while True:
@@ -301,7 +294,7 @@ end.acquire()
 
 
 @pytest.mark.parametrize("way", [IN_SUB_INTERPRETER, ON_FOREIGN_THREAD], ids=["sub-interpreter", "foreign thread"])
-def test_a_block_is_stopped_where_python_refuses_handlers_of_signals(zoo: Zoo, way: str) -> None:
+def test_a_block_is_stopped_where_python_refuses_handlers_of_signals(zoo, way):
     """As under uWSGI with several mounts, and in a program that embeds Python: `main_thread()` may have no signals."""
     if way is IN_SUB_INTERPRETER:
         pytest.importorskip("_testcapi")

@@ -1,7 +1,5 @@
 """An abort goes on until the block is left: after a swallowed interrupt, and if the signal cannot arrive."""
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import contextlib
@@ -9,13 +7,11 @@ import hashlib
 import importlib
 import signal
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from support.faults import within
-from support.work import Reports, Run, compute, in_each_thread, lose, run_in_thread, sleep_in_pieces
-from support.zoo import ROOM, Zoo, eventually
+from support.work import compute, in_each_thread, lose, run_in_thread, sleep_in_pieces
+from support.zoo import ROOM, eventually
 
 from django_zklock import current_hold
 from django_zklock.core.execution import abort
@@ -23,18 +19,18 @@ from django_zklock.core.execution.abort import ABORT_SIGNAL, ThreadAbort
 from django_zklock.exceptions import LockLost, LockLostInterrupt
 from django_zklock.locks.lock import Lock
 
-BaseExceptionGroup: Any = getattr(builtins, "BaseExceptionGroup", None)
+BaseExceptionGroup = getattr(builtins, "BaseExceptionGroup", None)
 if BaseExceptionGroup is None:  # before Python 3.11
     BaseExceptionGroup = importlib.import_module("exceptiongroup").BaseExceptionGroup
 
 
 @in_each_thread
 @pytest.mark.parametrize(("work", "times"), [(compute, 3), (sleep_in_pieces, 3), (compute, 1)])
-def test_a_swallowed_interrupt_is_repeated(zoo: Zoo, reports: Reports, run: Run, work: Run, times: int) -> None:
+def test_a_swallowed_interrupt_is_repeated(zoo, reports, run, work, times):
     """Or the block ends then, and raises `LockLost`."""
-    caught: list[BaseException] = []
+    caught = []
 
-    def block() -> None:
+    def block():
         with Lock("swallowed") as hold:
             for _ in range(times):
                 try:
@@ -55,10 +51,10 @@ def test_a_swallowed_interrupt_is_repeated(zoo: Zoo, reports: Reports, run: Run,
 
 
 @in_each_thread
-def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Reports, run: Run) -> None:
+def test_no_repetition_strikes_the_clean_up_of_a_block(zoo, reports, run):
     done = []
 
-    def clean_up() -> None:
+    def clean_up():
         sleep_in_pieces(0.4)
         try:
             raise ValueError from KeyError()
@@ -66,7 +62,7 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Report
             sleep_in_pieces(0.4)
         done.append(True)
 
-    def block() -> None:
+    def block():
         with Lock("outer") as outer, Lock("inner") as inner:
             try:
                 abort.shielded(lambda: [*map(lose, (outer, inner))])()
@@ -82,13 +78,13 @@ def test_no_repetition_strikes_the_clean_up_of_a_block(zoo: Zoo, reports: Report
         assert not report["receipt"].swallowed
 
 
-def lose_inner() -> None:
+def lose_inner():
     with Lock("inner") as inner:
         lose(inner)
         compute(20)
 
 
-async def lose_inner_in_loop() -> None:
+async def lose_inner_in_loop():
     async with Lock("inner") as inner:
         lose(inner)
         await asyncio.sleep(20)
@@ -96,10 +92,10 @@ async def lose_inner_in_loop() -> None:
 
 @in_each_thread
 @pytest.mark.parametrize("work", [lose_inner, lambda: asyncio.run(lose_inner_in_loop())], ids=["block", "loop"])
-def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: Run, work: Any) -> None:
-    done: list[bool] = []
+def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo, run, work):
+    done = []
 
-    def block() -> None:
+    def block():
         with Lock("outer") as outer:
             try:
                 lose(outer)
@@ -116,7 +112,7 @@ def test_a_block_inside_the_clean_up_is_aborted_for_its_own_lock(zoo: Zoo, run: 
     assert done
 
 
-async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: Reports) -> None:
+async def test_a_swallowed_cancellation_is_repeated(zoo, reports):
     """After a second, because the task may be cleaning up. No cancellation is left over."""
     caught = []
     began = 0.0
@@ -140,14 +136,12 @@ async def test_a_swallowed_cancellation_is_repeated(zoo: Zoo, reports: Reports) 
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["block in a task", "task in a block"])
-def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, inside: bool
-) -> None:
+def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(zoo, monkeypatch, inside):
     """The pause is a second. It is longer here, because a busy machine may take a second for anything."""
     monkeypatch.setattr(abort, "AGAIN_AFTER", 60.0)
     done = []
 
-    async def work() -> None:
+    async def work():
         async with Lock("slow") if inside else contextlib.nullcontext():
             lose(current_hold())
             try:
@@ -166,7 +160,7 @@ def test_the_clean_up_of_a_task_is_not_struck_within_the_pause(
 
 
 @pytest.fixture
-def urgent_signals_as_before() -> Iterator[None]:
+def urgent_signals_as_before():
     handler, mask = signal.getsignal(ABORT_SIGNAL), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     signal.signal(ABORT_SIGNAL, handler)
@@ -183,7 +177,7 @@ def urgent_signals_as_before() -> Iterator[None]:
     ],
     ids=["blocked", "ignored", "another handler"],
 )
-def test_the_main_thread_is_interrupted_without_the_signal(zoo: Zoo, reports: Reports, silence: Run) -> None:
+def test_the_main_thread_is_interrupted_without_the_signal(zoo, reports, silence):
     with within(1.3), pytest.raises(LockLost), Lock("silent") as hold:
         silence()
         lose(hold)
@@ -195,7 +189,7 @@ def test_the_main_thread_is_interrupted_without_the_signal(zoo: Zoo, reports: Re
 
 
 @pytest.mark.usefixtures("urgent_signals_as_before")
-def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(zoo: Zoo, reports: Reports) -> None:
+def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(zoo, reports):
     """A child inherits the mask of its parent. The first block unblocks the signal."""
     signal.signal(ABORT_SIGNAL, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
@@ -207,13 +201,11 @@ def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it
 
 
 @in_each_thread
-def test_a_call_into_c_is_interrupted_once_after_its_end(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, reports: Reports, run: Run
-) -> None:
+def test_a_call_into_c_is_interrupted_once_after_its_end(zoo, monkeypatch, reports, run):
     monkeypatch.setattr(ThreadAbort, "again_after", 0.02)  # several times during the call
     done = []
 
-    def block() -> None:
+    def block():
         with Lock("late") as hold:
             try:
                 lose(hold)
@@ -232,14 +224,14 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(
 
 
 @pytest.mark.usefixtures("urgent_signals_as_before")
-def test_a_handler_that_calls_the_one_before_it_is_called_once_for_each_signal(zoo: Zoo) -> None:
+def test_a_handler_that_calls_the_one_before_it_is_called_once_for_each_signal(zoo):
     """It was installed over ours, and calls ours; the next block installs ours over it."""
     calls = []
     with Lock("first"):
         pass
-    ours: Any = signal.getsignal(ABORT_SIGNAL)
+    ours = signal.getsignal(ABORT_SIGNAL)
 
-    def theirs(number: int, frame: Any) -> None:
+    def theirs(number, frame):
         calls.append(number)
         ours(number, frame)
 
@@ -252,8 +244,8 @@ def test_a_handler_that_calls_the_one_before_it_is_called_once_for_each_signal(z
 
 @in_each_thread
 @pytest.mark.parametrize("has_it", [True, False])
-def test_a_group_becomes_lock_lost_if_it_has_an_interrupt(zoo: Zoo, run: Run, has_it: bool) -> None:
-    def block() -> None:
+def test_a_group_becomes_lock_lost_if_it_has_an_interrupt(zoo, run, has_it):
+    def block():
         with Lock("grouped") as hold:
             try:
                 lose(hold)

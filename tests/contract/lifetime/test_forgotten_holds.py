@@ -1,23 +1,18 @@
 """A hold that is over goes without a cleanup job, also if its process has ended and nobody uses its key again."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 from unittest import mock
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import acquire_once, caught_up, die, due
 from support.locking import as_json, zklock
-from support.proxy import CREATE, CREATE_CONTAINER, Proxy
+from support.proxy import CREATE, CREATE_CONTAINER
 from support.work import assert_refused, seen
-from support.zoo import ROOM, Zoo, eventually, guid_of
+from support.zoo import ROOM, eventually, guid_of
 
 from django_zklock import zk_adopt, zk_lock, zk_semaphore
-from django_zklock.conf.arguments import Compat
 from django_zklock.core.protocol import operator_holds
 from django_zklock.core.queue.operator_hold import DIRECTORY
 from django_zklock.core.zk import process
@@ -29,27 +24,27 @@ pytestmark = pytest.mark.usefixtures("emptied")
 
 SHORT = 0.1  # seconds
 LONG = 600.0
-WHY: dict[str, Any] = {"reason": "deploy 42", "by": "anna"}
+WHY = {"reason": "deploy 42", "by": "anna"}
 
 
-def rest(key: str, seconds: float) -> None:
+def rest(key, seconds):
     acquire_once(key, min_hold=seconds)
 
 
-def give(key: str, seconds: float) -> str:
+def give(key, seconds):
     with zk_lock(key) as hold:
         return hold.hand_over(within=seconds)
 
 
-def hold(key: str, seconds: float) -> None:
+def hold(key, seconds):
     hold_lock(key, seconds=seconds, **WHY)
 
 
-def entries(zoo: Zoo) -> list[str]:
+def entries(zoo):
     return sorted(zoo.names(f"{zoo.base}/{DIRECTORY}"))
 
 
-def make_over(zoo: Zoo, make: Callable[[str, float], object], *keys: str) -> None:
+def make_over(zoo, make, *keys):
     """Make holds whose process has ended, and whose time is over for everybody."""
     with mock.patch.object(operator_holds.Replacement, "end_in_time"):  # it does not end the first one itself
         for key in keys:
@@ -60,9 +55,7 @@ def make_over(zoo: Zoo, make: Callable[[str, float], object], *keys: str) -> Non
 
 
 @pytest.mark.parametrize("make", [rest, give, hold])
-def test_a_short_process_deletes_a_hold_that_is_over(
-    zoo: Zoo, make: Callable[[str, float], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_process_deletes_a_hold_that_is_over(zoo, make, monkeypatch):
     monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
     make_over(zoo, make, "a/b")
     rest("c", LONG)
@@ -71,7 +64,7 @@ def test_a_short_process_deletes_a_hold_that_is_over(
     assert len(entries(zoo)) == 1
 
 
-def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_holds_of_one_process_are_caught_up_with(zoo, monkeypatch):
     make_over(zoo, rest, *map(str, range(10)))
     monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
@@ -83,26 +76,26 @@ def test_many_holds_of_one_process_are_caught_up_with(zoo: Zoo, monkeypatch: pyt
     assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
 
 
-def test_a_long_process_leaves_no_entry(zoo: Zoo) -> None:
+def test_a_long_process_leaves_no_entry(zoo):
     rest("a", SHORT)
     eventually(lambda: not zoo.contenders() and not entries(zoo))
 
 
 @pytest.mark.parametrize("look", [partial(look_at, "a/b"), partial(zklock, "doctor")])
-def test_each_look_deletes_a_hold_that_has_no_entry(zoo: Zoo, look: Callable[[], object]) -> None:
+def test_each_look_deletes_a_hold_that_has_no_entry(zoo, look):
     """Older releases make such holds."""
     make_over(zoo, rest, "a/b")
     for name in entries(zoo):
         zoo.client.delete(f"{zoo.base}/{DIRECTORY}/{name}")
 
-    def is_gone() -> bool:
+    def is_gone():
         look()
         return not zoo.children("a/b")
 
     eventually(is_gone)
 
 
-def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holds_that_are_over_are_counted(zoo, monkeypatch):
     make_over(zoo, rest, "a", "b")
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 0)  # this process deletes none
     text = "Holds that are over, and whose processes have ended: 2."
@@ -113,7 +106,7 @@ def test_holds_that_are_over_are_counted(zoo: Zoo, monkeypatch: pytest.MonkeyPat
     assert len(zoo.contenders()) == 2
 
 
-def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
+def test_a_look_needs_no_right_to_delete(zoo):
     make_over(zoo, rest, *map(str, range(6)))
     left = [key for key in map(str, range(6)) if zoo.children(key)]  # a slow process has deleted its first ones
     closed = [f"{zoo.base}/{name}" for name in (DIRECTORY, *left)]
@@ -126,7 +119,7 @@ def test_a_look_needs_no_right_to_delete(zoo: Zoo) -> None:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
 
-def test_only_holds_that_are_over_are_deleted(zoo: Zoo) -> None:
+def test_only_holds_that_are_over_are_deleted(zoo):
     rest("a/b", LONG)
     die()
     (hold,) = zoo.children("a/b")
@@ -143,14 +136,14 @@ def test_only_holds_that_are_over_are_deleted(zoo: Zoo) -> None:
     assert zoo.children("other") == []
 
 
-def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo: Zoo) -> None:
+def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo):
     """The hold was adopted, or a person has ended it, or its creator died between the two writes."""
     make_over(zoo, rest, "a")
     zoo.client.delete(f"{zoo.base}/a/{zoo.children('a')[0]}")
     eventually(lambda: snapshot(max_age=0) and not entries(zoo))
 
 
-def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> None:
+def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo):
     text, late = give("a", 4.0), give("b", 1.0)
     with zk_adopt(text) as adopted:
         eventually(lambda: snapshot(max_age=0) and not entries(zoo))
@@ -159,7 +152,7 @@ def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo: Zoo) -> N
     assert_refused(zk_adopt(late), LockNotAdopted)
 
 
-def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo, monkeypatch):
     make_over(zoo, rest, *map(str, range(6)))
     monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
@@ -174,7 +167,7 @@ def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo: Zoo, m
 
 @pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize(("compat", "create"), [(None, CREATE_CONTAINER), ("kazoo", CREATE)])
-def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo, proxy: Proxy, compat: Compat | None, create: int) -> None:
+def test_a_caller_that_gives_up_leaves_no_directory(zoo, proxy, compat, create):
     """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""
     zoo.client.ensure_path(f"{zoo.base}/never")  # so that one request is enough, which `caught_up` waits for
     proxy.delay_op(create, 60)
@@ -185,7 +178,7 @@ def test_a_caller_that_gives_up_leaves_no_directory(zoo: Zoo, proxy: Proxy, comp
     assert bool(zoo.client.exists(f"{zoo.base}/never/used")) is (compat is not None)
 
 
-def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo: Zoo) -> None:
+def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo):
     """The last contender has left it, and nobody comes again. A limit that is set stays."""
     for key in ("a", "b"):
         with zk_semaphore(key, limit=2):
@@ -197,7 +190,7 @@ def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo: Zoo) -> None:
     assert zoo.names(f"{zoo.base}/b") == ["!limit:3:"]
 
 
-def test_a_short_process_that_breaks_a_lock_deletes_older_records(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_process_that_breaks_a_lock_deletes_older_records(zoo, monkeypatch):
     """The holders were dead, so they did not read them."""
     monkeypatch.setattr(breaks, "LEFT_OVER_AFTER", 0.0)
     prefix = f"{zoo.base}/k/_c_0c1a7c1e-9a4f-8a4f-9a4f-0c1a7c1e9a4f-lock-"

@@ -1,11 +1,6 @@
 """Tests may freeze or move the time with freezegun and time-machine. Waits, leases and sessions go on as usual."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
 
 import freezegun
 import pytest
@@ -15,16 +10,16 @@ from support.faults import acquire_once, connected, proxied, session, within
 from support.primitives import Taker
 from support.proxy import PING
 from support.signalled import signalled
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
-from django_zklock import Hold, zk_lock
+from django_zklock import zk_lock
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost, LockTimeout
 
 freezegun.configure(extend_ignore_list=["kazoo"])  # as the docs say
 
 NOON = "2020-02-29 12:00:00"
-FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+FREEZERS = {
     "freezegun": lambda: freeze_time(NOON),
     "freezegun, ticking": lambda: freeze_time(NOON, tick=True),
     "freezegun, an hour at each look": lambda: freeze_time(NOON, auto_tick_seconds=3600),
@@ -34,13 +29,13 @@ FREEZERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-def work_until(hold: Hold, condition: Callable[[], object]) -> None:
+def work_until(hold, condition):
     eventually(lambda: hold.lost or condition())
     hold.check()
 
 
 @pytest.mark.parametrize("name", ["freezegun, an hour at each look", "time-machine"])
-def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
+def test_locks_work_while_the_time_is_frozen(zoo, name):
     with FREEZERS[name](), zoo.configured():
         with zk_lock("k", abort_on="lost") as hold:
             other = Taker(zk_lock("k", timeout=20))
@@ -52,7 +47,7 @@ def test_locks_work_while_the_time_is_frozen(zoo: Zoo, name: str) -> None:
             pass
 
 
-async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
+async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo):
     with freeze_time(NOON, real_asyncio=True):
         async with zk_lock("k") as hold:
             hold.check()
@@ -61,7 +56,7 @@ async def test_a_coroutine_needs_the_real_clock_of_asyncio(zoo: Zoo) -> None:
 
 
 @freeze_time(NOON)
-def test_a_silent_server_stops_the_work(zoo: Zoo) -> None:
+def test_a_silent_server_stops_the_work(zoo):
     with proxied(zoo, session_timeout=1) as proxy:
         with within(3), pytest.raises(LockLost), zk_lock("k", abort_on="suspended"):
             proxy.hang = True
@@ -71,7 +66,7 @@ def test_a_silent_server_stops_the_work(zoo: Zoo) -> None:
 
 @pytest.mark.usefixtures("no_rests")
 @freeze_time(NOON)
-def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
+def test_bounds_of_a_hold_are_kept(zoo):
     with (
         signalled("lock_held_long") as sent,
         within(3),
@@ -86,23 +81,23 @@ def test_bounds_of_a_hold_are_kept(zoo: Zoo) -> None:
         assert clock.now() - began >= 0.5
 
 
-def test_moving_the_clock_costs_no_lock(zoo: Zoo) -> None:
+def test_moving_the_clock_costs_no_lock(zoo):
     with zoo.configured(), freeze_time(NOON) as time, zk_lock("k") as hold:
         for moment in ("2100-01-01", "1970-01-01", NOON):
             time.move_to(moment)
             until = clock.now() + 0.1
-            work_until(hold, lambda until=until: clock.now() > until)  # type: ignore[misc]
+            work_until(hold, lambda until=until: clock.now() > until)
     with time_machine.travel(NOON, tick=False) as traveller, zk_lock("k") as hold:
         traveller.shift(-(10**8))
         hold.check()
 
 
-def test_an_idle_session_outlives_the_frozen_time(zoo: Zoo) -> None:
+def test_an_idle_session_outlives_the_frozen_time(zoo):
     """Pings are sent before, while and after the time is frozen. Otherwise the server would end the session."""
     with proxied(zoo, session_timeout=3) as proxy:
         first = connected().session_id
         for freezer in (threading.Lock, *FREEZERS.values(), threading.Lock):
             with freezer():
                 pings = proxy.counts[PING]
-                eventually(lambda pings=pings: proxy.counts[PING] > pings, 2)  # type: ignore[misc]
+                eventually(lambda pings=pings: proxy.counts[PING] > pings, 2)
         assert session().session_id == first

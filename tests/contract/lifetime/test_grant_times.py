@@ -1,16 +1,13 @@
 """The znode of a holder says when it got the lock, from its second second on."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Any
 
 import pytest
 from support.primitives import Taker
-from support.proxy import SET_DATA, Proxy
-from support.zoo import Zoo, eventually
+from support.proxy import SET_DATA
+from support.zoo import eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.core import clock
@@ -20,15 +17,15 @@ pytestmark = pytest.mark.timed
 ACCURACY = timedelta(seconds=2)
 
 
-def granted(key: str) -> datetime | None:
+def granted(key):
     """Return when its present holder got the lock, as its znode says."""
     lock = inspection.look_at(key)
     return None if lock is None or not lock.holders else lock.holders[0].granted
 
 
-def test_a_holder_that_had_waited_says_when_it_was_granted(zoo: Zoo) -> None:
+def test_a_holder_that_had_waited_says_when_it_was_granted(zoo):
     """With `linger`, it may have got the lock inside its process; that keeps it for less time than `zoo` waits."""
-    kinds: dict[str, dict[str, Any]] = {"plain": {}, "lingers": {"linger": 1}, "kazoo": {"compat": "kazoo"}}
+    kinds = {"plain": {}, "lingers": {"linger": 1}, "kazoo": {"compat": "kazoo"}}
     locks = [zk_lock(key, timeout=20, **options) for key, options in kinds.items()]
     for lock in locks:
         lock.acquire()
@@ -45,12 +42,12 @@ def test_a_holder_that_had_waited_says_when_it_was_granted(zoo: Zoo) -> None:
         waiter.go()
 
 
-def was_granted(key: str, at: datetime) -> bool:
+def was_granted(key, at):
     """Tell whether the znode has the time of the grant, and not that of the znode."""
     return abs((granted(key) or at - ACCURACY) - at) < ACCURACY
 
 
-def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
+def test_a_short_hold_writes_nothing(zoo):
     """The time of the grant costs one write, which only a hold of a second pays."""
     began = clock.now()
     with zk_lock("k"):
@@ -58,7 +55,7 @@ def test_a_short_hold_writes_nothing(zoo: Zoo) -> None:
         assert clock.now() - began >= 1
 
 
-def test_the_time_of_the_grant_survives_a_lost_connection(zoo: Zoo, proxy: Proxy) -> None:
+def test_the_time_of_the_grant_survives_a_lost_connection(zoo, proxy):
     lost = proxy.kill_before_op(SET_DATA)
     with zk_lock("k", abort_on="lost"):
         assert lost.wait(10)

@@ -1,19 +1,15 @@
 """A hold is trusted while its lease lasts, and not a moment longer."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, cut, due, expire, lose, session, within
-from support.proxy import MULTI, PING, Proxy
+from support.proxy import MULTI, PING
 from support.work import acquired
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, eventually
 
-from django_zklock import Hold, zk_lock
+from django_zklock import zk_lock
 from django_zklock.core import clock
 from django_zklock.core.locks.guard import Guard
 from django_zklock.core.protocol import contender
@@ -30,12 +26,12 @@ LEASE = LEASE_SHARE * TIMEOUT
 LATER = ROOM
 
 
-def token_of(zoo: Zoo, hold: Hold) -> int | None:
+def token_of(zoo, hold):
     stat = zoo.client.exists(hold.path)
     return int(stat.czxid) if stat else None
 
 
-def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> None:
+def test_the_state_of_a_hold_follows_the_connection(zoo, proxy):
     lock = zk_lock("a", abort_on="lost")
     assert not lock.owned()
     with lock as hold:
@@ -52,7 +48,7 @@ def test_the_state_of_a_hold_follows_the_connection(zoo: Zoo, proxy: Proxy) -> N
         eventually(lambda: hold.state == "lost")
 
 
-def test_without_grace_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo: Zoo, proxy: Proxy) -> None:
+def test_without_grace_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_it(zoo, proxy):
     lock = zk_lock("a", grace=0)
     hold = acquired(lock)
     hold.check()
@@ -75,7 +71,7 @@ def test_without_grace_a_suspended_hold_is_not_trusted_until_a_quorum_confirms_i
         lock.release()
 
 
-def test_the_strictest_grace_of_all_that_an_owner_has_acquired_counts(zoo: Zoo, proxy: Proxy) -> None:
+def test_the_strictest_grace_of_all_that_an_owner_has_acquired_counts(zoo, proxy):
     with zk_lock("a", abort_on="never") as outer:
         inner = acquired(zk_lock("a", grace=0))
         proxy.go_away()
@@ -87,12 +83,12 @@ def test_the_strictest_grace_of_all_that_an_owner_has_acquired_counts(zoo: Zoo, 
         inner.release()
 
 
-def test_without_grace_work_is_stopped_when_the_connection_is_suspended(zoo: Zoo, proxy: Proxy) -> None:
+def test_without_grace_work_is_stopped_when_the_connection_is_suspended(zoo, proxy):
     lose(zk_lock("a", grace=0), lambda hold: proxy.cut_all(), 1)
 
 
 @pytest.mark.parametrize("options", [{}, {"abort_on": "lost", "grace": 0}, {"grace": 2}], ids=str)
-def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy, options: Any) -> None:
+def test_a_suspension_within_the_grace_stops_nothing(zoo, proxy, options):
     """By default, that is a suspension within the lease."""
     with zk_lock("a", **options) as hold:
         for _ in range(3):
@@ -103,13 +99,13 @@ def test_a_suspension_within_the_grace_stops_nothing(zoo: Zoo, proxy: Proxy, opt
         assert token_of(zoo, hold) == hold.token
 
 
-def test_a_suspension_past_the_grace_stops_the_work(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_suspension_past_the_grace_stops_the_work(zoo, proxy):
     hold, why = lose(zk_lock("a", grace=0.4), lambda hold: proxy.go_away(), 0.4 + LATER)
     assert hold.lost
     assert "lease" not in why
 
 
-def test_the_grace_counts_from_the_suspension_for_work_that_begins_later(zoo: Zoo, proxy: Proxy) -> None:
+def test_the_grace_counts_from_the_suspension_for_work_that_begins_later(zoo, proxy):
     with zk_lock("a", abort_on="never") as hold:
         proxy.go_away()
         eventually(lambda: hold.state == "suspect")
@@ -123,14 +119,14 @@ def test_the_grace_counts_from_the_suspension_for_work_that_begins_later(zoo: Zo
 
 @SHORT
 @pytest.mark.parametrize("options", [{}, {"abort_on": "lost"}, {"grace": 60}], ids=str)
-def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy, options: Any) -> None:
-    def go_away(hold: Hold) -> None:
+def test_a_hold_is_lost_during_the_outage(zoo, proxy, options):
+    def go_away(hold):
         proxy.go_away()
         eventually(lambda: hold.state == "suspect")
         hold.check()
         ends.append(session().leased_until)
 
-    ends: list[float] = []
+    ends = []
     lock = zk_lock("a", timeout=10, **options)
     hold, why = lose(lock, go_away, LEASE + LATER)
     assert ends[0] <= clock.now()
@@ -145,10 +141,10 @@ def test_a_hold_is_lost_during_the_outage(zoo: Zoo, proxy: Proxy, options: Any) 
 
 @SHORT
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
-def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, direction: str) -> None:
+def test_a_half_open_connection_extends_no_lease(zoo, proxy, direction):
     """Only acknowledged writes extend the lease, not those that were sent or carried out."""
 
-    def half_open(hold: Hold) -> None:
+    def half_open(hold):
         proxy.wait_for(lambda: proxy.counts[MULTI])
         setattr(proxy, direction, True)
 
@@ -157,7 +153,7 @@ def test_a_half_open_connection_extends_no_lease(zoo: Zoo, proxy: Proxy, directi
 
 @SHORT
 @pytest.mark.parametrize("direction", ["drop_requests", "drop_replies"])
-def test_a_process_that_only_waits_notices_a_half_open_connection(zoo: Zoo, proxy: Proxy, direction: str) -> None:
+def test_a_process_that_only_waits_notices_a_half_open_connection(zoo, proxy, direction):
     """By its pings, before the session expires. So the waiter keeps its place in the queue."""
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_once("a", timeout=20))
@@ -172,11 +168,11 @@ def test_a_process_that_only_waits_notices_a_half_open_connection(zoo: Zoo, prox
 
 
 @SHORT
-def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_busy_process_notices_that_replies_are_missing(zoo, proxy):
     """Each request restarts kazoo's own timer, so kazoo would never notice on a busy connection."""
     before = proxy.connected
 
-    def work() -> None:
+    def work():
         with zk_lock("a", abort_on="lost"), within(LEASE + LATER):
             proxy.drop_replies = True
             while True:
@@ -188,14 +184,14 @@ def test_a_busy_process_notices_that_replies_are_missing(zoo: Zoo, proxy: Proxy)
     proxy.wait_for(lambda: proxy.connected > before, LATER)
 
 
-def test_a_hold_is_lost_at_once_when_its_session_expires(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_hold_is_lost_at_once_when_its_session_expires(zoo, proxy):
     hold, why = lose(zk_lock("a", abort_on="lost"), lambda hold: expire(zoo), LEASE)
     assert "session" in why
     with zk_lock("a", timeout=30) as again:
         assert again.token > hold.token
 
 
-def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_waiter_times_out_in_time_although_its_session_expired(zoo, proxy):
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: zk_lock("a").acquire(timeout=4))
         zoo.wait_contenders("a", 2)
@@ -205,10 +201,10 @@ def test_a_waiter_times_out_in_time_although_its_session_expired(zoo: Zoo, proxy
 
 
 @SHORT
-def test_a_waiter_outlives_the_end_of_the_lease(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_waiter_outlives_the_end_of_the_lease(zoo, proxy, caplog):
     """A process that only waits lets its lease end in silence. A late grant comes with a new lease."""
 
-    def remaining() -> float:
+    def remaining():
         with zk_lock("a", timeout=20) as hold:
             hold.check()
             return hold.lease_remaining
@@ -222,11 +218,11 @@ def test_a_waiter_outlives_the_end_of_the_lease(zoo: Zoo, proxy: Proxy, caplog: 
     assert waiter.result() > 0
 
 
-def test_an_event_that_comes_twice_counts_once(zoo: Zoo) -> None:
+def test_an_event_that_comes_twice_counts_once(zoo):
     """It may, if it comes while the block begins."""
-    requested: list[float | None] = []
+    requested = []
 
-    def twice(event: Callable[[str], object]) -> None:
+    def twice(event):
         event("a test")
         requested.append(guard.abort_requested_at)
         grant.attach(guard)
@@ -234,7 +230,7 @@ def test_an_event_that_comes_twice_counts_once(zoo: Zoo) -> None:
         grant.confirmed()
 
     with pytest.raises(LockLost), zk_lock("a", grace=0.2) as hold:
-        grant: Any = hold._held.grant
+        grant = hold._held.grant
         (guard,) = (observer for observer in grant._observers if isinstance(observer, Guard))
         for event in (grant.suspect, grant.lose):
             session().post(twice, event)
@@ -243,10 +239,10 @@ def test_an_event_that_comes_twice_counts_once(zoo: Zoo) -> None:
     assert requested[2] == requested[3]
 
 
-def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
+def test_all_members_of_a_hold_agree_about_its_loss(zoo):
     lock = zk_lock("tells")
     hold = acquired(lock)
-    reported: list[Hold] = []
+    reported = []
     hold.add_lost_callback(reported.append)
     hold.check()
     assert hold.lost is False
@@ -268,7 +264,7 @@ def test_all_members_of_a_hold_agree_about_its_loss(zoo: Zoo) -> None:
         hold.check()
 
 
-def test_one_heartbeat_finds_all_holds_whose_znodes_are_gone(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_heartbeat_finds_all_holds_whose_znodes_are_gone(zoo, monkeypatch):
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     monkeypatch.setattr(heartbeat, "BEAT_SHARE", 60.0)
     locks = [zk_lock(key) for key in "ab"]
@@ -282,7 +278,7 @@ def test_one_heartbeat_finds_all_holds_whose_znodes_are_gone(zoo: Zoo, monkeypat
             lock.release()
 
 
-def test_wait_lost_returns_when_the_hold_is_released(zoo: Zoo) -> None:
+def test_wait_lost_returns_when_the_hold_is_released(zoo):
     """A released lock is never lost any more, so a thread that watches over it would stay for ever."""
     lock = zk_lock("watched")
     hold = acquired(lock)

@@ -1,16 +1,12 @@
 """A holder is told, once, that others have given up waiting for its lock, and nothing of those that go on waiting."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from support.work import acquired, lose
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_leader, zk_lock, zk_read
 from django_zklock.core.protocol import contender, long_hold
@@ -24,25 +20,25 @@ from django_zklock.testing import flush_logs
 class Looks:
     """The times at which holders look at their queues: each tenth of a second."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.count = 0  # of all holders
         self.stopped = False
 
-    def __iter__(self) -> Iterator[float]:
+    def __iter__(self):
         for number in itertools.count(1):
             if self.stopped:
                 return
             self.count += 1
             yield number / 10
 
-    def wait(self) -> None:
+    def wait(self):
         """Wait until a look has begun and ended since this call."""
         seen = self.count
         eventually(lambda: self.count >= seen + 3)
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+def looks(monkeypatch):
     looks = Looks()
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 0.0)
     monkeypatch.setattr(contender, "DESCRIBE_GRANT_AFTER", 0.0)
@@ -51,12 +47,12 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
     looks.stopped = True
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def told(caplog):
     flush_logs()
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_holder_is_told_that_others_have_given_up(zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_holder_is_told_that_others_have_given_up(zoo, looks, caplog):
     with zk_lock("stock/{sku}", fields={"sku": 7}):
         with zoo.hold_elsewhere("stock/7"), zoo.hold_elsewhere("stock/7"):
             looks.wait()
@@ -65,7 +61,7 @@ def test_a_holder_is_told_that_others_have_given_up(zoo: Zoo, looks: Looks, capl
     assert "have given up waiting for it" in text
 
 
-def test_it_is_told_once_for_each_template(zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_told_once_for_each_template(zoo, looks, caplog):
     with zk_lock("stock/{sku}", fields={"sku": "a"}):
         with zoo.hold_elsewhere("stock/a"):
             looks.wait()
@@ -80,7 +76,7 @@ def test_it_is_told_once_for_each_template(zoo: Zoo, looks: Looks, caplog: pytes
     assert len(told(caplog)) == 1
 
 
-def test_a_waiter_that_goes_on_waiting_is_not_told(zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_waiter_that_goes_on_waiting_is_not_told(zoo, looks, caplog):
     with zk_lock("k"), zoo.hold_elsewhere("k"):
         looks.wait()
         looks.wait()
@@ -92,9 +88,7 @@ def test_a_waiter_that_goes_on_waiting_is_not_told(zoo: Zoo, looks: Looks, caplo
     [lambda: zk_read("k"), lambda: zk_lock("k", about={"task": "import"}), lambda: zk_leader("k")],
     ids=["reader", "task", "leader"],
 )
-def test_a_hold_for_which_others_wait_in_patience_is_not_looked_at(
-    zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture, lock: Callable[[], Any]
-) -> None:
+def test_a_hold_for_which_others_wait_in_patience_is_not_looked_at(zoo, looks, caplog, lock):
     with lock(), zk_lock("other"):
         looks.wait()  # those of the other hold
         with zoo.hold_elsewhere("k"):
@@ -103,23 +97,19 @@ def test_a_hold_for_which_others_wait_in_patience_is_not_looked_at(
     assert not told(caplog)
 
 
-def test_the_names_that_were_told_are_bounded(
-    zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_names_that_were_told_are_bounded(zoo, looks, caplog, monkeypatch):
     """A name with a value in it is no template, and there may be millions of them."""
     monkeypatch.setattr(long_hold, "MOST_NAMED", 2)
     for number in range(3):
         with zk_lock(f"order-{number}"):
             with zoo.hold_elsewhere(f"order-{number}"):
                 looks.wait()
-            eventually(lambda number=number: len(told(caplog)) == number + 1)  # type: ignore[misc]
+            eventually(lambda number=number: len(told(caplog)) == number + 1)
     assert len(process.current().attached(Registry).held_long) == 1
 
 
 @pytest.mark.parametrize("end", [Hold.release, lose])
-def test_waiters_that_leave_after_the_end_of_the_hold_have_not_given_up(
-    zoo: Zoo, looks: Looks, caplog: pytest.LogCaptureFixture, end: Callable[[Hold], object]
-) -> None:
+def test_waiters_that_leave_after_the_end_of_the_hold_have_not_given_up(zoo, looks, caplog, end):
     """They may have had the lock since."""
     with zk_lock("other"):
         hold = acquired(zk_lock("k"))

@@ -1,20 +1,16 @@
 """A hold that lasts too long ends, and its work with it; before that, somebody is warned."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, results, within
-from support.signalled import Sent, signalled
-from support.work import Run, acquired, compute, in_each_thread, sleep_in_pieces
-from support.zoo import ROOM, Zoo, eventually
+from support.signalled import signalled
+from support.work import acquired, compute, in_each_thread, sleep_in_pieces
+from support.zoo import ROOM, eventually
 
 from django_zklock import zk_lock
-from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockLost
 
 pytestmark = pytest.mark.timed
@@ -23,20 +19,20 @@ REASON = "it was held for longer than max_hold, 0.3 s"
 
 
 @pytest.fixture
-def sent() -> Iterator[Sent]:
+def sent():
     with signalled("lock_held_long", "lock_lost", "lock_released") as sent:
         yield sent
 
 
-def test_a_lease_ends_with_max_hold_at_the_latest(zoo: Zoo) -> None:
+def test_a_lease_ends_with_max_hold_at_the_latest(zoo):
     with zk_lock("k", max_hold=2) as short, zk_lock("long", max_hold=60) as long:
         assert short.lease_remaining <= 2 < long.lease_remaining <= 8
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 @in_each_thread
-def test_max_hold_stops_the_work_with_its_reason(zoo: Zoo, run: Run, abort_on: AbortOn, sent: Sent) -> None:
-    def work() -> None:
+def test_max_hold_stops_the_work_with_its_reason(zoo, run, abort_on, sent):
+    def work():
         lock = zk_lock("k", max_hold=0.3, warn_after=60, abort_on=abort_on)
         with within(3), pytest.raises(LockLost, match=f"'k' was lost: {REASON}"), lock:
             compute(20)
@@ -50,12 +46,12 @@ def test_max_hold_stops_the_work_with_its_reason(zoo: Zoo, run: Run, abort_on: A
 
 
 @pytest.mark.parametrize("acquired", [False, True], ids=["block", "block under an acquired hold"])
-def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, acquired: bool) -> None:
-    events: list[str] = []
+def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo, acquired):
+    events = []
     lock = zk_lock("k", max_hold=1.0)
     held = threading.Event()
 
-    def wait() -> None:
+    def wait():
         held.wait(30)
         with zk_lock("k", timeout=20):
             events.append("next")
@@ -77,14 +73,14 @@ def test_max_hold_grants_the_next_waiter_after_the_work_has_stopped(zoo: Zoo, ac
             lock.release()
 
 
-def test_max_hold_counts_from_the_first_grant(zoo: Zoo) -> None:
+def test_max_hold_counts_from_the_first_grant(zoo):
     with pytest.raises(LockLost, match=REASON), zk_lock("k", max_hold=0.3):
         while True:
             with zk_lock("k", max_hold=50):
                 compute(0.02)
 
 
-def test_max_hold_does_not_count_the_wait(zoo: Zoo) -> None:
+def test_max_hold_does_not_count_the_wait(zoo):
     with zoo.hold_elsewhere("k"):
         waiter = BackgroundCall(lambda: acquire_once("k", max_hold=1, timeout=10))
         zoo.wait_contenders("k", 2)
@@ -93,7 +89,7 @@ def test_max_hold_does_not_count_the_wait(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> None:
+def test_max_hold_ends_a_hold_without_a_block_at_once(zoo, times):
     lock = zk_lock("k", max_hold=0.3)
     holds = [lock.acquire() for _ in range(times)]
     BackgroundCall(lambda: acquire_once("k", timeout=5)).result()
@@ -108,7 +104,7 @@ def test_max_hold_ends_a_hold_without_a_block_at_once(zoo: Zoo, times: int) -> N
 
 
 @pytest.mark.parametrize("linger", [0, 60])
-def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, linger: float) -> None:
+def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo, linger):
     lock = zk_lock("k", max_hold=30, abort_on="lost", linger=linger)
     hold = acquired(lock)
     hold.check()
@@ -122,7 +118,7 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo: Zoo, linger: floa
     zoo.wait_contenders("k", 0)  # it does not linger
 
 
-def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
+def test_a_release_before_max_hold_cancels_it(zoo, sent):
     for _ in range(20):
         acquire_once("k", max_hold=2.0, warn_after=1.9)
     with zk_lock("later", warn_after=2.1):
@@ -131,7 +127,7 @@ def test_a_release_before_max_hold_cancels_it(zoo: Zoo, sent: Sent) -> None:
     assert sent.names == ["lock_released"] * 20 + ["lock_held_long", "lock_released"]
 
 
-def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hold_longer_than_warn_after_is_reported_once(zoo, sent, caplog):
     with caplog.at_level(logging.WARNING, "django_zklock.locks"):
         with zk_lock("k", warn_after=0.2) as hold:
             eventually(lambda: sent)
@@ -146,18 +142,18 @@ def test_a_hold_longer_than_warn_after_is_reported_once(zoo: Zoo, sent: Sent, ca
     assert "warn_after, 0.2 s" in record.getMessage()
 
 
-def test_one_timer_warns_and_ends_many_holds_in_time(zoo: Zoo, sent: Sent) -> None:
+def test_one_timer_warns_and_ends_many_holds_in_time(zoo, sent):
     spans = [0.9, 0.3, 0.6, 1.2]
     ready = threading.Barrier(len(spans))
-    held: dict[float, float] = {}
+    held = {}
 
-    def work(span: float) -> None:
+    def work(span):
         ready.wait(20)
         with pytest.raises(LockLost), zk_lock(f"k/{span}", max_hold=span, warn_after=span / 2) as hold:
             sleep_in_pieces(20)
         held[span] = time.monotonic() - hold._held.grant.since
 
-    workers = [BackgroundCall(lambda span=span: work(span)) for span in spans]  # type: ignore[misc]
+    workers = [BackgroundCall(lambda span=span: work(span)) for span in spans]
     results(workers)
     assert all(span <= held[span] < span + 1 + ROOM for span in spans)
     eventually(lambda: len(sent) == 8)

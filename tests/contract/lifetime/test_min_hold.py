@@ -1,17 +1,14 @@
 """The minimum hold: no other contender gets the lock before its time is over, also if the process has ended."""
 
-from __future__ import annotations
-
 import functools
 import threading
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, die, expire, results, within
 from support.locking import as_json, zklock
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, MULTI, SYNC, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, MULTI, SYNC
 from support.work import acquired, assert_refused, seen
-from support.zoo import ROOM, Zoo, eventually, guid_of, settle
+from support.zoo import ROOM, eventually, guid_of, settle
 
 from django_zklock import Lock, zk_lock
 from django_zklock.core import clock
@@ -25,13 +22,13 @@ pytestmark = pytest.mark.usefixtures("no_rests")
 LONG = 300.0
 
 
-def rest(zoo: Zoo, key: str = "k") -> Any:
+def rest(zoo, key="k"):
     """The one node in the queue that bounds a hold: its name and its stat."""
     (name,) = filter(is_operator, zoo.children(key))
     return name, zoo.client.exists(f"{zoo.base}/{key}/{name}")
 
 
-def ends(zoo: Zoo, key: str = "k") -> float:
+def ends(zoo, key="k"):
     """When it ends, by the server's clock."""
     name, stat = rest(zoo, key)
     payload = Payload.decode(zoo.client.get(f"{zoo.base}/{key}/{name}")[0])
@@ -39,7 +36,7 @@ def ends(zoo: Zoo, key: str = "k") -> float:
     return float(stat.mtime / 1000 + float(payload.about["seconds"]))
 
 
-def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
+def test_no_contender_is_granted_during_a_minimum_hold(zoo):
     with within(1), Lock("k", min_hold=LONG, what="nightly report") as hold:
         pass
     name, stat = rest(zoo)
@@ -55,16 +52,16 @@ def test_no_contender_is_granted_during_a_minimum_hold(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["alive", "dead"])
-def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, dead: bool) -> None:
-    order: list[int] = []
-    stamps: list[float] = []
+def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo, dead):
+    order = []
+    stamps = []
 
-    def acquire(number: int) -> None:
+    def acquire(number):
         with zk_lock("k", timeout=20) as hold:
             order.append(number)
             stamps.append(zoo.client.set(hold.path, b"x").mtime / 1000)
 
-    def queue_three() -> list[BackgroundCall[None]]:
+    def queue_three():
         waiters = []
         for number in range(3):
             waiters.append(BackgroundCall(functools.partial(acquire, number)))
@@ -85,7 +82,7 @@ def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo: Zoo, de
     assert zoo.children("k") == []
 
 
-def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_minimum_hold_needs_no_further_round_trip(zoo, proxy):
     """One acquires, and one transaction replaces the znode; or a delete, after the minimum hold. The rest is later."""
     for path in ("k", DIRECTORY):
         zoo.client.ensure_path(f"{zoo.base}/{path}")
@@ -102,7 +99,7 @@ def test_a_minimum_hold_needs_no_further_round_trip(zoo: Zoo, proxy: Proxy) -> N
     assert counted == {CREATE2: 1, GET_CHILDREN: 2, DELETE: 0, MULTI: 2, SYNC: 0}
 
 
-def test_the_outermost_block_decides_the_minimum_hold(zoo: Zoo) -> None:
+def test_the_outermost_block_decides_the_minimum_hold(zoo):
     with zk_lock("k", min_hold=LONG), zk_lock("k"):
         pass
     assert rest(zoo)
@@ -111,14 +108,14 @@ def test_the_outermost_block_decides_the_minimum_hold(zoo: Zoo) -> None:
     assert zoo.children("j") == []
 
 
-def test_a_block_that_raises_leaves_its_minimum_hold(zoo: Zoo) -> None:
+def test_a_block_that_raises_leaves_its_minimum_hold(zoo):
     """A job that has failed must not be started by another host right away."""
     with pytest.raises(ZeroDivisionError), zk_lock("k", min_hold=LONG):
         1 / 0  # noqa: B018
     assert rest(zoo)
 
 
-def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> None:
+def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo):
     hold = acquire_once(Lock("k", min_hold=LONG, what="nightly report"))
     info = seen("k")
     assert info.operator is not None
@@ -131,7 +128,7 @@ def test_a_minimum_hold_is_shown_with_its_reason_and_can_be_ended(zoo: Zoo) -> N
     acquire_once("k", timeout=0)
 
 
-def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:
+def test_a_lost_lock_leaves_no_minimum_hold(zoo):
     """Its work may not have been done, so another host may start at once."""
     with pytest.raises(LockLost), zk_lock("k", min_hold=LONG) as hold:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="stuck", by="anna")
@@ -144,7 +141,7 @@ def test_a_lost_lock_leaves_no_minimum_hold(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo, proxy, when):
     lock = zk_lock("k", min_hold=3)
     hold = acquired(lock)
     waiter = BackgroundCall(lambda: acquire_once("k", timeout=20))
@@ -160,7 +157,7 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo: Zoo, proxy: Proxy
 
 
 @pytest.mark.parametrize("seconds", [LONG, 0.5])
-def test_a_release_in_an_outage_leaves_the_rest_of_the_minimum_hold(zoo: Zoo, proxy: Proxy, seconds: float) -> None:
+def test_a_release_in_an_outage_leaves_the_rest_of_the_minimum_hold(zoo, proxy, seconds):
     lock = zk_lock("k", min_hold=seconds)
     hold = acquired(lock)
     proxy.go_away()

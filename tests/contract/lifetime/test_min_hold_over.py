@@ -1,25 +1,22 @@
 """An operator hold that is over, and whose process has ended: while it is in the queue, it is not shown as a holder."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.faults import acquire_once, connected
 from support.locking import as_json, ending, zklock
-from support.proxy import GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import Lock, zk_lock, zk_locks
 from django_zklock.core.protocol import operator_holds
 from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.core.zk import process
-from django_zklock.inspection import Snapshot, look_at, snapshot
+from django_zklock.inspection import look_at, snapshot
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import hold_lock
 
@@ -30,15 +27,15 @@ LONG = 600.0
 Acquire = Callable[[str, float], None]
 
 
-def by_operator(key: str, seconds: float) -> None:
+def by_operator(key, seconds):
     hold_lock(key, seconds=seconds, reason="deploy 42", by="anna")
 
 
-def by_rest(key: str, seconds: float) -> None:
+def by_rest(key, seconds):
     acquire_once(Lock(key, min_hold=seconds, what="nightly"))
 
 
-def strand(key: str, seconds: float, acquire: Acquire = by_rest) -> None:
+def strand(key, seconds, acquire=by_rest):
     acquire(key, seconds)
     process.reset()
 
@@ -47,30 +44,30 @@ either_hold = pytest.mark.parametrize("acquire", [by_operator, by_rest])
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def kept(monkeypatch):
     """Have no look delete a hold, as if this client may not."""
     monkeypatch.setattr(operator_holds, "SWEEP_MOST", 0)
 
 
-def fresh() -> Snapshot:
+def fresh():
     shown = snapshot(max_age=0, reply_timeout=30)
     assert not shown.problem
     return shown
 
 
-def is_free(key: str) -> bool:
+def is_free(key):
     return look_at(key, reply_timeout=30) is None
 
 
-def wait_as_curator(zoo: Zoo, key: str, kind: str = "lock-", guid: str = "") -> str:
+def wait_as_curator(zoo, key, kind="lock-", guid=""):
     """Have a client wait that ends no minimum hold; return the name of its node."""
     prefix = f"{zoo.base}/{key}/_c_{guid or uuid.uuid4()}-{kind}"
-    path: str = zoo.client.create(prefix, b"10.0.0.7", ephemeral=True, sequence=True)
+    path = zoo.client.create(prefix, b"10.0.0.7", ephemeral=True, sequence=True)
     return path.rpartition("/")[2]
 
 
 @either_hold
-def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, acquire: Acquire) -> None:
+def test_an_expired_minimum_hold_without_waiters_is_free(zoo, acquire):
     strand("k", SHORT, acquire)
     eventually(lambda: is_free("k"))
     eventually(lambda: zoo.children("k") == [])
@@ -81,7 +78,7 @@ def test_an_expired_minimum_hold_without_waiters_is_free(zoo: Zoo, acquire: Acqu
     assert zoo.children("k") == []
 
 
-def test_an_expired_minimum_hold_without_waiters_is_in_no_list(zoo: Zoo) -> None:
+def test_an_expired_minimum_hold_without_waiters_is_in_no_list(zoo):
     strand("k", SHORT)
     eventually(lambda: is_free("k"))
     with zk_lock("other"):
@@ -93,7 +90,7 @@ def test_an_expired_minimum_hold_without_waiters_is_in_no_list(zoo: Zoo) -> None
         assert [lock["key"] for lock in locks] == ["other"]
 
 
-async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo) -> None:
+async def test_an_expired_hold_does_not_count_as_locked(zoo):
     await asyncio.to_thread(strand, "k", SHORT)
     lock, both = zk_lock("k"), zk_locks("k", "other")
     await asyncio.to_thread(eventually, lambda: not lock.locked())
@@ -104,13 +101,13 @@ async def test_an_expired_hold_does_not_count_as_locked(zoo: Zoo) -> None:
     assert await asyncio.to_thread(both.locked)
 
 
-def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo: Zoo) -> None:
+def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo):
     for seconds in (SHORT, LONG):
         acquire_once(Lock("k", limit=2, min_hold=seconds))
     process.reset()
     lock = zk_lock("k", limit=2)
 
-    def is_one_left() -> bool:
+    def is_one_left():
         assert lock.locked()
         return len(zoo.children("k")) == 1
 
@@ -118,7 +115,7 @@ def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo: Zoo) ->
     assert lock.locked()
 
 
-def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo, proxy):
     lock = zk_lock("k")
     with zoo.hold_elsewhere("k"):
         connected()
@@ -131,7 +128,7 @@ def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo: Zoo, proxy: Prox
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_look_survives_a_connection_that_breaks(zoo, proxy):
     for kill, opcode in ((proxy.kill_before_op, GET_DATA), (proxy.kill_after_op, MULTI)):
         strand("k", SHORT)
         eventually(lambda: is_free("k"))
@@ -141,7 +138,7 @@ def test_a_look_survives_a_connection_that_breaks(zoo: Zoo, proxy: Proxy) -> Non
 
 
 @either_hold
-def test_a_minimum_hold_has_the_servers_clock(zoo: Zoo, acquire: Acquire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minimum_hold_has_the_servers_clock(zoo, acquire, monkeypatch):
     strand("k", LONG, acquire)
     real_time = time.time
     monkeypatch.setattr(time, "time", lambda: real_time() + 86400)
@@ -154,7 +151,7 @@ def test_a_minimum_hold_has_the_servers_clock(zoo: Zoo, acquire: Acquire, monkey
 
 @either_hold
 @pytest.mark.usefixtures("kept")
-def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, acquire: Acquire) -> None:
+def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo, acquire):
     """The lock is handed over, not held, and not free. The expired hold is shown."""
     strand("k", SHORT, acquire)
     waiter = wait_as_curator(zoo, "k")
@@ -170,7 +167,7 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo: Zoo, acqu
 
 @either_hold
 @pytest.mark.usefixtures("kept")
-def test_the_commands_show_an_expired_hold_which_an_operator_can_end(zoo: Zoo, acquire: Acquire) -> None:
+def test_the_commands_show_an_expired_hold_which_an_operator_can_end(zoo, acquire):
     strand("k", SHORT, acquire)
     waiter = wait_as_curator(zoo, "k")
     (expired,) = eventually(lambda: [hold.token for hold in fresh().locks[0].expired_holds])
@@ -187,13 +184,13 @@ def test_the_commands_show_an_expired_hold_which_an_operator_can_end(zoo: Zoo, a
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo: Zoo) -> None:
+def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo):
     acquire_once(Lock("k", limit=2, min_hold=SHORT))
     process.reset()
     with Lock("k", limit=2) as hold:
         first = wait_as_curator(zoo, "k", "lease-", new_guid(Mark.OWN))
 
-        def holders() -> Any:
+        def holders():
             lock = look_at("k", reply_timeout=30)
             return lock if lock and len(lock.holders) == 1 else None
 

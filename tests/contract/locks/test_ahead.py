@@ -1,7 +1,5 @@
 """The attribute `ahead` of the errors: who holds a lock that was not acquired, or who is just ahead of a waiter."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle
@@ -11,39 +9,37 @@ import struct
 import subprocess
 import sys
 import threading
-from typing import Any, Literal
 
 import pytest
 from support.faults import BackgroundCall, connected
-from support.primitives import KEY, LOCK, Primitive, queued
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, NO_NODE, Proxy, with_error
+from support.primitives import KEY, LOCK, queued
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, NO_NODE, with_error
 from support.work import assert_refused, run_in_thread, seen
-from support.zoo import Zoo, eventually, next_line
+from support.zoo import eventually, next_line
 
 from django_zklock import zk_lock
 from django_zklock.core.locks import acquisition
 from django_zklock.core.queue import nodes
 from django_zklock.exceptions import LockBusy, LockNotAcquired
-from django_zklock.inspection import ContenderInfo
 from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
 
-def empty(reply: bytes) -> bytes:
+def empty(reply):
     """Return the reply to a listing as it was before anybody came."""
     return reply[:HEADER] + struct.pack(">i", 0)
 
 
-def refused(lock: Any) -> Any:
+def refused(lock):
     return assert_refused(lock, LockNotAcquired)
 
 
-def ahead_of(lock: Any) -> ContenderInfo:
-    ahead: ContenderInfo = refused(lock).ahead
+def ahead_of(lock):
+    ahead = refused(lock).ahead
     return ahead
 
 
-def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo, warm_proxy, primitive):
     """Both saw a free lock, and both created a znode. The second reads the first while its own is deleted."""
     with primitive.full(zoo) as holders:
         warm_proxy.alter_reply(GET_CHILDREN, empty)
@@ -55,7 +51,7 @@ def test_a_try_that_came_at_the_same_moment_knows_the_holder(zoo: Zoo, warm_prox
         assert sent == [GET_CHILDREN, CREATE2, GET_CHILDREN, DELETE, GET_DATA]
 
 
-def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+def test_a_try_that_comes_later_knows_the_holder(zoo, warm_proxy, primitive):
     with primitive.full(zoo) as holders:
         assert ahead_of(primitive.lock(timeout=0)).path == holders[0]
         counts = warm_proxy.counts
@@ -65,7 +61,7 @@ def test_a_try_that_comes_later_knows_the_holder(zoo: Zoo, warm_proxy: Proxy, pr
 
 @pytest.mark.usefixtures("emptied")  # the holder is killed, and its session goes on for seconds
 @pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
-def test_the_holder_is_described_as_by_look_at(zoo: Zoo, warm_proxy: Proxy, at_once: bool) -> None:
+def test_the_holder_is_described_as_by_look_at(zoo, warm_proxy, at_once):
     script = """
 with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
     print("held", flush=True)
@@ -86,7 +82,7 @@ with zk_lock("warm/a", what="nightly", about={"task": "shop.nightly"}):
         assert f"is held by 'nightly' on {ahead.host}, process {process.pid}" in str(error)
 
 
-def test_a_holder_that_has_gone_meanwhile_is_not_known(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_a_holder_that_has_gone_meanwhile_is_not_known(zoo, warm_proxy):
     with zoo.hold_elsewhere(KEY):
         warm_proxy.alter_reply(GET_DATA, with_error(NO_NODE))
         error = refused(zk_lock(KEY, timeout=0))
@@ -95,7 +91,7 @@ def test_a_holder_that_has_gone_meanwhile_is_not_known(zoo: Zoo, warm_proxy: Pro
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["later", "at once"])
-def test_a_busy_lock_is_busy_even_if_its_holder_cannot_be_read(zoo: Zoo, proxy: Proxy, at_once: bool) -> None:
+def test_a_busy_lock_is_busy_even_if_its_holder_cannot_be_read(zoo, proxy, at_once):
     """The connection breaks before the read. It is known by then that the lock is not free."""
     zoo.client.ensure_path(f"{zoo.base}/{KEY}")
     with zoo.hold_elsewhere(KEY):
@@ -110,9 +106,7 @@ def test_a_busy_lock_is_busy_even_if_its_holder_cannot_be_read(zoo: Zoo, proxy: 
 
 
 @pytest.mark.parametrize("linger", [0, 1])
-def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(
-    zoo: Zoo, warm_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, linger: float
-) -> None:
+def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(zoo, warm_proxy, monkeypatch, linger):
     lock = zk_lock(KEY, timeout=0, linger=linger)
     monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 0.7)  # less than the connection may be silent
     with zoo.hold_elsewhere(KEY):
@@ -120,7 +114,7 @@ def test_a_busy_lock_is_busy_even_if_the_read_of_its_holder_takes_too_long(
         eventually(lambda: (type(error := refused(lock)), error.ahead) == (LockBusy, None))  # its listing may be late
 
 
-def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo, monkeypatch):
     monkeypatch.setattr(sys, "argv", [""])  # as in Python's shell
     with zoo.hold_elsewhere(KEY) as holder, queued(zoo, zk_lock(KEY, timeout=30)):
         late = ahead_of(zk_lock(KEY, timeout=1))
@@ -132,14 +126,14 @@ def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo: Zoo, monkey
         zoo.client.delete(holder)
 
 
-def test_a_signal_handler_is_told_that_it_waits_for_the_call_that_it_interrupts(zoo: Zoo) -> None:
+def test_a_signal_handler_is_told_that_it_waits_for_the_call_that_it_interrupts(zoo):
     """Its own thread is ahead of it, which cannot go on before the handler has ended."""
-    errors: list[LockNotAcquired] = []
+    errors = []
     before = signal.signal(signal.SIGUSR1, lambda *_: errors.append(refused(zk_lock(KEY, timeout=1))))
     try:
         with zoo.hold_elsewhere(KEY) as holder:
 
-            def interrupt() -> None:
+            def interrupt():
                 zoo.wait_contenders(KEY, 2)
                 os.kill(os.getpid(), signal.SIGUSR1)
                 eventually(lambda: errors)
@@ -154,7 +148,7 @@ def test_a_signal_handler_is_told_that_it_waits_for_the_call_that_it_interrupts(
 
 
 @pytest.mark.parametrize("compat", [None, "kazoo"], ids=["Curator", "kazoo"])
-def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo: Zoo, compat: Literal["kazoo"] | None) -> None:
+def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo, compat):
     for timeout in (0, 1):
         with zoo.hold_elsewhere(KEY, compat=compat):
             error = refused(zk_lock(KEY, timeout=timeout, compat=compat))
@@ -162,14 +156,14 @@ def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo: Zoo, compat
         assert f"'foreign', a client of {error.ahead.client}, {error.ahead.name}" in str(error)
 
 
-def test_a_permit_is_had_by_the_first_of_its_holders(zoo: Zoo) -> None:
+def test_a_permit_is_had_by_the_first_of_its_holders(zoo):
     """The first one came first. Behind it, any of the others may release sooner."""
     with queued(zoo, *(zk_lock(KEY, limit=2, what=what) for what in ("first", "second"))):
         assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
         assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=1)).what) in ("first", "second")
 
 
-def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
+def test_a_reader_knows_the_writer(zoo):
     with queued(zoo, zk_lock(KEY, kind="write", what="import")):
         for timeout in (0, 1):
             ahead = ahead_of(zk_lock(KEY, kind="read", timeout=timeout))
@@ -177,7 +171,7 @@ def test_a_reader_knows_the_writer(zoo: Zoo) -> None:
 
 
 @pytest.mark.usefixtures("no_rests")
-def test_an_operator_hold_is_ahead_of_all(zoo: Zoo) -> None:
+def test_an_operator_hold_is_ahead_of_all(zoo):
     """Also of those behind another waiter, as it is the reason for their wait."""
     hold = hold_lock(KEY, seconds=300, reason="deploy 42", by="anna")
     for timeout in (0, 1):
@@ -193,7 +187,7 @@ def test_an_operator_hold_is_ahead_of_all(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("linger", [0, 1])
-def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, linger: float) -> None:
+def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo, linger):
     lock = zk_lock(KEY, reentrant=False, linger=linger)
     with lock:
         error = refused(lock)
@@ -202,7 +196,7 @@ def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo: Zoo, li
         assert lock.acquire(blocking=False) is lock.acquire() is None
 
 
-def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
+def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo):
     works = ("first", "second")
     with queued(zoo, *(zk_lock(KEY, linger=1, what=what, about={"work": what}) for what in works)) as (first, second):
         first.go()
@@ -216,7 +210,7 @@ def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo: Zoo) -> None:
             assert ahead.since > ahead.came
 
 
-def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo: Zoo) -> None:
+def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo):
     """A Celery backend and `multiprocessing` pickle it; the other process need not have set up Django."""
     with queued(zoo, LOCK.lock(what="w", about={"task": "t"})):
         for timeout in (0, 1):
@@ -236,7 +230,7 @@ def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo: Zoo) -> None:
             assert done.stdout == b"w\n"
 
 
-def test_the_one_ahead_has_only_characters_that_print(zoo: Zoo) -> None:
+def test_the_one_ahead_has_only_characters_that_print(zoo):
     """Any client can write anything into its znode, and a page shows it."""
     guid = nodes.new_guid(nodes.Mark.OWN)
     payload = nodes.Payload(

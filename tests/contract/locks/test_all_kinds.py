@@ -1,7 +1,5 @@
 """Each kind of lock keeps the same promises: who is let in, in which order, for how long, and what is left."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -9,9 +7,9 @@ import time
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from support.faults import BackgroundCall, acquire_once, connected, results, session, within
-from support.primitives import KEY, MANY, Primitive, Taker, queued, watched
-from support.work import Reports, assert_refused
-from support.zoo import Zoo, eventually
+from support.primitives import KEY, MANY, Taker, queued, watched
+from support.work import assert_refused
+from support.zoo import eventually
 
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
@@ -19,7 +17,7 @@ from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeou
 MOST = 6  # threads, or tasks
 
 
-def test_as_many_owners_hold_it_as_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
+def test_as_many_owners_hold_it_as_its_kind_allows(zoo, primitive):
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room))) as takers:
         holds = [taker.wait_granted() for taker in takers]
         assert {hold.kind for hold in holds} == {primitive.kind}
@@ -30,11 +28,11 @@ def test_as_many_owners_hold_it_as_its_kind_allows(zoo: Zoo, primitive: Primitiv
         assert len(zoo.children(KEY)) == primitive.room
 
 
-def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
+def test_no_more_threads_hold_it_than_its_kind_allows(zoo, primitive):
     inside, counts = list[int](), list[int]()
     lock = primitive.lock(timeout=30)
 
-    def work() -> None:
+    def work():
         for _ in range(4):
             with lock, lock:
                 inside.append(1)
@@ -48,11 +46,11 @@ def test_no_more_threads_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primi
     assert not held_locks._guards
 
 
-async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo: Zoo, primitive: Primitive) -> None:
+async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo, primitive):
     inside, counts = list[int](), list[int]()
     lock = primitive.lock(timeout=30)
 
-    async def work() -> None:
+    async def work():
         for _ in range(4):
             async with lock, lock:
                 inside.append(1)
@@ -65,7 +63,7 @@ async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo: Zoo, primiti
     assert not lock._blocks
 
 
-def test_waiters_are_granted_in_the_order_of_the_queue(zoo: Zoo, primitive: Primitive) -> None:
+def test_waiters_are_granted_in_the_order_of_the_queue(zoo, primitive):
     with primitive.full(zoo) as blockers, queued(zoo, *(primitive.lock(timeout=30) for _ in range(5))) as takers:
         for path in blockers:
             zoo.client.delete(path)
@@ -75,7 +73,7 @@ def test_waiters_are_granted_in_the_order_of_the_queue(zoo: Zoo, primitive: Prim
             taker.go()
 
 
-def test_a_wait_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_wait_that_times_out_leaves_no_contender(zoo, primitive):
     with primitive.full(zoo) as blockers:
         for timeout, error in ((0, LockBusy), (0.05, LockTimeout)):
             with within(timeout + 1), pytest.raises(error), primitive.lock(timeout=timeout):
@@ -86,14 +84,14 @@ def test_a_wait_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitiv
     acquire_once(primitive.lock(timeout=0))
 
 
-async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo, primitive: Primitive) -> None:
+async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo, primitive):
     with primitive.full(zoo) as blockers:
         for timeout in (0, 0.05):
             with pytest.raises(LockTimeout if timeout else LockBusy):
                 async with primitive.lock(timeout=timeout):
                     pass
 
-        async def wait() -> None:
+        async def wait():
             async with primitive.lock(timeout=None):
                 pass
 
@@ -106,7 +104,7 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo: Zoo
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_waiter_that_gives_up_blocks_no_other(zoo, primitive):
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
         gives_up = threading.Event()
         quitter = BackgroundCall(primitive.lock(timeout=None, cancel=gives_up).acquire)
@@ -121,7 +119,7 @@ def test_a_waiter_that_gives_up_blocks_no_other(zoo: Zoo, primitive: Primitive) 
             last.wait_granted()
 
 
-def test_its_owner_may_acquire_it_again(zoo: Zoo, primitive: Primitive) -> None:
+def test_its_owner_may_acquire_it_again(zoo, primitive):
     lock = primitive.lock()
     with lock as outer, lock as inner:
         assert inner is outer
@@ -138,7 +136,7 @@ def test_its_owner_may_acquire_it_again(zoo: Zoo, primitive: Primitive) -> None:
         hold.check()
 
 
-def reaped(zoo: Zoo) -> bool:
+def reaped(zoo):
     """Delete the directory, as the server does in its time, if it is empty by now."""
     try:
         zoo.client.delete(f"{zoo.base}/{KEY}")
@@ -149,7 +147,7 @@ def reaped(zoo: Zoo) -> bool:
     return True
 
 
-def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
+def test_tokens_rise(zoo, primitive):
     tokens = []
     for count in range(6):
         with primitive.lock(timeout=30) as hold:
@@ -162,13 +160,13 @@ def test_tokens_rise(zoo: Zoo, primitive: Primitive) -> None:
     assert primitive.lingers or len(set(tokens)) == len(tokens)
 
 
-def test_its_deletion_stops_the_work_and_grants_the_next(zoo: Zoo, primitive: Primitive, reports: Reports) -> None:
+def test_its_deletion_stops_the_work_and_grants_the_next(zoo, primitive, reports):
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1))) as others:
         for other in others:
             other.wait_granted()
-        waiters: list[Taker] = []
+        waiters = []
 
-        def work() -> None:
+        def work():
             with primitive.lock() as hold:
                 waiters.append(Taker(primitive.lock()))
                 primitive.wait_queued(zoo, primitive.room + 1)
@@ -182,7 +180,7 @@ def test_its_deletion_stops_the_work_and_grants_the_next(zoo: Zoo, primitive: Pr
     eventually(lambda: [report["lock"] for report in reports] == [KEY])
 
 
-def test_a_release_leaves_no_watch(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_release_leaves_no_watch(zoo, primitive):
     connected()
     with primitive.full(zoo) as blockers:
         for _ in range(3):

@@ -1,7 +1,5 @@
 """Each kind of lock survives lost replies, dead processes and the end of a session: nobody is let in too many."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading
@@ -9,9 +7,9 @@ import threading
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, expire, session, within
-from support.primitives import KEY, SEMAPHORE, Primitive, Taker, end_session, foreign, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, Proxy
-from support.zoo import Zoo, eventually
+from support.primitives import KEY, SEMAPHORE, Taker, end_session, foreign, queued, watched
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA
+from support.zoo import eventually
 
 from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Kind
@@ -20,7 +18,7 @@ from django_zklock.exceptions import LockLost
 pytestmark = pytest.mark.usefixtures("key_directory")
 
 
-def acquire(zoo: Zoo, primitive: Primitive) -> None:
+def acquire(zoo, primitive):
     """Take it, and see that its own node is the one that was granted, and the only one of this session."""
     with primitive.lock(timeout=10) as hold:
         hold.check()
@@ -33,7 +31,7 @@ def acquire(zoo: Zoo, primitive: Primitive) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [CREATE2, GET_CHILDREN])
-def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
+def test_a_create_survives_a_cut(zoo, proxy, primitive, opcode, when):
     fired = getattr(proxy, when)(opcode)
     acquire(zoo, primitive)
     assert fired.is_set()
@@ -41,7 +39,7 @@ def test_a_create_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, o
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [GET_DATA, GET_CHILDREN])
-def test_a_waiter_survives_a_cut_at_reads(zoo: Zoo, proxy: Proxy, primitive: Primitive, opcode: int, when: str) -> None:
+def test_a_waiter_survives_a_cut_at_reads(zoo, proxy, primitive, opcode, when):
     with primitive.full(zoo) as blockers:
         proxy.reset()
         fired = getattr(proxy, when)(opcode)
@@ -54,7 +52,7 @@ def test_a_waiter_survives_a_cut_at_reads(zoo: Zoo, proxy: Proxy, primitive: Pri
 
 
 @pytest.mark.parametrize("moment", ["with the one ahead", "before the one ahead", "while it is read again"])
-def test_a_waiter_without_its_znode_is_not_granted(zoo: Zoo, proxy: Proxy, primitive: Primitive, moment: str) -> None:
+def test_a_waiter_without_its_znode_is_not_granted(zoo, proxy, primitive, moment):
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock()) as (waiter,):
         (deleted,) = {f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)} - set(blockers)
         with foreign(zoo, primitive.blocker, compat=primitive.compat) as other:
@@ -82,11 +80,11 @@ def test_a_waiter_without_its_znode_is_not_granted(zoo: Zoo, proxy: Proxy, primi
 
 
 @pytest.mark.chaos
-def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo, primitive):
     for number in range(200):
         with primitive.full(zoo) as blockers:
             waiter = Taker(primitive.lock())
-            deleted: list[str] = []
+            deleted = []
             until = clock.now() + random.Random(number).random() / 100
             while not deleted or clock.now() < until:  # after a new create, the next znode
                 for path in {f"{zoo.base}/{KEY}/{name}" for name in zoo.names(f"{zoo.base}/{KEY}")} - set(blockers):
@@ -101,7 +99,7 @@ def test_a_waiter_without_its_znode_is_granted_nothing_at_any_moment(zoo: Zoo, p
         primitive.wait_released(zoo)
 
 
-def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+def test_a_wake_up_during_a_cut_is_not_missed(zoo, proxy, primitive):
     with primitive.full(zoo) as blockers:
         waiter = BackgroundCall(lambda: acquire(zoo, primitive))
         eventually(lambda: watched(zoo) >= set(blockers))
@@ -112,7 +110,7 @@ def test_a_wake_up_during_a_cut_is_not_missed(zoo: Zoo, proxy: Proxy, primitive:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, when: str) -> None:
+def test_a_release_survives_a_cut(zoo, proxy, primitive, when):
     lock = primitive.lock()
     lock.acquire()
     fired = getattr(proxy, when)(DELETE)
@@ -123,12 +121,12 @@ def test_a_release_survives_a_cut(zoo: Zoo, proxy: Proxy, primitive: Primitive, 
     acquire(zoo, primitive)
 
 
-def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy: Proxy, primitive: Primitive) -> None:
+def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo, proxy, primitive):
     with foreign(zoo, Kind.LOCK, "other", compat=primitive.compat):
         waiter = Taker(primitive.lock("other", timeout=20))
         zoo.wait_contenders("other", 2)
 
-        def work() -> None:
+        def work():
             with primitive.lock():
                 BackgroundCall(lambda: expire(zoo))  # as what is done here is stopped half way
                 with within(10):
@@ -141,7 +139,7 @@ def test_an_expired_session_stops_the_work_and_requeues_waiters(zoo: Zoo, proxy:
     acquire(zoo, primitive)
 
 
-def test_all_permits_of_an_expired_session_are_granted_at_once(zoo: Zoo) -> None:
+def test_all_permits_of_an_expired_session_are_granted_at_once(zoo):
     with queued(zoo, SEMAPHORE.lock()) as (kept,):
         kept.wait_granted()
         script = """

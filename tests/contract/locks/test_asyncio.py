@@ -1,14 +1,11 @@
 """Tasks own locks, wait for them without a thread, and may be cancelled at any moment."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import random
 import sys
 import threading
-from typing import Any
 
 import pytest
 import trio
@@ -16,18 +13,17 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, results
 from support.work import assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_locks
 from django_zklock.exceptions import LockBusy, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import MultiLock
 
 
-async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
+async def test_children_of_a_task_do_not_inherit_its_locks(zoo):
     lock = Lock("parent")
 
-    async def child() -> object:
+    async def child():
         with pytest.raises(LockNotHeld):
             await lock.arelease()
         with pytest.raises(LockBusy):
@@ -43,7 +39,7 @@ async def test_children_of_a_task_do_not_inherit_its_locks(zoo: Zoo) -> None:
     assert not await lock.alocked()
 
 
-async def test_aacquire_is_acquire_for_tasks(zoo: Zoo) -> None:
+async def test_aacquire_is_acquire_for_tasks(zoo):
     lock = Lock("twin")
     with pytest.raises(ValueError, match="non-blocking"):
         await lock.aacquire(False, 1)
@@ -65,7 +61,7 @@ async def test_aacquire_is_acquire_for_tasks(zoo: Zoo) -> None:
     assert not await lock.alocked()
 
 
-async def test_aacquire_as_a_task_of_its_own_is_refused(zoo: Zoo) -> None:
+async def test_aacquire_as_a_task_of_its_own_is_refused(zoo):
     """The owner would be gone as soon as it has the lock, so that nobody could release it: an error says what to do."""
     lock = Lock("own")
     for make in (asyncio.create_task, asyncio.gather, asyncio.ensure_future):
@@ -84,12 +80,12 @@ async def test_aacquire_as_a_task_of_its_own_is_refused(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     "lock", [Lock("cancel", timeout=None), zk_locks("more", "cancel", timeout=None)], ids=["one", "several"]
 )
-async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, lock: Lock | MultiLock, held: bool) -> None:
-    async def work() -> None:
+async def test_cancel_at_any_moment_leaves_no_contender(zoo, lock, held):
+    async def work():
         async with lock:
             await asyncio.sleep(random.choice([0, 0.001]))
 
-    async def sweep() -> None:
+    async def sweep():
         for count in range(60):
             task = asyncio.create_task(work())
             if count % 3 == 0:
@@ -110,7 +106,7 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo: Zoo, lock: Lock | M
         pass
 
 
-async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
+async def test_waiting_costs_no_thread(zoo):
     assert zoo.client.connected
     async with Lock("crowd/0"):
         await asyncio.to_thread(int)
@@ -124,10 +120,10 @@ async def test_waiting_costs_no_thread(zoo: Zoo) -> None:
             await asyncio.wait(tasks)
 
 
-async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(zoo: Zoo) -> None:
+async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(zoo):
     """The first connection finds more requests than its thread can be woken for one by one."""
 
-    async def acquire(number: int) -> int:
+    async def acquire(number):
         async with Lock("together/{number}", fields={"number": number}, timeout=60) as hold:
             hold.check()
             return hold.token
@@ -136,17 +132,17 @@ async def test_hundreds_of_coroutines_that_start_together_are_granted_the_lock(z
     assert len(set(tokens)) == 400
 
 
-async def test_the_end_of_a_block_whose_begin_was_not_awaited_says_so(zoo: Zoo) -> None:
+async def test_the_end_of_a_block_whose_begin_was_not_awaited_says_so(zoo):
     lock = Lock("k")
-    lock.__aenter__()  # type: ignore[unused-coroutine]
+    lock.__aenter__()
     with pytest.raises(LockNotHeld, match=r"or __aenter__\(\) was not awaited"):
         await lock.__aexit__(None, None, None)
 
 
-async def test_a_sync_call_in_a_running_loop_is_refused_with_the_one_to_await(zoo: Zoo) -> None:
+async def test_a_sync_call_in_a_running_loop_is_refused_with_the_one_to_await(zoo):
     lock = Lock("sync")
     assert_refused(lock, SynchronousOnlyOperation, "async with")
-    hold: Any = await lock.aacquire()
+    hold = await lock.aacquire()
     for owner, methods in ((lock, ("acquire", "locked", "release")), (hold, ("hand_over", "release"))):
         for method in methods:
             with pytest.raises(SynchronousOnlyOperation, match=rf"^{method}\(\) .* await (lock|hold)\.a{method}\("):
@@ -155,11 +151,11 @@ async def test_a_sync_call_in_a_running_loop_is_refused_with_the_one_to_await(zo
 
 
 @pytest.mark.parametrize("through", ["to_thread", "sync_to_async"])
-async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, through: str) -> None:
+async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo, through):
     lock = Lock("thread")
     run = asyncio.to_thread if through == "to_thread" else lambda call: sync_to_async(call)()
 
-    def use() -> bool:
+    def use():
         with lock as hold, lock as again:
             return hold is again
 
@@ -169,13 +165,13 @@ async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo: Zoo, throu
     assert await run(use)
 
 
-def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> None:
+def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo):
     lock = Lock("inside")
 
-    async def attempt() -> bool:
+    async def attempt():
         return await Lock("inside").aacquire(blocking=False) is None
 
-    async def use() -> bool:
+    async def use():
         async with Lock("other"), Lock("other") as hold:
             return hold is not None
 
@@ -186,10 +182,10 @@ def test_async_code_inside_a_threads_block_is_an_owner_of_its_own(zoo: Zoo) -> N
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo: Zoo) -> None:
+def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo):
     loop = asyncio.new_event_loop()
 
-    async def work() -> None:
+    async def work():
         async with Lock("closed", timeout=None):
             raise AssertionError
 
@@ -204,12 +200,12 @@ def test_a_waiter_whose_event_loop_closes_leaves_the_queue(zoo: Zoo) -> None:
     gc.collect()
 
 
-def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
+def test_event_loops_in_two_threads_share_a_lock_object(zoo):
     lock = Lock("loops", timeout=None)
-    inside: list[int] = []
-    most: list[int] = []
+    inside = []
+    most = []
 
-    async def work() -> None:
+    async def work():
         for _ in range(10):
             async with lock:
                 inside.append(1)
@@ -217,7 +213,7 @@ def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
                 await asyncio.sleep(0)
                 inside.pop()
 
-    async def main() -> None:
+    async def main():
         await asyncio.gather(work(), work())
 
     results([BackgroundCall(lambda: asyncio.run(main())) for _ in range(2)])
@@ -226,17 +222,17 @@ def test_event_loops_in_two_threads_share_a_lock_object(zoo: Zoo) -> None:
     eventually(lambda: not lock._blocks)
 
 
-def test_trio_uses_locks_in_threads(zoo: Zoo) -> None:
-    running: list[int] = []
-    most: list[int] = []
+def test_trio_uses_locks_in_threads(zoo):
+    running = []
+    most = []
 
-    def work() -> None:
+    def work():
         with Lock("k", timeout=20):
             running.append(1)
             most.append(len(running))
             running.pop()
 
-    async def main() -> None:
+    async def main():
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(trio.to_thread.run_sync, work)

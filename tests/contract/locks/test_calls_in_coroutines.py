@@ -1,29 +1,23 @@
 """No call of the public API stops an event loop: one that may wait refuses, and says what to await instead."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from support.zoo import Zoo
 
 from django_zklock import ReadWriteLock, inspection, zk_leader, zk_lock, zk_locks
 from django_zklock.core.execution.waiters import ThreadWaiter
 
-PUBLIC: Final = json.loads((Path(__file__).parents[2] / "unit/formats/formats.json").read_text())["facts"]
-MODULES: Final = ("django_zklock", "django_zklock.inspection", "django_zklock.operations")
-WAITS: Final = {ThreadWaiter.outcome.__code__, threading.Condition.wait.__code__}
-ARGUMENTS: Final[dict[str, Any]] = {
+PUBLIC = json.loads((Path(__file__).parents[2] / "unit/formats/formats.json").read_text())["facts"]
+MODULES = ("django_zklock", "django_zklock.inspection", "django_zklock.operations")
+WAITS = {ThreadWaiter.outcome.__code__, threading.Condition.wait.__code__}
+ARGUMENTS = {
     **dict.fromkeys(("key", "name", "text", "title", "identity", "reason", "by", "guid"), "x"),
     **dict.fromkeys(("seconds", "token", "limit"), 1),
     "callback": lambda hold: None,
@@ -33,10 +27,10 @@ ARGUMENTS: Final[dict[str, Any]] = {
     "waits": (),
 }
 """A value for each argument that a call needs, by its name."""
-ASYNC: Final = {"aacquire", "alocked", "arelease", "arun", "afence", "ahand_over", "acandidates", "acurrent_leader"}
+ASYNC = {"aacquire", "alocked", "arelease", "arun", "afence", "ahand_over", "acandidates", "acurrent_leader"}
 
 
-def public_calls(objects: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+def public_calls(objects):
     """Yield each function, and each method of these objects, that users may call."""
     for path in PUBLIC["arguments of functions"]:
         module, _, name = path.rpartition(".")
@@ -49,12 +43,12 @@ def public_calls(objects: dict[str, Any]) -> Iterator[tuple[str, Callable[..., A
                 yield f"{name}.{attribute}", partial(attribute_of, subject, attribute)
 
 
-def attribute_of(subject: Any, name: str) -> object:
+def attribute_of(subject, name):
     value = getattr(subject, name)
     return with_arguments(value) if inspect.ismethod(value) else value
 
 
-def with_arguments(call: Callable[..., Any]) -> object:
+def with_arguments(call):
     """Call with what the signature asks for."""
     asked = [
         parameter
@@ -67,11 +61,11 @@ def with_arguments(call: Callable[..., Any]) -> object:
     return call(*positional, **named)
 
 
-def waits(call: Callable[[], object]) -> bool:
+def waits(call):
     """Return whether the call begins to wait in this thread. Raises what it raises before that."""
-    begun: list[object] = []
+    begun = []
 
-    def on_call(frame: FrameType, event: str, argument: object) -> None:
+    def on_call(frame, event, argument):
         if event == "call" and frame.f_code in WAITS:
             begun.append(frame.f_code)
 
@@ -87,7 +81,7 @@ def waits(call: Callable[[], object]) -> bool:
     return bool(begun)
 
 
-async def test_each_public_call_that_may_wait_refuses_and_names_what_to_await(zoo: Zoo) -> None:
+async def test_each_public_call_that_may_wait_refuses_and_names_what_to_await(zoo):
     refused, stopped = {}, []
     async with zk_lock("k") as hold, zk_locks("a", "b") as holds, zk_leader("l") as leading:
         leader, both = zk_leader("m"), ReadWriteLock("r")
@@ -106,14 +100,14 @@ async def test_each_public_call_that_may_wait_refuses_and_names_what_to_await(zo
     assert expected <= refused.keys()
 
 
-async def test_a_look_at_a_hold_that_does_not_wait_is_allowed(zoo: Zoo) -> None:
+async def test_a_look_at_a_hold_that_does_not_wait_is_allowed(zoo):
     """Type checkers believe that a property does not change, but not that a method does not."""
     async with zk_lock("k") as hold, zk_locks("a", "b") as holds:
         assert hold.wait_lost(0) is holds.wait_lost(0) is False
         assert hold.wait_release_requested(0) is None
 
 
-def test_a_call_outside_of_a_coroutine_waits(zoo: Zoo) -> None:
+def test_a_call_outside_of_a_coroutine_waits(zoo):
     """So the test above would notice a call that waits."""
     with zk_lock("k") as hold:
         assert waits(partial(hold.wait_lost, 0.01))

@@ -1,13 +1,9 @@
 """A call that others rely on returns when its release is confirmed. The end of a usual block does not wait: it logs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.db import transaction
@@ -15,10 +11,10 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import acquire_once, due, reconnect, session
 from support.locking import zklock
-from support.primitives import LOCK, PRIMITIVES, Primitive
-from support.proxy import DELETE, MULTI, Proxy
+from support.primitives import LOCK, PRIMITIVES
+from support.proxy import DELETE, MULTI
 from support.work import assert_refused
-from support.zoo import Zoo, eventually, guid_of, next_line
+from support.zoo import eventually, guid_of, next_line
 
 from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
@@ -34,48 +30,48 @@ from django_zklock.operations import break_lock, end_hold, hold_lock
 
 pytestmark = pytest.mark.usefixtures("no_rests")
 
-WHY: dict[str, Any] = {"by": "ops", "reason": "test"}
+WHY = {"by": "ops", "reason": "test"}
 
 
-def left(zoo: Zoo) -> list[str]:
+def left(zoo):
     """Return what another client sees in the queue of `k` now, without an operator hold that has taken over."""
     with contextlib.suppress(NoNodeError):  # the server removes an empty directory
         return [name for name in zoo.client.get_children(f"{zoo.base}/k") if not is_operator(name)]
     return []
 
 
-def coroutine(timeout: float) -> None:
-    async def use() -> None:
+def coroutine(timeout):
+    async def use():
         async with zk_lock("k", timeout=timeout):
             pass
 
     asyncio.run(use())
 
 
-def skipped(timeout: float) -> None:
+def skipped(timeout):
     with zk_lock("k", timeout=timeout, on_conflict="skip") as hold:
         assert hold is not None
 
 
-async def nothing(*_: object) -> None: ...
+async def nothing(*_): ...
 
 
-def committed(timeout: float) -> None:
+def committed(timeout):
     with transaction.atomic(), zk_lock("k", timeout=timeout, release_on="commit"):
         pass
 
 
-def nested(timeout: float) -> None:
+def nested(timeout):
     with zk_lock("k", timeout=timeout), zk_lock("k"):
         pass
 
 
-def failed(timeout: float) -> None:
+def failed(timeout):
     with pytest.raises(KeyError), zk_lock("k", timeout=timeout):
         raise KeyError
 
 
-BLOCKS: dict[str, Callable[[float], object]] = {
+BLOCKS = {
     "block": lambda timeout: acquire_once("k", timeout=timeout),
     "coroutine": coroutine,
     "one of one": lambda timeout: acquire_once(zk_locks("k", timeout=timeout)),
@@ -88,41 +84,41 @@ BLOCKS: dict[str, Callable[[float], object]] = {
 }
 
 
-def released() -> None:
+def released():
     lock = zk_lock("k", timeout=5)
     lock.acquire()
     lock.release()
 
 
-async def released_in_a_coroutine() -> None:
+async def released_in_a_coroutine():
     lock = zk_lock("k", timeout=5)
     await lock.aacquire()
     await lock.arelease()
 
 
-async def lease() -> None:
+async def lease():
     coordinator = Coordinator()
     request = LeaseRequest(resource_path="k", client_id="node-1", session_timeout_ms=30_000, wait_limit_ms=5_000)
     granted = await coordinator.acquire(ANYBODY, request)
     await coordinator.release(ANYBODY, granted.id)
 
 
-def hand_over() -> None:
+def hand_over():
     with zk_lock("k", timeout=30) as hold:
         hold.hand_over(within=60)
 
 
-def broken() -> None:
+def broken():
     with contextlib.suppress(LockLost), zk_lock("k", timeout=30, abort_on="lost") as hold:  # it may not know yet
         break_lock("k", guid=guid_of(hold.path), token=hold.token, **WHY)
 
 
-def held_by_operator() -> None:
+def held_by_operator():
     hold = hold_lock("k", seconds=60, **WHY)
     end_hold("k", token=hold.token, **WHY)
 
 
-CALLS: dict[str, Callable[[], object]] = {
+CALLS = {
     "permit": lambda: acquire_once("k", timeout=0, limit=2),
     "reader": lambda: acquire_once("k", timeout=0, kind="read"),
     "several": lambda: acquire_once(zk_locks("k", "l", "m", timeout=5)),
@@ -139,25 +135,25 @@ CALLS: dict[str, Callable[[], object]] = {
 }
 
 
-def delay(proxy: Proxy, seconds: float) -> None:
+def delay(proxy, seconds):
     for opcode in (DELETE, MULTI):
         proxy.delay_op(opcode, seconds)
 
 
 @pytest.fixture
-def slow(proxy: Proxy) -> None:
+def slow(proxy):
     delay(proxy, 0.15)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_others_see_the_release_when_the_call_returns(zoo: Zoo, slow: None, call: Callable[[], object]) -> None:
+def test_others_see_the_release_when_the_call_returns(zoo, slow, call):
     call()
     assert left(zoo) == []
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("use", BLOCKS.values(), ids=BLOCKS)
-def test_a_block_without_a_wait_ends_after_the_confirmation(zoo: Zoo, slow: None, use: Callable[[float], None]) -> None:
+def test_a_block_without_a_wait_ends_after_the_confirmation(zoo, slow, use):
     """Such code expects that busy means busy, and so do its rivals."""
     use(0)
     assert left(zoo) == []
@@ -165,7 +161,7 @@ def test_a_block_without_a_wait_ends_after_the_confirmation(zoo: Zoo, slow: None
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("use", BLOCKS.values(), ids=BLOCKS)
-def test_a_block_that_waits_ends_before_the_confirmation(zoo: Zoo, proxy: Proxy, use: Callable[[float], None]) -> None:
+def test_a_block_that_waits_ends_before_the_confirmation(zoo, proxy, use):
     """Or the tests above would prove nothing. The process itself sees the release."""
     delay(proxy, 60)
     use(30)
@@ -175,7 +171,7 @@ def test_a_block_that_waits_ends_before_the_confirmation(zoo: Zoo, proxy: Proxy,
     assert left(zoo) == []
 
 
-def test_another_process_that_is_told_finds_the_lock_free(zoo: Zoo) -> None:
+def test_another_process_that_is_told_finds_the_lock_free(zoo):
     script = """
 import ast, sys
 for line in sys.stdin:
@@ -197,11 +193,11 @@ for line in sys.stdin:
 LATE = "had been deleted by another session"
 
 
-def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
+def messages(caplog, part):
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
 
 
-def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_release_that_zookeeper_refuses_is_logged(zoo, caplog):
     directory = f"{zoo.base}/shop/1"
     no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
     with zk_lock("shop/1") as hold:
@@ -225,7 +221,7 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo: Zoo, caplog: pytest.Log
     acquire_once("shop/1", timeout=30)
 
 
-def confirmed() -> None:
+def confirmed():
     """Wait until what was sent before has its replies, and is logged."""
     for _ in range(2):  # the delete, and the record of a break
         acquire_once("another", timeout=0)
@@ -233,13 +229,11 @@ def confirmed() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 0, 60], ids=["later", "after a cut", "slowly after a cut"])
-def test_a_release_that_cannot_be_sent_is_repeated_once(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float | None
-) -> None:
+def test_a_release_that_cannot_be_sent_is_repeated_once(zoo, proxy, monkeypatch, caplog, seconds):
     original = Gateway.delete
     failures = [OSError("no room")]
 
-    def delete(self: Gateway, *args: Any) -> None:
+    def delete(self, *args):
         if failures:
             raise failures.pop()
         original(self, *args)
@@ -257,9 +251,7 @@ def test_a_release_that_cannot_be_sent_is_repeated_once(
     assert 1 <= len(connections) == len(set(connections))
 
 
-def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
-    zoo: Zoo, primitive: Primitive, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(zoo, primitive, caplog, monkeypatch):
     """Before a hold is watched, only its release shows it."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     with primitive.lock() as hold:
@@ -271,7 +263,7 @@ def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(
     assert (record.levelname, vars(record)["lock"], vars(record)["token"]) == ("WARNING", hold.key, hold.token)
 
 
-def test_a_lost_reply_is_no_late_release(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_reply_is_no_late_release(zoo, proxy, caplog):
     """The second delete finds no znode, as the first has deleted it."""
     for op, min_hold in ((DELETE, 0.0), (MULTI, 2.0)):
         with zk_lock("k", timeout=30, min_hold=min_hold):
@@ -282,9 +274,7 @@ def test_a_lost_reply_is_no_late_release(zoo: Zoo, proxy: Proxy, caplog: pytest.
     assert not messages(caplog, LATE)
 
 
-def test_a_break_is_no_late_release(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_break_is_no_late_release(zoo, caplog, monkeypatch):
     """The operator knows. Nor is a lock that is handed over or was lost before, or the rest of a minimum hold."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.2) as hold:

@@ -1,17 +1,13 @@
 """The core is a lock without Django: no settings, and no module of Django."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap
 
-from support.zoo import Zoo
-
 from django_zklock import core
 
 
-def test_the_core_grants_and_releases_a_lock_without_django(zoo: Zoo) -> None:
+def test_the_core_grants_and_releases_a_lock_without_django(zoo):
     code = textwrap.dedent(str(core.__doc__).partition("lock::\n")[2])
     host, _, port = zoo.hosts.partition(":")
     code = code.replace('"127.0.0.1", 2181', f'"{host}", {port}').replace("/zklock/", f"{zoo.base}/")

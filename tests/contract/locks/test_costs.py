@@ -1,32 +1,29 @@
 """Round trips, requests and watch events of a lock, counted on the wire; and its calls."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from contextvars import Context
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, proxied, queue_up, results, session
-from support.primitives import KEY, SEMAPHORE, Primitive, queued
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING, Proxy
-from support.zoo import Zoo, eventually, settle
+from support.primitives import KEY, SEMAPHORE, queued
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, PING
+from support.zoo import eventually, settle
 
 import django_zklock
-from django_zklock import Lock, zk_lock
+from django_zklock import zk_lock
 
 REQUESTS = (CREATE2, GET_CHILDREN, GET_DATA, DELETE)
 
 
-def requests(proxy: Proxy) -> list[int]:
+def requests(proxy):
     """Count the creates, lists, reads and deletes; the heartbeat is the session's, and comes when it comes."""
     settle()
     return [proxy.counts[opcode] for opcode in REQUESTS]
 
 
-def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_twenty_waiters_are_woken_one_by_one(zoo, warm_proxy):
     """One watch event each: no herd. The one for its own znode is that for its successor in the same process."""
     with zoo.hold_elsewhere(KEY):
         waiters, order = queue_up(zoo, KEY, 20)
@@ -39,12 +36,12 @@ def test_twenty_waiters_are_woken_one_by_one(zoo: Zoo, warm_proxy: Proxy) -> Non
     assert warm_proxy.counts[CREATE2] == 0
 
 
-def test_a_try_for_a_new_key_sends_no_create_that_must_fail(warm_proxy: Proxy) -> None:
+def test_a_try_for_a_new_key_sends_no_create_that_must_fail(warm_proxy):
     acquire_once("new", timeout=0)
     assert requests(warm_proxy) == [1, 2, 0, 1]
 
 
-def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
+def test_a_process_that_only_waits_writes_nothing(zoo):
     """It watches its own node and its predecessor. A late grant takes one quorum check first."""
     with proxied(zoo, 4) as proxy:
         connected()
@@ -62,7 +59,7 @@ def test_a_process_that_only_waits_writes_nothing(zoo: Zoo) -> None:
         assert requests(proxy) == [0, 0, 0, 1]
 
 
-def test_an_idle_process_writes_nothing(proxy: Proxy) -> None:
+def test_an_idle_process_writes_nothing(proxy):
     with zk_lock(KEY):
         proxy.wait_for(lambda: proxy.counts[MULTI])
     eventually(lambda: not session().loop._timers or proxy.counts[MULTI] == 1)
@@ -71,7 +68,7 @@ def test_an_idle_process_writes_nothing(proxy: Proxy) -> None:
     assert proxy.counts[MULTI] == beats
 
 
-def test_one_heartbeat_serves_all_holds(proxy: Proxy) -> None:
+def test_one_heartbeat_serves_all_holds(proxy):
     locks = [zk_lock(f"warm/{number}") for number in range(8)]
     for lock in locks:
         lock.acquire()
@@ -84,7 +81,7 @@ def test_one_heartbeat_serves_all_holds(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["free", "shared"])
-def test_a_lock_costs_two_round_trips(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive, shared: bool) -> None:
+def test_a_lock_costs_two_round_trips(zoo, warm_proxy, primitive, shared):
     """One to take it, the create and the list together, and one to give it back. One that lingers watches, too."""
     with queued(zoo, *(primitive.lock() for _ in range(primitive.room - 1 if shared else 0))) as takers:
         for taker in takers:
@@ -98,7 +95,7 @@ def test_a_lock_costs_two_round_trips(zoo: Zoo, warm_proxy: Proxy, primitive: Pr
         assert shared or warm_proxy.requests == 3 + primitive.lingers  # the others may need a heartbeat
 
 
-def test_a_waiter_reads_those_ahead_and_waits_for_an_event(zoo: Zoo, warm_proxy: Proxy, primitive: Primitive) -> None:
+def test_a_waiter_reads_those_ahead_and_waits_for_an_event(zoo, warm_proxy, primitive):
     """It reads its own znode and one more. For a permit: as many as there are, and the limit; then it lists again."""
     permits = primitive.options.get("limit", 0)
     reads = 2 + permits if permits else 2
@@ -115,12 +112,12 @@ def test_a_waiter_reads_those_ahead_and_waits_for_an_event(zoo: Zoo, warm_proxy:
             assert warm_proxy.watch_events == 1
 
 
-def answered(warm_proxy: Proxy, opcode: int) -> int:
+def answered(warm_proxy, opcode):
     return sum(frame.opcode == opcode and not frame.request for frame in warm_proxy.frames)
 
 
 @pytest.mark.parametrize(("which", "woken"), [(0, 1), (1, 2), (2, 3)])
-def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, warm_proxy: Proxy, which: int, woken: int) -> None:
+def test_a_release_wakes_no_more_than_there_are_permits(zoo, warm_proxy, which, woken):
     """The first of them is let in without a request; the others, at most one less than permits, look once more."""
     limit, waiting = 3, 8
     with SEMAPHORE.full(zoo) as paths, queued(zoo, *(SEMAPHORE.lock(timeout=20) for _ in range(waiting))) as waiters:
@@ -140,12 +137,12 @@ def test_a_release_wakes_no_more_than_there_are_permits(zoo: Zoo, warm_proxy: Pr
             waiter.finish()
 
 
-def calls_of(lock: Lock) -> int:
+def calls_of(lock):
     """Return how many functions of the package a block under this lock calls in the calling thread."""
     package = str(Path(django_zklock.__file__).parent)
     calls = 0
 
-    def count(frame: FrameType, event: str, _argument: object) -> None:
+    def count(frame, event, _argument):
         nonlocal calls
         calls += event == "call" and frame.f_code.co_filename.startswith(package)
 
@@ -158,7 +155,7 @@ def calls_of(lock: Lock) -> int:
     return calls
 
 
-def test_a_lock_that_lingers_is_passed_on_by_few_calls(zoo: Zoo) -> None:
+def test_a_lock_that_lingers_is_passed_on_by_few_calls(zoo):
     """`benchmarks/hot_key.py` judges the time, on an idle machine only. This notices what makes it longer."""
     lock = zk_lock(KEY, linger=0.5)
     acquire_once(lock)

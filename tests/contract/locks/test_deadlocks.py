@@ -1,17 +1,12 @@
 """Owners that wait for each other's locks: one of them gets LockDeadlock, and the others go on."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, due, expire, proxied
@@ -19,7 +14,7 @@ from support.primitives import watched
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, with_error
 from support.signalled import signalled
 from support.work import acquired, lose
-from support.zoo import Zoo, eventually, next_line, settle
+from support.zoo import eventually, next_line, settle
 
 from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locks, zk_read, zk_write
 from django_zklock.core import clock
@@ -30,18 +25,16 @@ from django_zklock.core.queue.untrusted import LARGEST
 from django_zklock.core.zk import heartbeat
 from django_zklock.exceptions import LockDeadlock, LockLost, LockTimeout
 
-Locks: TypeAlias = "contextlib.AbstractContextManager[object]"
-Outcome: TypeAlias = "LockDeadlock | None"
 SOON = 0.3  # seconds of DEADLOCK_TIMEOUT in tests that do not measure it
 
 
 @pytest.fixture(autouse=True)
-def soon(zoo: Zoo) -> Iterator[None]:
+def soon(zoo):
     with zoo.configured(DEADLOCK_TIMEOUT=SOON, DEFAULTS={"timeout": 40}):
         yield
 
 
-def nested(outer: Locks, inner: Locks, ready: Callable[[], object] = int) -> Outcome:
+def nested(outer, inner, ready=int):
     """Acquire locks inside others, once all owners have the first ones. Return the deadlock, if any."""
     with outer:
         ready()
@@ -52,23 +45,23 @@ def nested(outer: Locks, inner: Locks, ready: Callable[[], object] = int) -> Out
             return error
 
 
-def outcomes(*pairs: tuple[Locks, Locks]) -> list[Outcome]:
+def outcomes(*pairs):
     """Run one thread for each pair of locks, which acquires one inside the other."""
     ready = partial(threading.Barrier(len(pairs)).wait, 10)
     calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
     return [call.result() for call in calls]
 
 
-def only_victim(outcomes: Sequence[Outcome]) -> LockDeadlock:
+def only_victim(outcomes):
     (victim,) = [outcome for outcome in outcomes if outcome is not None]
     return victim
 
 
-def ring(count: int) -> list[tuple[str, str]]:
+def ring(count):
     return [(f"ring/{index}", f"ring/{(index + 1) % count}") for index in range(count)]
 
 
-def assert_is_ring(victim: LockDeadlock, count: int) -> None:
+def assert_is_ring(victim, count):
     """See that the error names each owner once, what it holds and what it waits for, in the order of the circle."""
     holds = [link.holds for link in victim.circle]
     assert sorted(holds) == [f"ring/{index}" for index in range(count)]
@@ -77,17 +70,17 @@ def assert_is_ring(victim: LockDeadlock, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_one_thread_of_a_circle_is_the_victim(zoo: Zoo, count: int) -> None:
+def test_one_thread_of_a_circle_is_the_victim(zoo, count):
     with zoo.configured(DEFAULTS={"timeout": 40}):
         victim = only_victim(outcomes(*[(zk_lock(outer), zk_lock(inner)) for outer, inner in ring(count)]))
     assert_is_ring(victim, count)
     zoo.assert_empty()
 
 
-def test_one_coroutine_of_a_circle_is_the_victim(zoo: Zoo) -> None:
+def test_one_coroutine_of_a_circle_is_the_victim(zoo):
     count = 3
 
-    async def run(outer: str, inner: str, ready: asyncio.Event) -> Outcome:
+    async def run(outer, inner, ready):
         async with zk_lock(outer):
             held.append(outer)
             if len(held) == count:
@@ -99,11 +92,11 @@ def test_one_coroutine_of_a_circle_is_the_victim(zoo: Zoo) -> None:
             except LockDeadlock as error:
                 return error
 
-    async def main() -> list[Outcome]:
+    async def main():
         ready = asyncio.Event()
         return await asyncio.gather(*(run(outer, inner, ready) for outer, inner in ring(count)))
 
-    held: list[str] = []
+    held = []
     assert_is_ring(only_victim(asyncio.run(main())), count)
     zoo.assert_empty()
 
@@ -127,12 +120,12 @@ with override_settings(ZKLOCK={**settings.ZKLOCK, "DEADLOCK_TIMEOUT": timeout}),
 """
 
 
-def test_one_of_several_processes_is_the_victim(zoo: Zoo) -> None:
+def test_one_of_several_processes_is_the_victim(zoo):
     *others, (outer, inner) = ring(3)
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(zoo.running(NESTED, *keys)) for keys in others]
 
-        def begin() -> None:
+        def begin():
             for process in processes:
                 assert next_line(process) == "held"
             for process in processes:
@@ -147,11 +140,11 @@ def test_one_of_several_processes_is_the_victim(zoo: Zoo) -> None:
     assert sorted([*printed, str(len(own.circle)) if own else "acquired"]) == ["3", "acquired", "acquired"]
 
 
-def crosswise(first: Locks, second: Locks) -> tuple[tuple[Locks, Locks], ...]:
+def crosswise(first, second):
     return (first, second), (second, first)
 
 
-CIRCLES: dict[str, Callable[[], tuple[tuple[Locks, Locks], ...]]] = {
+CIRCLES = {
     "a writer waits for a reader": lambda: ((zk_read("a"), zk_write("b")), (zk_read("b"), zk_write("a"))),
     "a reader waits for a writer": lambda: ((zk_write("a"), zk_read("b")), (zk_write("b"), zk_read("a"))),
     "several locks inside one": lambda: ((zk_lock("a"), zk_locks("b", "c")), (zk_lock("c"), zk_lock("a"))),
@@ -162,13 +155,13 @@ CIRCLES: dict[str, Callable[[], tuple[tuple[Locks, Locks], ...]]] = {
 
 
 @pytest.mark.parametrize("name", CIRCLES)
-def test_one_owner_of_a_circle_of_any_kind_is_the_victim(zoo: Zoo, name: str) -> None:
+def test_one_owner_of_a_circle_of_any_kind_is_the_victim(zoo, name):
     assert len(only_victim(outcomes(*CIRCLES[name]())).circle) == 2
     eventually(lambda: not zoo.contenders())  # a waiter of a circle has a znode of its own, which does not linger
 
 
 @contextlib.contextmanager
-def by_call(lock: Any) -> Iterator[None]:
+def by_call(lock):
     """Any thread may release what a call has acquired, but not as long as that call waits for more."""
     lock.acquire()
     try:
@@ -179,12 +172,10 @@ def by_call(lock: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize("use", [lambda locks: locks, by_call], ids=["block", "call"])
 @pytest.mark.parametrize(("keys", "awaited"), [("ab", "b"), ("abc", "b"), ("abc", "c")])
-def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(
-    zoo: Zoo, use: Callable[[Any], Locks], keys: str, awaited: str
-) -> None:
-    calls: list[BackgroundCall[Outcome]] = []
+def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(zoo, use, keys, awaited):
+    calls = []
 
-    def wait_for_both() -> None:
+    def wait_for_both():
         calls.append(BackgroundCall(partial(nested, contextlib.nullcontext(), use(zk_locks(*keys)))))
         zoo.wait_contenders("a", 1)
         zoo.wait_contenders(awaited, 2)
@@ -194,10 +185,10 @@ def test_locks_that_zk_locks_has_so_far_are_part_of_a_circle(
     assert {link.holds for link in only_victim([own, other]).circle} == {"a", awaited}
 
 
-def test_a_lock_that_was_acquired_twice_is_held_until_the_last_release(zoo: Zoo) -> None:
+def test_a_lock_that_was_acquired_twice_is_held_until_the_last_release(zoo):
     lock, ready = zk_lock("a"), threading.Barrier(2)
 
-    def end_inner_block() -> None:
+    def end_inner_block():
         acquire_once(lock)
         ready.wait(10)
 
@@ -205,7 +196,7 @@ def test_a_lock_that_was_acquired_twice_is_held_until_the_last_release(zoo: Zoo)
     only_victim([nested(lock, zk_lock("b"), end_inner_block), other.result()])
 
 
-def test_a_reader_waits_for_a_reader_behind_a_writer(zoo: Zoo) -> None:
+def test_a_reader_waits_for_a_reader_behind_a_writer(zoo):
     """No reader passes a waiting writer, so the circle goes through a writer that holds nothing."""
     ready = threading.Event()
     other = BackgroundCall(partial(nested, zk_read("a"), zk_lock("b"), partial(ready.wait, 10)))
@@ -222,9 +213,7 @@ def test_a_reader_waits_for_a_reader_behind_a_writer(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, None], ids=["of permits", "of too many holders"])
-def test_a_circle_that_is_not_followed_is_not_ended(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: int | None
-) -> None:
+def test_a_circle_that_is_not_followed_is_not_ended(zoo, monkeypatch, caplog, limit):
     """Another holder may release its permit. So both wait until their timeouts; the page shows it."""
     monkeypatch.setattr(deadlock, "MOST", 100 if limit else 0)
     ready = partial(threading.Barrier(2).wait, 10)
@@ -237,7 +226,7 @@ def test_a_circle_that_is_not_followed_is_not_ended(
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo: Zoo) -> None:
+def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo):
     """The wait of one owner would be taken for that of the next one."""
     lock = zk_lock("a", linger=30)
     with zoo.hold_elsewhere("b"), lock as first:
@@ -247,7 +236,7 @@ def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo: Zoo) -> None:
         assert second.path != first.path
 
 
-def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo: Zoo) -> None:
+def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo):
     """Many waiters of this process may be ahead of it, and do not have to leave first."""
     connected().attached(Registry).most_waiting = 1
     ready = threading.Event()
@@ -263,23 +252,23 @@ def test_waiters_in_the_local_queue_get_a_znode_for_it(zoo: Zoo) -> None:
 
 
 @pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def often(monkeypatch):
     """Look often, but twice at a circle with some time in between."""
     monkeypatch.setattr(deadlock, "LOOK_RARELY", 0.2)
     monkeypatch.setattr(deadlock, "LOOK_SOON", 2.0)
 
 
-def text_of(zoo: Zoo, key: str) -> dict[str, str]:
+def text_of(zoo, key):
     """Return what the holder of a lock says that its owner waits for."""
     payload = next(iter(zoo.payloads(key)), None)
     return dict(payload.waits_for) if payload is not None else {}
 
 
 @contextlib.contextmanager
-def younger_process(zoo: Zoo, **env: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
+def younger_process(zoo, **env):
     """Yield a process that holds "b", and a function that makes it wait for "a" after this process waits for "b"."""
 
-    def wait_last() -> None:
+    def wait_last():
         zoo.wait_contenders("b", 2)
         assert process.stdin is not None
         process.stdin.write("\n")
@@ -292,7 +281,7 @@ def younger_process(zoo: Zoo, **env: str) -> Iterator[tuple[subprocess.Popen[str
 
 
 @pytest.mark.usefixtures("often")
-def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo: Zoo) -> None:
+def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo):
     """It looks again."""
     with younger_process(zoo, LOOK_AFTER="60") as (process, wait_last):
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b")))
@@ -303,7 +292,7 @@ def test_the_next_youngest_ends_the_circle_of_a_paused_victim(zoo: Zoo) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_a_process_without_a_timeout_for_deadlocks_is_no_victim(zoo: Zoo) -> None:
+def test_a_process_without_a_timeout_for_deadlocks_is_no_victim(zoo):
     """It still says what it waits for: the pages show that, and another process ends the circle."""
     with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b")))
@@ -313,7 +302,7 @@ def test_a_process_without_a_timeout_for_deadlocks_is_no_victim(zoo: Zoo) -> Non
         process.wait(30)
 
 
-def test_an_older_process_that_is_alive_answers_the_youngest_one(zoo: Zoo) -> None:
+def test_an_older_process_that_is_alive_answers_the_youngest_one(zoo):
     """The text of the older one is from before the circle. A dead process would have such a text, too."""
     with younger_process(zoo) as (process, wait_last):
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b")))
@@ -327,7 +316,7 @@ def test_an_older_process_that_is_alive_answers_the_youngest_one(zoo: Zoo) -> No
 
 
 @pytest.mark.parametrize("timeout", ["40", "None"])
-def test_a_waiter_that_was_killed_is_in_no_deadlock(zoo: Zoo, timeout: str) -> None:
+def test_a_waiter_that_was_killed_is_in_no_deadlock(zoo, timeout):
     """Its znodes remain until its session is over. Then the lock is free."""
     code = NESTED.replace("timeout=40", f"timeout={timeout}")
     with zoo.configured(SESSION_TIMEOUT=4, DEADLOCK_TIMEOUT=SOON), zk_lock("b"):
@@ -348,11 +337,11 @@ def test_a_waiter_that_was_killed_is_in_no_deadlock(zoo: Zoo, timeout: str) -> N
         *((step, "kill_before_op") for step in ("write", "leave")),
     ],
 )
-def test_a_cut_ends_no_circle_twice(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
+def test_a_cut_ends_no_circle_twice(zoo, monkeypatch, step, when):
     monkeypatch.setattr(deadlock, "LOOK_AFTER", 1.5)
     monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)
 
-    def is_ready(key: str) -> bool:
+    def is_ready(key):
         return step != "leave" or bool(text_of(zoo, key))
 
     opcode = {"read": GET_DATA, "sync": SYNC, "list": GET_CHILDREN}.get(step, MULTI)
@@ -371,7 +360,7 @@ def test_a_cut_ends_no_circle_twice(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, s
     assert len(victim.circle) == 2
 
 
-def test_an_ended_session_is_no_deadlock(zoo: Zoo) -> None:
+def test_an_ended_session_is_no_deadlock(zoo):
     with younger_process(zoo, DEADLOCK_TIMEOUT="0") as (process, wait_last):
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b")))
         wait_last()
@@ -383,11 +372,11 @@ def test_an_ended_session_is_no_deadlock(zoo: Zoo) -> None:
 
 
 NAMES = {"host": "web-9", "pid": 9, "thread": "", "what": "other work", "since": "", "template": "b"}
-PAYLOAD = Payload(guid=new_guid(Mark.OWN), session_timeout=20_000, **NAMES)  # type: ignore[arg-type]
+PAYLOAD = Payload(guid=new_guid(Mark.OWN), session_timeout=20_000, **NAMES)
 
 
 @contextlib.contextmanager
-def others(zoo: Zoo, waits_for: dict[str, str], queue: str = "a", **more: Any) -> Iterator[tuple[str, str]]:
+def others(zoo, waits_for, queue="a", **more):
     """Put the holder of "b", which says that its owner waits for this, and a waiter into queues; yield their paths."""
     with contextlib.ExitStack() as stack:
         holder = stack.enter_context(zoo.hold_elsewhere("b", guid=PAYLOAD.guid))
@@ -401,7 +390,7 @@ ALIVE = {"zxid": str(LARGEST)}
 BELIEVED = {"key": "a", "guid": WAITER, "czxid": "1", **ALIVE}
 
 
-def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
+def test_the_text_of_another_owner_is_believed(zoo):
     with signalled("lock_deadlocked") as sent:
         with zk_lock("a"), others(zoo, BELIEVED), pytest.raises(LockDeadlock) as caught:
             zk_lock("b").acquire()
@@ -414,7 +403,7 @@ def test_the_text_of_another_owner_is_believed(zoo: Zoo) -> None:
     assert (event["lock"], event["circle"]) == ("b", caught.value.circle)
 
 
-def test_the_text_of_an_older_release_is_believed_when_its_session_would_be_over(zoo: Zoo) -> None:
+def test_the_text_of_an_older_release_is_believed_when_its_session_would_be_over(zoo):
     older = {name: text for name, text in BELIEVED.items() if name not in ALIVE}
     with zk_lock("a"), others(zoo, older, session_timeout=400), pytest.raises(LockDeadlock):
         began = clock.now()
@@ -423,7 +412,7 @@ def test_the_text_of_an_older_release_is_believed_when_its_session_would_be_over
 
 
 @pytest.mark.usefixtures("often")
-def test_a_text_that_names_its_reader_is_no_deadlock(zoo: Zoo) -> None:
+def test_a_text_that_names_its_reader_is_no_deadlock(zoo):
     """A circle ends at a lock that its reader holds. Any client may claim to be the reader."""
     with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder:
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
@@ -435,7 +424,7 @@ def test_a_text_that_names_its_reader_is_no_deadlock(zoo: Zoo) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_a_text_that_names_a_waiter_of_another_lock_is_no_deadlock(zoo: Zoo) -> None:
+def test_a_text_that_names_a_waiter_of_another_lock_is_no_deadlock(zoo):
     """By a detour over a real waiter, it leads back to its reader, and to no lock that the reader holds."""
     with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder, zoo.hold_elsewhere("c") as detour:
         own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
@@ -449,7 +438,7 @@ def test_a_text_that_names_a_waiter_of_another_lock_is_no_deadlock(zoo: Zoo) -> 
                 own.result()
 
 
-def test_a_forged_text_hides_no_circle(zoo: Zoo) -> None:
+def test_a_forged_text_hides_no_circle(zoo):
     """One reader of "b" claims to be the waiter of the other, in a queue where that does not wait."""
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(zoo.hold_elsewhere("b", Kind.READ)) for _ in range(2)]
@@ -463,35 +452,34 @@ def test_a_forged_text_hides_no_circle(zoo: Zoo) -> None:
 
 
 @contextlib.contextmanager
-def block(**options: Any) -> Iterator[None]:
+def block(**options):
     with zk_lock("a", **options):
         yield
 
 
-def acquired_on(stack: contextlib.ExitStack, lock: Any) -> Any:
+def acquired_on(stack, lock):
     hold = acquired(lock)
     stack.callback(hold.release)
     return hold
 
 
-def block_in_acquire(stack: contextlib.ExitStack) -> None:
+def block_in_acquire(stack):
     hold = acquired(zk_lock("a"))
     stack.enter_context(block())
     hold.release()
 
 
-def acquire_in_block(stack: contextlib.ExitStack) -> None:
+def acquire_in_block(stack):
     stack.enter_context(block())
     acquired_on(stack, zk_lock("a"))
 
 
-def left_by_block(stack: contextlib.ExitStack) -> None:
+def left_by_block(stack):
     with block():
         acquired_on(stack, zk_lock("a"))
 
 
-Way: TypeAlias = Callable[[contextlib.ExitStack], object]
-ONLY_ITS_OWNER: dict[str, Way] = {
+ONLY_ITS_OWNER = {
     "block": lambda stack: stack.enter_context(block()),
     "block that lingers": lambda stack: stack.enter_context(block(linger=5)),
     "stack": lambda stack: stack.enter_context(zk_lock("a")),
@@ -502,7 +490,7 @@ ONLY_ITS_OWNER: dict[str, Way] = {
     "adopted": lambda stack: stack.enter_context(zk_adopt(acquired(zk_lock("a")).hand_over())),
     "until COMMIT": lambda stack: acquired_on(stack, zk_lock("a", release_on="commit")),
 }
-ANY_THREAD: dict[str, Way] = {
+ANY_THREAD = {
     "acquire": lambda stack: acquired_on(stack, zk_lock("a")),
     "acquire twice": lambda stack: [acquired_on(stack, zk_lock("a")) for _ in range(2)],
     "acquire that lingers": lambda stack: acquired_on(stack, zk_lock("a", linger=5)),
@@ -513,7 +501,7 @@ ANY_THREAD: dict[str, Way] = {
 
 
 @pytest.mark.parametrize("way", ONLY_ITS_OWNER)
-def test_a_lock_that_only_its_owner_releases_is_part_of_a_circle(zoo: Zoo, way: str) -> None:
+def test_a_lock_that_only_its_owner_releases_is_part_of_a_circle(zoo, way):
     with contextlib.ExitStack() as stack:
         ONLY_ITS_OWNER[way](stack)
         with others(zoo, BELIEVED), pytest.raises(LockDeadlock):
@@ -522,7 +510,7 @@ def test_a_lock_that_only_its_owner_releases_is_part_of_a_circle(zoo: Zoo, way: 
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("way", ANY_THREAD)
-def test_a_lock_that_any_thread_may_release_is_in_no_circle(zoo: Zoo, way: str) -> None:
+def test_a_lock_that_any_thread_may_release_is_in_no_circle(zoo, way):
     """The pages still show that its owner waits."""
     with contextlib.ExitStack() as stack:
         ANY_THREAD[way](stack)
@@ -534,12 +522,12 @@ def test_a_lock_that_any_thread_may_release_is_in_no_circle(zoo: Zoo, way: str) 
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("is_block", [True, False])
-def test_a_lock_of_a_task_is_part_of_a_circle_if_it_is_that_of_a_block(zoo: Zoo, is_block: bool) -> None:
-    async def wait() -> Any:
+def test_a_lock_of_a_task_is_part_of_a_circle_if_it_is_that_of_a_block(zoo, is_block):
+    async def wait():
         with others(zoo, BELIEVED):
             return await zk_lock("b").aacquire(timeout=2)
 
-    async def main() -> Any:
+    async def main():
         if is_block:
             async with zk_lock("a"):
                 return await wait()
@@ -555,11 +543,11 @@ def test_a_lock_of_a_task_is_part_of_a_circle_if_it_is_that_of_a_block(zoo: Zoo,
 
 
 @pytest.mark.parametrize("why", ["lost", "left"])
-def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo: Zoo, why: str) -> None:
+def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo, why):
     """An earlier call in the thread of a pool has left it to the lock object, by which another one may release it."""
     lock = zk_lock("a")
     with ThreadPoolExecutor(1) as pool, contextlib.suppress(LockLost):
-        run: Any = (lambda call: call()) if why == "lost" else lambda call: pool.submit(call).result()
+        run = (lambda call: call()) if why == "lost" else lambda call: pool.submit(call).result()
         hold = run(lambda: acquired(lock))
         if why == "lost":
             lose(hold)
@@ -586,15 +574,13 @@ def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo: Zoo, why:
         ({**BELIEVED, "may_end": "1"}, "a"),  # another thread may release the lock meanwhile
     ],
 )
-def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo: Zoo, waits_for: dict[str, str], queue: str) -> None:
+def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo, waits_for, queue):
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
         # It has looked, and has looked again, when it begins to look once more.
         assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
 
 
-def test_a_wait_that_cannot_be_written_is_logged_once_and_not_tried_again(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_that_cannot_be_written_is_logged_once_and_not_tried_again(zoo, caplog, monkeypatch):
     monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)
     monkeypatch.setattr(deadlock, "LOOK_RARELY", 0.2)
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
@@ -605,7 +591,7 @@ def test_a_wait_that_cannot_be_written_is_logged_once_and_not_tried_again(
     assert caplog.text.count("others do not see that its waiter holds locks") == 1
 
 
-def test_a_wait_that_is_over_is_not_written(zoo: Zoo) -> None:
+def test_a_wait_that_is_over_is_not_written(zoo):
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
         proxy.delay_op(GET_DATA, 60)
         assert zk_lock("b").acquire(timeout=2 * SOON) is None
@@ -615,7 +601,7 @@ def test_a_wait_that_is_over_is_not_written(zoo: Zoo) -> None:
         assert text_of(zoo, "a") == {}
 
 
-def test_a_circle_of_others_is_followed_once(zoo: Zoo) -> None:
+def test_a_circle_of_others_is_followed_once(zoo):
     """A holder waits for its own lock. The next look comes after 5 s."""
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, {**BELIEVED, "key": "b"}, "b"):
         assert zk_lock("b").acquire(timeout=1) is None
@@ -627,7 +613,7 @@ OLDER, YOUNGER = "1", str(LARGEST)
 
 
 @contextlib.contextmanager
-def chain(zoo: Zoo, age: str, end: str = "z") -> Iterator[None]:
+def chain(zoo, age, end="z"):
     """Have a row of owners that hold "chain/0" and so on, and wait for the next one, the last one for `end`."""
     keys = [f"chain/{index}" for index in range(LONG_CHAIN)]
     with contextlib.ExitStack() as stack:
@@ -641,13 +627,13 @@ def chain(zoo: Zoo, age: str, end: str = "z") -> Iterator[None]:
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
+def far(monkeypatch):
     monkeypatch.setattr(deadlock, "FAR", 2)
 
 
 @pytest.mark.usefixtures("far")
 @pytest.mark.parametrize(("age", "reads_all"), [(OLDER, True), (YOUNGER, False)])
-def test_the_first_look_leaves_the_end_of_a_long_chain_to_a_younger_waiter(zoo: Zoo, age: str, reads_all: bool) -> None:
+def test_the_first_look_leaves_the_end_of_a_long_chain_to_a_younger_waiter(zoo, age, reads_all):
     """Otherwise the owners of the chain, which look at the same time, would send the square of their number."""
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, chain(zoo, age), zk_lock("a"):
         assert zk_lock("chain/0").acquire(timeout=2) is None
@@ -655,22 +641,20 @@ def test_the_first_look_leaves_the_end_of_a_long_chain_to_a_younger_waiter(zoo: 
 
 
 @pytest.mark.usefixtures("far")
-def test_the_youngest_waiter_of_a_long_circle_sees_it_at_its_first_look(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_youngest_waiter_of_a_long_circle_sees_it_at_its_first_look(zoo, monkeypatch):
     monkeypatch.setattr(deadlock, "LOOK_RARELY", 60)
     with zk_lock("a"), chain(zoo, OLDER, "a"), pytest.raises(LockDeadlock):
         zk_lock("chain/0").acquire()
 
 
 @pytest.mark.usefixtures("far", "often")
-def test_a_long_circle_ends_although_its_younger_waiters_do_not_look(zoo: Zoo) -> None:
+def test_a_long_circle_ends_although_its_younger_waiters_do_not_look(zoo):
     with zk_lock("a"), chain(zoo, YOUNGER, "a"), pytest.raises(LockDeadlock):
         zk_lock("chain/0").acquire()
 
 
 @pytest.mark.parametrize("change", ["break", "write", "abandon", "refuse"])
-def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo, monkeypatch, change):
     """ZooKeeper carries out the victim's transaction only if the circle is still there. If refused, none follows."""
     monkeypatch.setattr(deadlock, "LOOK_AFTER", 1.5)
     monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)  # so that the next transaction is that of the victim
@@ -702,7 +686,7 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo: Zoo, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> None:
+def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo):
     """There is one look every 5 s. The holder's watch reads its znode once again."""
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
         zk_lock("b").acquire(timeout=0.05)
@@ -719,7 +703,7 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo: Zoo) -> 
 
 
 @pytest.mark.parametrize("inner", [None, "free", "b"])
-def test_other_locks_and_waits_cost_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture, inner: str | None) -> None:
+def test_other_locks_and_waits_cost_nothing(zoo, caplog, inner):
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=0.05) as proxy, zoo.hold_elsewhere("b"):
         connected()
         outer = contextlib.nullcontext() if inner == "b" else zk_lock("a")

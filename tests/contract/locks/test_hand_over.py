@@ -1,7 +1,5 @@
 """A lock that is handed over: its giver releases it to an adopter, here or in another process, and nobody comes in."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -11,17 +9,16 @@ import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Sync
 from support.faults import BackgroundCall, acquire_once, caught_up, die, due, expire, results, session, within
 from support.locking import as_json, zklock
-from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, Taker, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, Proxy, with_error
+from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Taker, queued, watched
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, with_error
 from support.strike import LineStrike, Struck
 from support.work import acquired, assert_refused, lose, seen
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import conf, zk_adopt, zk_leader, zk_lock, zk_locks, zk_semaphore
 from django_zklock.core.locks import giver
@@ -66,32 +63,32 @@ GIVEN = (WRITE, READ, SEMAPHORE)
 
 
 @pytest.fixture(params=GIVEN, ids=str)
-def kind(request: pytest.FixtureRequest) -> Primitive:
+def kind(request):
     """Each kind of lock that can be handed over, besides the plain one of the other tests."""
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
-def give(primitive: Primitive = LOCK, within: float = LONG, **options: Any) -> str:
+def give(primitive=LOCK, within=LONG, **options):
     with primitive.lock(**options) as hold:
         return hold.hand_over(within=within)
 
 
-async def adopt(text: str) -> None:
+async def adopt(text):
     async with zk_adopt(text, timeout=20) as hold:
         hold.check()
 
 
-def decoded(zoo: Zoo, text: str) -> HandOver:
+def decoded(zoo, text):
     return trusted(text, conf.token_keys(), zoo.base)
 
 
-def test_a_lock_is_handed_over_to_another_process(zoo: Zoo, kind: Primitive) -> None:
+def test_a_lock_is_handed_over_to_another_process(zoo, kind):
     with kind.lock("b/{x}", fields={"x": 1}, what="request") as hold:
         token, digits = hold.token, hold.path[-10:]
         text = hold.hand_over(within=LONG)
         assert hold.state == "released"
     with zoo.running(ADOPT, text) as adopter:
-        adopted_token = int(adopter.stdout.readline())  # type: ignore[union-attr]
+        adopted_token = int(adopter.stdout.readline())
         (name,) = zoo.children("b/1")
         assert name[-10:] == digits
         child = nodes.parse(name)
@@ -111,7 +108,7 @@ EXCLUSIVE = [pair for pair in itertools.product(GIVEN, (*GIVEN, LOCK)) if pair !
 
 
 @pytest.mark.parametrize(("kind", "waiting"), EXCLUSIVE, ids=str)
-def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: Primitive, waiting: Primitive) -> None:
+def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo, kind, waiting):
     with queued(zoo, *(kind.lock() for _ in range(kind.room - 1 if kind is SEMAPHORE else 0))) as others:
         for other in others:
             other.wait_granted()
@@ -131,7 +128,7 @@ def test_no_waiter_gets_the_lock_before_the_adopter_releases_it(zoo: Zoo, kind: 
 
 
 @pytest.mark.parametrize("step", ["hand-over", "adoption"])
-def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: Proxy, step: str) -> None:
+def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo, proxy, step):
     """It has listed the queue before the transaction, and reads the one ahead of it after that."""
     hand_over = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "", "", LONG)
     prefix = f"{zoo.base}/{KEY}/{nodes.prefix(new_guid(Mark.OWN))}"
@@ -159,7 +156,7 @@ def test_a_waiter_that_looks_too_late_is_not_granted_the_lock(zoo: Zoo, proxy: P
     waiter.finish()
 
 
-def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_the_requests_of_a_hand_over(zoo, warm_proxy):
     """A transaction, a look at its outcome, and one for those behind. The giver does not wait for the other two."""
     zoo.client.ensure_path(f"{zoo.base}/{DIRECTORY}")
     hold = acquired(zk_lock(KEY))
@@ -175,7 +172,7 @@ def test_the_requests_of_a_hand_over(zoo: Zoo, warm_proxy: Proxy) -> None:
     assert zoo.children(KEY) == []
 
 
-def test_an_adopter_waits_for_nobody_in_its_own_process(zoo: Zoo) -> None:
+def test_an_adopter_waits_for_nobody_in_its_own_process(zoo):
     """More callers wait here for the lock than have a znode; the adopter passes them all."""
     hold = acquired(zk_lock(KEY))
     waiters = [BackgroundCall(lambda: acquire_once(KEY, timeout=60)) for _ in range(100)]
@@ -186,7 +183,7 @@ def test_an_adopter_waits_for_nobody_in_its_own_process(zoo: Zoo) -> None:
     results(waiters, 60)
 
 
-async def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
+async def test_coroutines_hand_over_and_adopt(zoo):
     async with zk_lock(KEY) as hold:
         text = await hold.ahand_over(within=timedelta(weeks=1))
     await asyncio.create_task(adopt(text))
@@ -194,7 +191,7 @@ async def test_coroutines_hand_over_and_adopt(zoo: Zoo) -> None:
         await zk_adopt(text).aacquire()
 
 
-def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo: Zoo) -> None:
+def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo):
     with zk_lock(KEY) as hold:
         text = hold.hand_over(within=LONG)
         assert (hold.state, hold.lease_remaining, zk_lock(KEY).owned()) == ("released", 0.0, False)
@@ -212,7 +209,7 @@ def test_the_block_of_the_giver_goes_on_and_ends_silently(zoo: Zoo) -> None:
     acquire_once(zk_adopt(text, timeout=20))
 
 
-def test_an_acquired_hold_needs_no_release(zoo: Zoo) -> None:
+def test_an_acquired_hold_needs_no_release(zoo):
     lock = zk_lock(KEY)
     hold = acquired(lock)
     text = hold.hand_over(within=LONG)
@@ -225,7 +222,7 @@ def test_an_acquired_hold_needs_no_release(zoo: Zoo) -> None:
     adopter.release()
 
 
-def test_an_adopted_lock_is_handed_over_again(zoo: Zoo) -> None:
+def test_an_adopted_lock_is_handed_over_again(zoo):
     with zk_semaphore(KEY, 2) as hold:
         text, tokens = hold.hand_over(within=LONG), [hold.token]
     for _ in range(3):
@@ -236,14 +233,14 @@ def test_an_adopted_lock_is_handed_over_again(zoo: Zoo) -> None:
     assert decoded(zoo, text).limit == 2
 
 
-def test_a_lock_that_nobody_adopts_in_time_goes_to_the_next(zoo: Zoo, kind: Primitive) -> None:
+def test_a_lock_that_nobody_adopts_in_time_goes_to_the_next(zoo, kind):
     text = give(kind, SHORT)
     die()
     acquire_once(KEY, timeout=20)
     assert_refused(zk_adopt(text), LockNotAdopted, r"nobody adopted it within 1\.5 s")
 
 
-def test_an_adoption_after_its_time_is_refused(zoo: Zoo) -> None:
+def test_an_adoption_after_its_time_is_refused(zoo):
     text = give(within=SHORT)
     die()
     (name,) = zoo.children(KEY)
@@ -253,10 +250,10 @@ def test_an_adoption_after_its_time_is_refused(zoo: Zoo) -> None:
     assert zoo.children(KEY) == []
 
 
-def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
+def test_a_lock_is_adopted_once(zoo):
     text = give()
     with zoo.running(ADOPT, text) as adopter:
-        assert adopter.stdout.readline()  # type: ignore[union-attr]
+        assert adopter.stdout.readline()
         why = rf"adopted by 'export' on .*, process {adopter.pid}"
         caught = assert_refused(zk_adopt(text), LockNotAdopted, why)
         assert isinstance(caught, LockNotAcquired)
@@ -269,16 +266,16 @@ def test_a_lock_is_adopted_once(zoo: Zoo) -> None:
         zk_adopt(text).acquire()
 
 
-def test_an_adopter_at_a_late_server_gets_the_lock(zoo: Zoo, kind: Primitive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adopter_at_a_late_server_gets_the_lock(zoo, kind, monkeypatch):
     text = give(kind)
     is_behind, read, send = [True], Gateway.read, Gateway._send_all
 
-    def read_late(gateway: Gateway, path: str, callback: Any, on_event: Any = None) -> Any:
+    def read_late(gateway, path, callback, on_event=None):
         if is_behind[0] and is_operator(path.rpartition("/")[2]):
             return read(gateway, f"{path}-later", callback, on_event)
         return read(gateway, path, callback, on_event)
 
-    def catch_up(gateway: Gateway, requests: Any, callback: Any) -> None:
+    def catch_up(gateway, requests, callback):
         is_behind[0] = is_behind[0] and not any(isinstance(request, Sync) for request in requests)
         send(gateway, requests, callback)
 
@@ -290,12 +287,12 @@ def test_an_adopter_at_a_late_server_gets_the_lock(zoo: Zoo, kind: Primitive, mo
     assert zoo.children(KEY) == []
 
 
-def test_of_many_adopters_one_gets_the_lock(zoo: Zoo) -> None:
+def test_of_many_adopters_one_gets_the_lock(zoo):
     text = give()
-    adopted: list[int] = []
+    adopted = []
     go = threading.Event()
 
-    def adopt() -> None:
+    def adopt():
         with contextlib.suppress(LockNotAdopted), zk_adopt(text) as hold:
             adopted.append(hold.token)
             go.wait(10)
@@ -307,7 +304,7 @@ def test_of_many_adopters_one_gets_the_lock(zoo: Zoo) -> None:
     assert len(adopted) == 1
 
 
-def test_another_holder_with_the_same_number_is_no_adopter(zoo: Zoo) -> None:
+def test_another_holder_with_the_same_number_is_no_adopter(zoo):
     """The numbers begin again in a new directory."""
     text = give(within=SHORT)
     zoo.wait_contenders(KEY, 0)  # the giver ends a hand-over that nobody wants
@@ -317,7 +314,7 @@ def test_another_holder_with_the_same_number_is_no_adopter(zoo: Zoo) -> None:
         BackgroundCall(lambda: zk_adopt(text).acquire()).result()
 
 
-def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
+def test_the_owner_cannot_adopt_what_it_has(zoo):
     text = give(limit=2)
     with zk_semaphore(KEY, 2), pytest.raises(LockBusy, match="its owner has it already"), zk_adopt(text):
         pass
@@ -325,7 +322,7 @@ def test_the_owner_cannot_adopt_what_it_has(zoo: Zoo) -> None:
         pass
 
 
-def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
+def test_a_person_can_end_a_hand_over(zoo):
     text = give(what="export 7")
     lock = seen(KEY)
     held = lock.operator
@@ -338,7 +335,7 @@ def test_a_person_can_end_a_hand_over(zoo: Zoo) -> None:
     assert_refused(zk_adopt(text), LockNotAdopted, "a person has ended it")
 
 
-def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
+def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo):
     other = Taker(zk_semaphore(KEY, 2))
     other.wait_granted()
     text = give(limit=2)
@@ -352,7 +349,7 @@ def test_a_limit_that_was_lowered_makes_the_adopter_wait(zoo: Zoo) -> None:
     clear_limit(KEY, reason="fast", by="anna")
 
 
-def test_the_pages_say_that_a_lock_waits_for_its_adopter(zoo: Zoo) -> None:
+def test_the_pages_say_that_a_lock_waits_for_its_adopter(zoo):
     text = give(what="export 7")
     assert "Handed over by export 7, waiting for its adopter until" in zklock("show", KEY)
     assert "handed over by export 7" in zklock("list")
@@ -370,7 +367,7 @@ def test_the_pages_say_that_a_lock_waits_for_its_adopter(zoo: Zoo) -> None:
     [(LINGERING.lock, "lingers"), (KAZOO.lock, "compat='kazoo'"), (lambda: zk_leader(KEY), "it is a leader")],
     ids=["lingering", "kazoo", "leader"],
 )
-def test_some_locks_cannot_be_handed_over(zoo: Zoo, lock: Any, why: str) -> None:
+def test_some_locks_cannot_be_handed_over(zoo, lock, why):
     with lock() as hold:
         with pytest.raises(ZkLockError, match=f"cannot be handed over: .*{why}"):
             hold.hand_over(within=1)
@@ -378,7 +375,7 @@ def test_some_locks_cannot_be_handed_over(zoo: Zoo, lock: Any, why: str) -> None
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_lock_that_is_used_twice_cannot_be_handed_over(zoo: Zoo) -> None:
+def test_a_lock_that_is_used_twice_cannot_be_handed_over(zoo):
     with zk_lock(KEY) as outer, zk_lock(KEY) as inner:
         for hold in (outer, inner):
             with pytest.raises(ZkLockError, match="more than once"):
@@ -392,10 +389,10 @@ def test_a_lock_that_is_used_twice_cannot_be_handed_over(zoo: Zoo) -> None:
             writer.hand_over(within=1)
 
 
-def test_a_writer_in_an_interrupted_downgrade_cannot_be_handed_over(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_in_an_interrupted_downgrade_cannot_be_handed_over(zoo, monkeypatch):
     """Readers hold the lock with it then, so its adopter must not be a writer."""
 
-    def downgrade(contender: Contender, *, asked: bool = False) -> None:
+    def downgrade(contender, *, asked=False):
         contender.session.post(contender._downgrade, 0.0)
         raise InterruptedError  # before the kind of the grant is written
 
@@ -408,7 +405,7 @@ def test_a_writer_in_an_interrupted_downgrade_cannot_be_handed_over(zoo: Zoo, mo
             writer.hand_over(within=1)
 
 
-def test_a_loss_next_to_a_lock_that_was_handed_over_is_an_error(zoo: Zoo) -> None:
+def test_a_loss_next_to_a_lock_that_was_handed_over_is_an_error(zoo):
     with pytest.raises(LockLost, match="'a'"), zk_locks("a", "b") as holds:
         holds["b"].hand_over(within=LONG)
         with contextlib.suppress(LockLostInterrupt):
@@ -417,8 +414,8 @@ def test_a_loss_next_to_a_lock_that_was_handed_over_is_an_error(zoo: Zoo) -> Non
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
-def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo: Zoo, abort_on: Any) -> None:
-    def lose_before(held: HeldLock) -> None:
+def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo, abort_on):
+    def lose_before(held):
         patch.undo()
         lose(hold)
         if abort_on == "never":
@@ -432,14 +429,14 @@ def test_a_loss_that_stops_a_hand_over_is_told_as_a_loss(zoo: Zoo, abort_on: Any
     zoo.wait_contenders(KEY, 0)
 
 
-def test_only_the_owner_hands_over(zoo: Zoo) -> None:
+def test_only_the_owner_hands_over(zoo):
     with zk_lock(KEY) as hold:
         with pytest.raises(LockNotHeld, match="another owner"):
             BackgroundCall(lambda: hold.hand_over(within=1)).result()
         hold.check()
 
 
-def test_one_of_several_locks_is_handed_over(zoo: Zoo) -> None:
+def test_one_of_several_locks_is_handed_over(zoo):
     with zk_locks("a", "b") as holds:
         text = holds["a"].hand_over(within=LONG)
         holds["b"].check()
@@ -450,7 +447,7 @@ def test_one_of_several_locks_is_handed_over(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, None, "5", True, float("nan"), 10**9])
-def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
+def test_a_wrong_time_is_refused(zoo, seconds):
     with zk_lock(KEY) as hold:
         with pytest.raises(ValueError, match="within is a number of seconds above 0"):
             hold.hand_over(within=seconds)
@@ -459,7 +456,7 @@ def test_a_wrong_time_is_refused(zoo: Zoo, seconds: Any) -> None:
 
 TEMPLATE = HandOver(KEY, Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000001", KEY, 60.0, token=9)
 """The content of the text that hands over a lock."""
-WRONG_FIELDS: dict[str, list[Any]] = {
+WRONG_FIELDS = {
     "guid": [new_guid(Mark.OWN), "x"],
     "sequence": ["1", 1],
     "limit": [2, "2", True],
@@ -471,16 +468,16 @@ WRONG_FIELDS: dict[str, list[Any]] = {
 }
 
 
-def test_a_text_is_part_of_a_url_as_it_is(zoo: Zoo) -> None:
+def test_a_text_is_part_of_a_url_as_it_is(zoo):
     text = signed(TEMPLATE, conf.token_keys(), zoo.base)
     assert decoded(zoo, text) == TEMPLATE
     assert re.fullmatch(r"[\w.~-]+", text, re.ASCII)
 
 
-def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_a_wrong_text_is_refused_before_anything_is_sent(zoo, warm_proxy):
     keys = conf.token_keys()
     good = signed(TEMPLATE, keys, zoo.base)
-    wrong: list[Any] = [
+    wrong = [
         "",
         "k",
         good[:-1],
@@ -517,12 +514,12 @@ def test_a_wrong_text_is_refused_before_anything_is_sent(zoo: Zoo, warm_proxy: P
     ],
     ids=["older", "longest"],
 )
-def test_a_wrong_text_is_refused_with_the_reason(zoo: Zoo, text: str, why: str) -> None:
+def test_a_wrong_text_is_refused_with_the_reason(zoo, text, why):
     with pytest.raises(InvalidHandOver, match=why):
         zk_adopt(text)
 
 
-def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:
+def test_a_text_survives_a_change_of_the_keys(zoo):
     old, new = "o" * 40, "n" * 40
     with zoo.configured(TOKEN_KEYS=[old]):
         text = give()
@@ -530,7 +527,7 @@ def test_a_text_survives_a_change_of_the_keys(zoo: Zoo) -> None:
         hold.check()
 
 
-def test_an_adoption_is_audited(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_adoption_is_audited(zoo, caplog):
     caplog.set_level(logging.INFO, "zklock.audit")
     text = give()
     hold = acquire_once(zk_adopt(text, what="export"))
@@ -541,7 +538,7 @@ def test_an_adoption_is_audited(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> N
     assert vars(record)["lock"] == KEY
 
 
-def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
+def test_the_hold_of_a_person_cannot_be_adopted(zoo):
     guid = new_guid(Mark.OPERATOR)
     payload = nodes.Payload(guid=guid, host="h", pid=1, thread="t", what="w", since="", template="")
     name = f"{nodes.prefix(guid)}0000000007"
@@ -554,7 +551,7 @@ def test_the_hold_of_a_person_cannot_be_adopted(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("opcode", [MULTI, GET_DATA, GET_CHILDREN])
-def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+def test_a_hand_over_survives_a_cut(zoo, proxy, opcode, when):
     acquire_once(zk_adopt(give()))  # so that the next hold is followed by no sweep
     hold = acquired(SEMAPHORE.lock(abort_on="lost"))
     fired = getattr(proxy, when)(opcode)
@@ -565,7 +562,7 @@ def test_a_hand_over_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: s
     assert (adopted.token > hold.token) == (opcode != GET_CHILDREN)  # without a list, others may be behind it
 
 
-def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo, proxy):
     text = give(within=SHORT)
     zoo.wait_contenders(KEY, 0)  # the giver has ended it
     proxy.alter_reply(GET_DATA, lambda reply: reply)  # the hold is not there
@@ -574,7 +571,7 @@ def test_an_adopter_that_may_not_read_who_has_the_lock_is_told(zoo: Zoo, proxy: 
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_giver_without_a_reply_releases(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+def test_a_giver_without_a_reply_releases(zoo, proxy, monkeypatch, when):
     """It leaves no hold if it was carried out, and creates none if it was not."""
     monkeypatch.setattr(giver, "HAND_OVER_TIMEOUT", 0.5)
     zoo.client.ensure_path(f"{zoo.base}/{DIRECTORY}")  # else the entry in the index of holds may take two
@@ -594,10 +591,10 @@ def test_a_giver_without_a_reply_releases(zoo: Zoo, proxy: Proxy, monkeypatch: p
     assert zoo.client.exists(f"{zoo.base}/{KEY}").cversion == changes + 1
 
 
-async def test_a_giver_that_is_cancelled_leaves_no_hold(zoo: Zoo, proxy: Proxy) -> None:
+async def test_a_giver_that_is_cancelled_leaves_no_hold(zoo, proxy):
     """The hold is there by then. It would last until it is looked at again."""
 
-    async def give_slowly() -> None:
+    async def give_slowly():
         async with zk_lock(KEY) as hold:
             proxy.delay_op(GET_CHILDREN, 60)
             await hold.ahand_over(within=LONG)
@@ -612,7 +609,7 @@ async def test_a_giver_that_is_cancelled_leaves_no_hold(zoo: Zoo, proxy: Proxy) 
     await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
 
 
-def test_a_hand_over_that_is_interrupted_releases_the_lock(zoo: Zoo) -> None:
+def test_a_hand_over_that_is_interrupted_releases_the_lock(zoo):
     hold = acquired(zk_lock(KEY))
     with contextlib.suppress(Struck), LineStrike([HeldLock.release_uses], 0):
         hold.hand_over(within=LONG)
@@ -620,15 +617,15 @@ def test_a_hand_over_that_is_interrupted_releases_the_lock(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_lock_that_is_lost_cannot_be_handed_over(zoo: Zoo) -> None:
+def test_a_lock_that_is_lost_cannot_be_handed_over(zoo):
     with pytest.raises(LockLost), zk_lock(KEY, abort_on="never") as hold:
         zoo.client.delete(hold.path)
         hold.hand_over(within=LONG)
     assert zoo.children(KEY) == []
 
 
-def test_a_hand_over_waits_for_a_suspended_connection(zoo: Zoo, proxy: Proxy) -> None:
-    def heal() -> None:
+def test_a_hand_over_waits_for_a_suspended_connection(zoo, proxy):
+    def heal():
         eventually(lambda: session().attached(Registry).deleting)
         proxy.heal()
 
@@ -643,7 +640,7 @@ def test_a_hand_over_waits_for_a_suspended_connection(zoo: Zoo, proxy: Proxy) ->
 
 
 @pytest.mark.parametrize(("opcode", "searches"), [(GET_DATA, 0), (MULTI, 1)], ids=["looks", "adopts"])
-async def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy, opcode: int, searches: int) -> None:
+async def test_an_adopter_that_gives_up_leaves_nothing(zoo, proxy, opcode, searches):
     """If its transaction is under way, it searches its znode to delete it, and asks for nothing more."""
     text = await asyncio.to_thread(give)
     proxy.reset()
@@ -663,14 +660,14 @@ async def test_an_adopter_that_gives_up_leaves_nothing(zoo: Zoo, proxy: Proxy, o
 
 @pytest.mark.parametrize("others", [1, 3])
 @pytest.mark.parametrize("timeout", [0, 0.3])
-def test_a_hand_over_survives_a_busy_lock(zoo: Zoo, others: int, timeout: float) -> None:
+def test_a_hand_over_survives_a_busy_lock(zoo, others, timeout):
     """The adopted lock comes last, whatever its key is."""
     text = give()
     names = [f"zz/{number}" for number in range(others)]
     with zoo.hold_elsewhere(names[-1]):
         assert_refused(zk_locks(zk_adopt(text), *names, timeout=timeout), LockNotAcquired)
 
-    async def adopt() -> None:
+    async def adopt():
         with zoo.hold_elsewhere(names[-1]), pytest.raises(LockNotAcquired):
             async with zk_locks(zk_adopt(text), *names, timeout=timeout):
                 pass

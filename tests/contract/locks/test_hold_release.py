@@ -1,7 +1,5 @@
 """`hold.release()` ends the acquisition that returned the hold, from any thread, once; it never frees a newer hold."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
@@ -12,29 +10,28 @@ from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, due, expire
-from support.primitives import KEY, SEMAPHORE, Primitive
+from support.primitives import KEY, SEMAPHORE
 from support.strike import LineStrike, functions_of
 from support.work import acquired, in_each_thread, lose, run_in_thread
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
-from django_zklock import Hold, current_hold, zk_lock, zk_locked, zk_locks, zk_read, zk_write
+from django_zklock import current_hold, zk_lock, zk_locked, zk_locks, zk_read, zk_write
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLock, HeldLocks, held_locks
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.hold import HoldEvent, held_of
-from django_zklock.locks.multi import MultiHold
 
 Call = Callable[[Callable[[], Any]], Any]
 
 
-def is_free(key: str = KEY) -> bool:
+def is_free(key=KEY):
     return not run_in_thread(zk_lock(key).locked)
 
 
 @in_each_thread
-def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive, run: Call) -> None:
+def test_a_hold_is_released_once_from_any_thread(zoo, primitive, run):
     lock = primitive.lock()
-    hold: Hold = acquired(lock)
+    hold = acquired(lock)
     run(hold.release)
     assert hold.state == "released"
     assert not lock.owned()
@@ -47,7 +44,7 @@ def test_a_hold_is_released_once_from_any_thread(zoo: Zoo, primitive: Primitive,
 
 
 @in_each_thread
-def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, run: Call) -> None:
+def test_each_acquisition_of_an_owner_has_its_own_hold(zoo, run):
     holds = [acquired(zk_lock(KEY)) for _ in range(4)]
     zk_lock(KEY).release()
     with pytest.raises(LockNotHeld):
@@ -67,7 +64,7 @@ def test_each_acquisition_of_an_owner_has_its_own_hold(zoo: Zoo, run: Call) -> N
     zoo.assert_empty()
 
 
-def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
+def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo):
     with zk_lock(KEY) as hold:
         inner, kept = acquired(zk_lock(KEY)), acquired(zk_lock("kept", release_on="commit"))
         for of_owner in (hold, current_hold("kept")):
@@ -82,7 +79,7 @@ def test_the_hold_of_a_block_is_released_by_its_owner_only(zoo: Zoo) -> None:
 # --- inside a block ---------------------------------------------------------------------------------------------------
 
 
-def test_a_release_inside_a_block_is_its_early_end(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_release_inside_a_block_is_its_early_end(zoo, primitive):
     with primitive.lock() as hold:
         hold.release()
         primitive.wait_released(zoo)
@@ -102,7 +99,7 @@ def test_a_release_inside_a_block_is_its_early_end(zoo: Zoo, primitive: Primitiv
     assert not held_locks.all()
 
 
-async def test_a_release_inside_an_async_block_is_its_early_end(zoo: Zoo) -> None:
+async def test_a_release_inside_an_async_block_is_its_early_end(zoo):
     async with zk_lock(KEY) as hold:
         await hold.arelease()
         with pytest.raises(LockNotHeld):
@@ -113,8 +110,8 @@ async def test_a_release_inside_an_async_block_is_its_early_end(zoo: Zoo) -> Non
 
 
 @in_each_thread
-def test_no_loss_after_an_early_end_reaches_the_block(zoo: Zoo, run: Call) -> None:
-    def work() -> str:
+def test_no_loss_after_an_early_end_reaches_the_block(zoo, run):
+    def work():
         with zk_lock(KEY, max_hold=0.3) as hold:
             hold.release()
             expire(zoo)
@@ -125,7 +122,7 @@ def test_no_loss_after_an_early_end_reaches_the_block(zoo: Zoo, run: Call) -> No
     assert run(work) == "done"
 
 
-def test_a_loss_before_the_early_end_is_told_by_the_release(zoo: Zoo) -> None:
+def test_a_loss_before_the_early_end_is_told_by_the_release(zoo):
     with pytest.raises(LockLost), zk_lock(KEY, max_hold=60) as hold:
         with contextlib.suppress(BaseException):
             lose(hold)
@@ -136,14 +133,14 @@ def test_a_loss_before_the_early_end_is_told_by_the_release(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_an_error_after_the_early_end_leaves_the_block(zoo: Zoo) -> None:
+def test_an_error_after_the_early_end_leaves_the_block(zoo):
     with pytest.raises(KeyError), zk_lock(KEY) as hold:
         hold.release()
         raise KeyError
     zoo.assert_empty()
 
 
-def test_several_locks_may_be_released_one_by_one_inside_their_block(zoo: Zoo) -> None:
+def test_several_locks_may_be_released_one_by_one_inside_their_block(zoo):
     with zk_locks("a", "b") as several:
         current_hold("a").release()
         assert is_free("a")
@@ -156,7 +153,7 @@ def test_several_locks_may_be_released_one_by_one_inside_their_block(zoo: Zoo) -
 
 
 @pytest.mark.parametrize("release", ["hold", "current_hold", "lock"])
-def test_a_release_inside_an_inner_block_ends_only_that(zoo: Zoo, release: str) -> None:
+def test_a_release_inside_an_inner_block_ends_only_that(zoo, release):
     lock = zk_lock(KEY)
     with lock as outer:
         with zk_lock(KEY) as inner:
@@ -174,7 +171,7 @@ def test_a_release_inside_an_inner_block_ends_only_that(zoo: Zoo, release: str) 
     zoo.assert_empty()
 
 
-def test_a_writer_that_reads_releases_the_one_or_the_other(zoo: Zoo) -> None:
+def test_a_writer_that_reads_releases_the_one_or_the_other(zoo):
     with zk_write(KEY) as write:
         with zk_read(KEY) as read:
             read.release()
@@ -186,9 +183,9 @@ def test_a_writer_that_reads_releases_the_one_or_the_other(zoo: Zoo) -> None:
     assert not held_locks.all()
 
 
-def test_a_locked_function_may_release_its_lock_early(zoo: Zoo) -> None:
+def test_a_locked_function_may_release_its_lock_early(zoo):
     @zk_locked(KEY)
-    def work() -> bool:
+    def work():
         current_hold().release()
         return is_free()
 
@@ -196,8 +193,8 @@ def test_a_locked_function_may_release_its_lock_early(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo: Zoo) -> None:
-    hold: Hold = acquired(zk_lock(KEY))
+def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo):
+    hold = acquired(zk_lock(KEY))
     with zk_lock(KEY) as inner:
         hold.release()
         inner.check()
@@ -207,7 +204,7 @@ def test_a_block_outlives_the_hold_of_an_acquisition_around_it(zoo: Zoo) -> None
     zoo.assert_empty()
 
 
-def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
+def test_the_release_of_several_skips_what_has_ended(zoo):
     first, several = acquired(zk_lock("a")), acquired(zk_locks("a", "b"))
     zk_lock("a").release()
     several.release()
@@ -217,8 +214,8 @@ def test_the_release_of_several_skips_what_has_ended(zoo: Zoo) -> None:
 
 
 @in_each_thread
-def test_the_release_of_several_ends_all(zoo: Zoo, run: Call) -> None:
-    hold: MultiHold = acquired(zk_locks("b", "a"))
+def test_the_release_of_several_ends_all(zoo, run):
+    hold = acquired(zk_locks("b", "a"))
     run(hold["a"].release)
     assert is_free("a")
     assert not is_free("b")
@@ -229,7 +226,7 @@ def test_the_release_of_several_ends_all(zoo: Zoo, run: Call) -> None:
 
 
 @pytest.mark.parametrize("way", ["drop", "release"])
-def test_a_writer_goes_on_as_a_reader_without_its_write_hold(zoo: Zoo, way: str) -> None:
+def test_a_writer_goes_on_as_a_reader_without_its_write_hold(zoo, way):
     writes, read = [acquired(zk_write(KEY))], acquired(zk_read(KEY))
     run_in_thread(writes[0].release) if way == "release" else held_locks.forget(held_of(writes.pop()))
     eventually(lambda: run_in_thread(lambda: zk_read(KEY).acquire(blocking=False)))
@@ -246,7 +243,7 @@ def test_a_writer_goes_on_as_a_reader_without_its_write_hold(zoo: Zoo, way: str)
     zoo.assert_empty()
 
 
-def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
+def test_a_hold_outlives_its_thread(zoo):
     hold = run_in_thread(lambda: acquired(zk_lock(KEY, release_on="commit")))
     with ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(lambda: acquired(zk_lock("pooled"))).result()
@@ -259,13 +256,13 @@ def test_a_hold_outlives_its_thread(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("lock", [zk_lock(KEY, max_hold=0.2), zk_lock(KEY, max_hold=0.2, linger=0.05)])
-def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
-    expired: Hold = acquired(lock)
+def test_an_expired_hold_does_not_stop_its_thread(zoo, lock):
+    expired = acquired(lock)
     assert expired.wait_lost(10)
     for same in (lock.acquire, lock.__enter__):
         with pytest.raises(LockLost, match="max_hold"):
             same()
-    newer: Hold = acquired(zk_lock(KEY))
+    newer = acquired(zk_lock(KEY))
     assert newer.token != expired.token
     assert expired.state == "lost"
     with pytest.raises(LockLost, match="max_hold"):
@@ -280,7 +277,7 @@ def test_an_expired_hold_does_not_stop_its_thread(zoo: Zoo, lock: Any) -> None:
     eventually(lambda: not zoo.contenders())
 
 
-def test_an_expired_hold_of_a_writer_that_reads_does_not_stop_its_thread(zoo: Zoo) -> None:
+def test_an_expired_hold_of_a_writer_that_reads_does_not_stop_its_thread(zoo):
     """Both are dropped, or the read lock would wait for the write lock of its own owner."""
     write, read = acquired(zk_write(KEY)), acquired(zk_read(KEY))
     lose(write)
@@ -296,10 +293,10 @@ def test_an_expired_hold_of_a_writer_that_reads_does_not_stop_its_thread(zoo: Zo
 
 
 @pytest.mark.parametrize("in_stack", [False, True])
-def test_a_lost_block_around_is_still_told(zoo: Zoo, in_stack: bool) -> None:
+def test_a_lost_block_around_is_still_told(zoo, in_stack):
     """A block, and a transaction, must not go on under a lock that another lock object has acquired again."""
-    lock: Any = zk_lock(KEY, abort_on="never")
-    stack: Any = contextlib.ExitStack()
+    lock = zk_lock(KEY, abort_on="never")
+    stack = contextlib.ExitStack()
     with pytest.raises(LockLost), stack if in_stack else lock as block:
         hold = stack.enter_context(lock) if in_stack else block
         lose(hold)
@@ -310,10 +307,10 @@ def test_a_lost_block_around_is_still_told(zoo: Zoo, in_stack: bool) -> None:
     zoo.assert_empty()
 
 
-async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
+async def test_a_task_releases_the_hold_of_another_one(zoo):
     lock = zk_lock(KEY)
 
-    async def acquire() -> Hold:
+    async def acquire():
         hold = await lock.aacquire()
         assert hold
         return hold
@@ -332,18 +329,18 @@ async def test_a_task_releases_the_hold_of_another_one(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_a_wait_that_has_ended_leaves_nothing_at_the_hold(zoo: Zoo) -> None:
+def test_a_wait_that_has_ended_leaves_nothing_at_the_hold(zoo):
     with zk_lock(KEY) as hold:
         assert not hold.wait_lost(timeout=0.01)
         due(0)
         assert not held_of(hold).grant.has_observer_of(HoldEvent)
 
 
-def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
+def test_no_order_of_releases_frees_a_newer_hold(zoo):
     for seed in range(40):
         choose = random.Random(seed)
-        live: list[Hold] = []
-        old: list[Hold] = []
+        live = []
+        old = []
         for _ in range(12):
             act(f"key/{seed}", choose, live, old)
             for hold in live:
@@ -359,7 +356,7 @@ def test_no_order_of_releases_frees_a_newer_hold(zoo: Zoo) -> None:
     eventually(lambda: not zoo.contenders())
 
 
-def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> None:
+def act(key, choose, live, old):
     """Acquire, or release one of the `live` or of the `old` holds, or lose all: what chance says."""
     run = choose.choice([lambda call: call(), run_in_thread])
     action = choose.choice(["acquire", "acquire", "release", "late", "late", "lose"])
@@ -383,21 +380,21 @@ def act(key: str, choose: random.Random, live: list[Hold], old: list[Hold]) -> N
 class ReleasedAt(LineStrike):
     """Releases a hold in another thread at one line of this one."""
 
-    def __init__(self, hold: Hold, at: int) -> None:
+    def __init__(self, hold, at):
         super().__init__(functions_of(HeldLock, HeldLocks, Acquisition._acquire_again), at)
         self._hold = hold
 
-    def strike(self) -> None:
+    def strike(self):
         run_in_thread(self._hold.release)
 
 
 @pytest.mark.parametrize(("kind", "lock"), [(zk_lock, zk_lock(KEY)), (zk_write, zk_read(KEY))])
-def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo, kind: Any, lock: Any) -> None:
+def test_a_release_elsewhere_at_any_line_of_the_owner(zoo, kind, lock):
     for acquires in (True, False):
         at, where = 0, "."
         while where:
             hold = acquired(kind(KEY))
-            newer: Hold | None = None if acquires else acquired(lock)
+            newer = None if acquires else acquired(lock)
             with ReleasedAt(hold, at) as strike:
                 if newer is None:
                     newer = acquired(lock)
@@ -416,11 +413,11 @@ def test_a_release_elsewhere_at_any_line_of_the_owner(zoo: Zoo, kind: Any, lock:
 
 
 @pytest.mark.parametrize("options", [{}, {"linger": 0.05}, SEMAPHORE.options], ids=["lock", "linger", "semaphore"])
-def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo: Zoo, options: dict[str, Any]) -> None:
+def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo, options):
     start = threading.Barrier(2)
-    holds: list[Hold] = []
+    holds = []
 
-    def release() -> None:
+    def release():
         for _ in range(80):
             start.wait(10)
             holds.pop().release()
@@ -430,7 +427,7 @@ def test_a_release_elsewhere_races_with_the_owner_who_acquires_again(zoo: Zoo, o
     for _ in range(80):
         holds.append(acquired(zk_lock(KEY, **options)))
         start.wait(10)
-        newer: Hold = acquired(zk_lock(KEY, **options))
+        newer = acquired(zk_lock(KEY, **options))
         newer.check()
         start.wait(10)
         newer.check()

@@ -1,74 +1,70 @@
 """The limit of a semaphore is set for all processes while permits are acquired and released."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
 from kazoo.security import make_acl
 from support.faults import BackgroundCall, caught_up, results
 from support.primitives import Taker
-from support.proxy import MULTI, Proxy
+from support.proxy import MULTI
 from support.signalled import signalled
 from support.work import assert_refused, seen
-from support.zoo import Zoo, eventually, settle
+from support.zoo import eventually, settle
 
 from django_zklock import zk_lock
 from django_zklock.core.queue import markers
 from django_zklock.exceptions import LockBusy, LockChangedHands, LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.operations import break_lock, clear_limit, limit_of, request_release, set_limit
 
-WHY: dict[str, Any] = {"reason": "the printer is slow", "by": "anna"}
+WHY = {"reason": "the printer is slow", "by": "anna"}
 
 
 class Crowd:
     """Threads that want permits of one semaphore, and hold them until they are told to release."""
 
-    def __init__(self, zoo: Zoo, limit: int) -> None:
-        self.takers: list[Taker] = []  # in the order in which they came
+    def __init__(self, zoo, limit):
+        self.takers = []  # in the order in which they came
         self._zoo = zoo
         self._limit = limit
-        self._released: set[int] = set()
+        self._released = set()
 
-    def come(self, count: int) -> None:
+    def come(self, count):
         """Have so many more come, one after the other."""
         for _ in range(count):
             before = len(self._zoo.children("k"))
             self.takers.append(Taker(zk_lock("k", limit=self._limit, timeout=30)))
             self._zoo.wait_contenders("k", before + 1)
 
-    def go(self, *numbers: int) -> None:
+    def go(self, *numbers):
         for number in numbers:
             self._released.add(number)
             self.takers[number].go()
 
-    def hold(self, *numbers: int) -> None:
+    def hold(self, *numbers):
         eventually(lambda: self._holders() == set(numbers), message=f"not {numbers}")
         caught_up()
         assert self._holders() == set(numbers)
 
-    def _holders(self) -> set[int]:
+    def _holders(self):
         return {number for number, taker in enumerate(self.takers) if taker.granted.is_set()} - self._released
 
 
 @pytest.fixture
-def crowd(zoo: Zoo) -> Iterator[Crowd]:
+def crowd(zoo):
     crowd = Crowd(zoo, 3)
     yield crowd
     crowd.go(*set(range(len(crowd.takers))) - crowd._released)
     clear_limit("k", **WHY)
 
 
-def markers_of(zoo: Zoo) -> list[str]:
+def markers_of(zoo):
     return [name for name in zoo.names(f"{zoo.base}/k") if markers.is_marker(name)]
 
 
-def test_a_limit_that_zookeeper_refuses_is_an_error_at_once(zoo: Zoo) -> None:
+def test_a_limit_that_zookeeper_refuses_is_an_error_at_once(zoo):
     zoo.client.ensure_path(f"{zoo.base}/k")
     zoo.client.set_acls(f"{zoo.base}/k", [make_acl("world", "anyone", read=True)])
     with pytest.raises(ZkLockError, match=r"NoAuthError.*credentials.* may not do this"):
@@ -76,7 +72,7 @@ def test_a_limit_that_zookeeper_refuses_is_an_error_at_once(zoo: Zoo) -> None:
     assert limit_of("k") is None
 
 
-def test_a_raised_limit_grants_as_many_more_waiters(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_raised_limit_grants_as_many_more_waiters(zoo, crowd):
     crowd.come(7)
     crowd.hold(0, 1, 2)
     set_limit("k", 5, **WHY)
@@ -85,7 +81,7 @@ def test_a_raised_limit_grants_as_many_more_waiters(zoo: Zoo, crowd: Crowd) -> N
     crowd.hold(0, 1, 2, 3, 4, 5)
 
 
-def test_a_lowered_limit_counts_for_later_grants_only(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_lowered_limit_counts_for_later_grants_only(zoo, crowd):
     crowd.come(5)
     crowd.hold(0, 1, 2)
     set_limit("k", 1, **WHY)
@@ -99,7 +95,7 @@ def test_a_lowered_limit_counts_for_later_grants_only(zoo: Zoo, crowd: Crowd) ->
     assert_refused(zk_lock("k", limit=3, timeout=0), LockBusy)
 
 
-def test_after_a_clear_the_limit_in_code_counts_again(zoo: Zoo, crowd: Crowd) -> None:
+def test_after_a_clear_the_limit_in_code_counts_again(zoo, crowd):
     set_limit("k", 1, **WHY)
     crowd.come(4)
     crowd.hold(0)
@@ -113,7 +109,7 @@ def test_after_a_clear_the_limit_in_code_counts_again(zoo: Zoo, crowd: Crowd) ->
     assert markers_of(zoo) == []
 
 
-def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> None:
+def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo):
     """A waiter cannot. The marker that tells them apart goes with the last but one contender."""
     crowd = Crowd(zoo, 1)
     crowd.come(3)
@@ -132,7 +128,7 @@ def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> 
     (asked,) = request_release("k", "drain", by="anna", guid=third.guid).holders
     assert asked.name == third.name
     break_lock("k", guid=third.guid, token=third.token, **WHY)
-    eventually(lambda: crowd.takers[2].hold.lost)  # type: ignore[union-attr]
+    eventually(lambda: crowd.takers[2].hold.lost)
     with pytest.raises(LockLost):
         crowd.go(2)
     with pytest.raises(LockChangedHands):
@@ -146,7 +142,7 @@ def test_a_holder_beyond_its_own_limit_can_be_broken_after_a_clear(zoo: Zoo) -> 
         eventually(lambda: markers_of(zoo) == [])
 
 
-def test_a_holder_by_an_old_limit_keeps_its_permit_after_many_changes(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_holder_by_an_old_limit_keeps_its_permit_after_many_changes(zoo, crowd):
     set_limit("k", 5, **WHY)
     crowd.come(6)
     crowd.hold(0, 1, 2, 3, 4)
@@ -162,7 +158,7 @@ def test_a_holder_by_an_old_limit_keeps_its_permit_after_many_changes(zoo: Zoo, 
     crowd.hold(0, 1, 2, 3, 4)
 
 
-def test_a_try_gets_no_permit_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
+def test_a_try_gets_no_permit_by_an_older_limit(zoo, crowd):
     """Though there are numbers left that had one: they were those of others, and are given to nobody again."""
     crowd.come(3)
     crowd.hold(0, 1, 2)
@@ -176,7 +172,7 @@ def test_a_try_gets_no_permit_by_an_older_limit(zoo: Zoo, crowd: Crowd) -> None:
     assert not zk_lock("k", limit=3).locked()
 
 
-def test_a_limit_is_set_on_an_unused_key(zoo: Zoo) -> None:
+def test_a_limit_is_set_on_an_unused_key(zoo):
     assert limit_of("far/away") is None
     set_limit("far/away", 1, **WHY)
     limit = limit_of("far/away")
@@ -191,7 +187,7 @@ def test_a_limit_is_set_on_an_unused_key(zoo: Zoo) -> None:
         assert zoo.client.get_children(f"{zoo.base}/far/away") == []
 
 
-def test_a_change_of_the_limit_is_audited_and_sends_a_signal(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_of_the_limit_is_audited_and_sends_a_signal(zoo, caplog):
     with signalled("limit_changed") as sent, caplog.at_level(logging.INFO, "zklock.audit"):
         set_limit("k", 2, **WHY)
         clear_limit("k", reason="it is mended", by="ben")
@@ -207,14 +203,14 @@ def test_a_change_of_the_limit_is_audited_and_sends_a_signal(zoo: Zoo, caplog: p
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, True, 2.5, None])
-def test_an_invalid_number_of_permits_is_refused(zoo: Zoo, limit: Any) -> None:
+def test_an_invalid_number_of_permits_is_refused(zoo, limit):
     with pytest.raises(ValueError, match="from 1 to 10000"):
         set_limit("k", limit, **WHY)
 
 
-def test_of_two_concurrent_changes_the_later_limit_remains(zoo: Zoo) -> None:
+def test_of_two_concurrent_changes_the_later_limit_remains(zoo):
     with zk_lock("k", limit=2):
-        changes = [BackgroundCall(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]  # type: ignore[misc]
+        changes = [BackgroundCall(lambda limit=limit: set_limit("k", limit, **WHY)) for limit in range(1, 9)]
         results(changes)
         (name,) = markers_of(zoo)
         limit = limit_of("k")
@@ -224,7 +220,7 @@ def test_of_two_concurrent_changes_the_later_limit_remains(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_limit_change_survives_a_cut(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, when: str) -> None:
+def test_a_limit_change_survives_a_cut(zoo, proxy, caplog, when):
     zoo.client.ensure_path(f"{zoo.base}/k")
     with caplog.at_level(logging.INFO, "zklock.audit"):
         fired = getattr(proxy, when)(MULTI)
@@ -239,7 +235,7 @@ def test_a_limit_change_survives_a_cut(zoo: Zoo, proxy: Proxy, caplog: pytest.Lo
     assert [record.name for record in caplog.records].count("zklock.audit") == 2
 
 
-def test_an_unanswered_change_is_audited_as_possible(zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unanswered_change_is_audited_as_possible(zoo, proxy, caplog):
     proxy.go_away()
     with caplog.at_level(logging.INFO, "zklock.audit"):
         for change in (functools.partial(set_limit, "k", 2), functools.partial(clear_limit, "k")):

@@ -1,7 +1,5 @@
 """A lock with `linger` stays in its process for the next owners there, and no longer than it may."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
@@ -10,18 +8,17 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from kazoo.exceptions import NoAuthError
 from support.faults import BackgroundCall, acquire_once, caught_up, connected, due, proxied, results, session, within
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
-from support.proxy import CREATE2, MULTI, Proxy
+from support.proxy import CREATE2, MULTI
 from support.signalled import signalled
 from support.strike import LineStrike, functions_of
 from support.work import assert_refused, lose, seen
-from support.zoo import Zoo, eventually, next_line, settle
+from support.zoo import eventually, next_line, settle
 
 from django_zklock import zk_lock, zk_locks, zk_write
 from django_zklock.core import clock
@@ -37,21 +34,21 @@ from django_zklock.operations import break_lock, request_release
 LONG = 60.0  # seconds; no test waits for their end
 
 
-def shown_version(zoo: Zoo) -> int:
+def shown_version(zoo):
     """Return how often the znode of the lock was written after its create."""
     (name,) = zoo.children(KEY)
-    version: int = zoo.client.exists(f"{zoo.base}/{KEY}/{name}").version
+    version = zoo.client.exists(f"{zoo.base}/{KEY}/{name}").version
     return version
 
 
 @pytest.fixture(autouse=True)
-def _ended(zoo: Zoo) -> Iterator[None]:
+def _ended(zoo):
     """End the session with the test, and with it the locks that linger in it."""
     yield
     process.reset()
 
 
-def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_a_lingering_lock_is_acquired_again_without_a_request(zoo, warm_proxy):
     lock = zk_lock(KEY, linger=LONG)
     tokens = {acquire_once(lock).token}
     eventually(lambda: warm_proxy.requests == 3)  # it watches the directory now
@@ -66,7 +63,7 @@ def test_a_lingering_lock_is_acquired_again_without_a_request(zoo: Zoo, warm_pro
     assert len(zoo.children(KEY)) == 1
 
 
-def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
+def test_an_idle_lingering_lock_is_released_in_time(zoo):
     began = time.monotonic()
     token = acquire_once(KEY, linger=0.5).token
     zoo.wait_contenders(KEY, 0)
@@ -74,7 +71,7 @@ def test_an_idle_lingering_lock_is_released_in_time(zoo: Zoo) -> None:
     assert acquire_once(KEY, linger=0.5).token > token
 
 
-def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
+def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo):
     lock = zk_lock(KEY, linger=LONG)
     with signalled("lock_acquired", "lock_released") as sent:
         with lock as first:
@@ -86,14 +83,14 @@ def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo: Zoo) -> None:
     assert sent.names == ["lock_acquired", "lock_released"] * 2
 
 
-def test_a_try_names_the_local_holder(zoo: Zoo) -> None:
+def test_a_try_names_the_local_holder(zoo):
     with queued(zoo, zk_lock(KEY, linger=LONG, what="the first work")) as (taker,):
         taker.wait_granted()
         assert_refused(zk_lock(KEY, linger=LONG, timeout=0), LockBusy, "the first work")
         assert_refused(zk_lock(KEY, linger=LONG, timeout=0.1), LockTimeout, "the first work")
 
 
-def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
+def test_only_callers_with_max_waiters_are_refused(zoo):
     """Though they may come first, and all have one place in ZooKeeper's queue."""
     with foreign(zoo):
         connected()
@@ -113,7 +110,7 @@ def test_only_callers_with_max_waiters_are_refused(zoo: Zoo) -> None:
     waiter.result()
 
 
-def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
+def test_a_waiter_is_not_refused_when_it_queues_again(zoo):
     lock = zk_lock(KEY, linger=0.01, max_waiters=1, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()
@@ -129,7 +126,7 @@ def test_a_waiter_is_not_refused_when_it_queues_again(zoo: Zoo) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
-def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
+def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo):
     lock = zk_lock(KEY, linger=LONG)
     token = acquire_once(lock).token
     with queued(zoo, lock) as (first,):
@@ -145,7 +142,7 @@ def test_a_dropped_hold_of_a_lingering_lock_is_released(zoo: Zoo) -> None:
         assert acquire_once(lock).token == token
 
 
-def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
+def test_the_number_of_lingering_locks_is_bounded(zoo):
     keys = ["one", "two", "three"]
     with zoo.configured(MAX_LINGERING=2):
         for key in keys:
@@ -158,7 +155,7 @@ def test_the_number_of_lingering_locks_is_bounded(zoo: Zoo) -> None:
         eventually(lambda: sum(len(zoo.children(key)) for key in keys) <= 1)
 
 
-def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo) -> None:
+def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo):
     token = acquire_once(KEY, linger=LONG).token
     with within(2):
         assert acquire_once(KEY).token > token
@@ -172,7 +169,7 @@ def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo: Zoo)
     zoo.client.delete(unknown)
 
 
-def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo, warm_proxy):
     lock = zk_lock(KEY, linger=LONG)
     acquire_once(lock)
     eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # it watches the directory now
@@ -183,7 +180,7 @@ def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo: Zoo, warm
         assert eventually(lambda: warm_proxy.watch_events) <= 2  # the second one is of its own delete
 
 
-def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_an_idle_lingering_lock_costs_another_process_one_read_and_one_event(zoo, warm_proxy):
     """A free one takes one round trip. If the keeper has let it go before the look, a listing replaces the event."""
     script = f"""
 import sys
@@ -205,10 +202,10 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("comes", ["before", "later"])
-def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes: str) -> None:
+def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo, comes):
     lock, grants, stop = zk_lock(KEY, linger=0.5, timeout=30), 0, threading.Event()
 
-    def work() -> None:
+    def work():
         nonlocal grants
         while not stop.is_set():
             with lock:
@@ -238,14 +235,14 @@ def test_a_used_lingering_lock_is_released_after_its_linger_time(zoo: Zoo, comes
     results(users)
 
 
-def test_a_try_of_another_process_does_not_end_the_lingering(zoo: Zoo) -> None:
+def test_a_try_of_another_process_does_not_end_the_lingering(zoo):
     """A try writes nothing, so the process that keeps the lock does not learn of it."""
     token = acquire_once(KEY, linger=LONG).token
     assert_refused(zk_lock(KEY, timeout=0), LockBusy)
     assert acquire_once(KEY, linger=LONG).token == token
 
 
-def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
+def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo):
     """A lock is broken because its owner hangs; then the next one gets it, in the same process, too."""
     lock = zk_lock(KEY, linger=LONG, timeout=30, abort_on="never")
     holder = Taker(lock)
@@ -254,11 +251,11 @@ def test_a_waiter_does_not_wait_for_work_that_lost_the_lock(zoo: Zoo) -> None:
         break_lock(KEY, guid=seen(KEY).holders[0].guid, token=hold.token, reason="a test", by="tester")
         assert waiter.wait_granted().token > hold.token
         holder.go()
-        waiter.hold.check()  # type: ignore[union-attr]
-        assert zoo.children(KEY) == [waiter.hold.path.rpartition("/")[2]]  # type: ignore[union-attr]
+        waiter.hold.check()
+        assert zoo.children(KEY) == [waiter.hold.path.rpartition("/")[2]]
 
 
-def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
+def test_an_idle_lingering_lock_is_shown_as_kept(zoo):
     lock = zk_lock(KEY, linger=LONG, what="the first work")
     began = time.monotonic()
     acquire_once(lock)
@@ -276,10 +273,10 @@ def test_an_idle_lingering_lock_is_shown_as_kept(zoo: Zoo) -> None:
         assert holder.thread == threading.current_thread().name
 
 
-def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -> None:
+def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo):
     stop, grants = threading.Event(), 0
 
-    def work() -> None:
+    def work():
         nonlocal grants
         while not stop.is_set():
             grants += 1
@@ -296,7 +293,7 @@ def test_short_owners_of_a_lingering_lock_are_not_written_one_by_one(zoo: Zoo) -
     assert written <= 10  # three, and two more for each second in which the worker did not run
 
 
-def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_process_of_a_lingering_lock_is_shown(zoo, monkeypatch):
     """At once, not by one of the checks that follow."""
     lock = zk_lock(KEY, linger=LONG)
     with lock, monkeypatch.context() as patched:
@@ -314,7 +311,7 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo: Zoo, monkeypatch:
     assert written[0] == written[1]
 
 
-def test_a_caller_of_a_lingering_lock_has_the_guid_of_its_znode(zoo: Zoo) -> None:
+def test_a_caller_of_a_lingering_lock_has_the_guid_of_its_znode(zoo):
     """By it, a task that has waited tells itself from a copy of it."""
     for _ in range(2):
         with (lock := zk_lock(KEY, linger=LONG)):
@@ -322,7 +319,7 @@ def test_a_caller_of_a_lingering_lock_has_the_guid_of_its_znode(zoo: Zoo) -> Non
             assert turn.guid == seen(KEY).holders[0].guid
 
 
-def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo, monkeypatch):
     acquire_once(KEY, linger=LONG, what="the first work")
     with zk_lock(KEY, linger=LONG, what="the second work") as hold:
         request_release(KEY, reason="a test", by="tester")
@@ -334,7 +331,7 @@ def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo: Zoo, monkeyp
         assert seen(KEY).holders[0].release_request is not None
 
 
-def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
+def test_a_release_request_ends_the_lingering(zoo):
     lock = zk_lock(KEY, linger=LONG, abort_on="lost")
     acquire_once(lock)
     assert request_release(KEY, reason="a test", by="tester").holders
@@ -351,7 +348,7 @@ def test_a_release_request_ends_the_lingering(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_lingering_lock_is_not_granted_without_a_connection(zoo, proxy):
     lock = zk_lock(KEY, linger=LONG)
     token = acquire_once(lock).token
     proxy.go_away()
@@ -360,14 +357,14 @@ def test_a_lingering_lock_is_not_granted_without_a_connection(zoo: Zoo, proxy: P
     proxy.heal()
     connected()
     assert acquire_once(lock).token > token
-    shared: Any = lingering_lock(lock)
+    shared = lingering_lock(lock)
     with pytest.raises(LockLost), lock as hold:
         shared.base.session_id = 0  # as if its session were over, and nobody told it yet
         hold.check()
     assert acquire_once(lock).token > hold.token
 
 
-def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> None:
+def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo):
     """At the connect timeout. The holder has lost the lock."""
     with proxied(zoo, CONNECT_TIMEOUT=0.5) as proxy:
         connected()
@@ -385,7 +382,7 @@ def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo: Zoo) -> N
             assert waiter.wait_granted().token > lost.token
 
 
-def test_during_a_suspension_its_owner_goes_on_and_nobody_else_gets_the_lock(zoo: Zoo) -> None:
+def test_during_a_suspension_its_owner_goes_on_and_nobody_else_gets_the_lock(zoo):
     with proxied(zoo, 20) as proxy:
         lock = zk_lock(KEY, linger=LONG, timeout=30)
         owner = Taker(lock)
@@ -401,7 +398,7 @@ def test_during_a_suspension_its_owner_goes_on_and_nobody_else_gets_the_lock(zoo
 
 
 @pytest.mark.parametrize(("max_hold", "reason"), [(0.6, "max_hold"), (None, "took it away")])
-def test_a_lost_hold_ends_the_lingering(zoo: Zoo, max_hold: float | None, reason: str) -> None:
+def test_a_lost_hold_ends_the_lingering(zoo, max_hold, reason):
     lock = zk_lock(KEY, linger=LONG, max_hold=max_hold)
     token = acquire_once(lock).token
     with pytest.raises(LockLost, match=reason), lock as hold:
@@ -411,7 +408,7 @@ def test_a_lost_hold_ends_the_lingering(zoo: Zoo, max_hold: float | None, reason
     assert acquire_once(lock).token > token
 
 
-def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo: Zoo) -> None:
+def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo):
     """The session lives on, and the work is not stopped yet: the end of the block gives the lock back."""
     lock = zk_lock(KEY, linger=LONG, abort_on="never")
     with contextlib.suppress(LockLost), lock as hold:
@@ -424,7 +421,7 @@ def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
+def test_a_downgraded_writer_does_not_linger(zoo):
     lock = zk_write(KEY, linger=LONG)
     with lock as hold:
         hold.downgrade()
@@ -432,7 +429,7 @@ def test_a_downgraded_writer_does_not_linger(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
+def test_the_end_of_the_session_ends_lingering(zoo):
     lock = zk_lock(KEY, linger=LONG, timeout=30)
     holder = Taker(lock)
     holder.wait_granted()
@@ -447,7 +444,7 @@ def test_the_end_of_the_session_ends_lingering(zoo: Zoo) -> None:
         holder.go()
 
 
-def test_local_waiters_do_not_share_an_exception(zoo: Zoo, proxy: Proxy) -> None:
+def test_local_waiters_do_not_share_an_exception(zoo, proxy):
     """Else the traceback of one would show the frames, and the variables, of the others. They share its cause."""
     proxy.alter_reply(CREATE2, lambda reply: reply[:12] + struct.pack(">i", NoAuthError.code), carried_out=False)
     ready = threading.Event()
@@ -466,7 +463,7 @@ def test_local_waiters_do_not_share_an_exception(zoo: Zoo, proxy: Proxy) -> None
     assert [error.lock for error in errors] == [KEY] * 2
 
 
-def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo: Zoo) -> None:
+def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo):
     """It would only be noise, as the thread is about to end."""
     script = f"""
 import threading, time
@@ -481,13 +478,13 @@ time.sleep(0.5)
 class Interleaved(LineStrike):
     """Callers of a lock that lingers, and what else happens to it; all on one thread, some at a line of another."""
 
-    def __init__(self, zoo: Zoo, at: int, gap: int, others: list[str]) -> None:
+    def __init__(self, zoo, at, gap, others):
         super().__init__([call for call in functions_of(lingering) if call.__name__ != "__init__"], at)
         self._lock = zk_lock(KEY, linger=LONG)
         acquire_once(self._lock)
-        shared: Any = lingering_lock(self._lock)
+        shared = lingering_lock(self._lock)
         self._locks = session().attached(LingeringLocks)
-        self._steps: dict[str, Callable[[], object]] = {
+        self._steps = {
             "come": lambda: self._new().start(),
             "try": lambda: self._new(waits=False).start(),
             "queue": lambda: self._locks.queue_again([self._new()]),
@@ -503,33 +500,33 @@ class Interleaved(LineStrike):
             "close": self._locks.on_closed,
         }
         self._gap, self.others, self._held = gap, others, list[Any]()
-        self.came: list[Any] = []
-        self._outcomes: dict[LingeringWaiter, set[object]] = {}
+        self.came = []
+        self._outcomes = {}
 
-    def play(self, before: str, work: str) -> None:
+    def play(self, before, work):
         self._do(before)
         with self:
             self._do(work)
 
-    def strike(self) -> None:
+    def strike(self):
         self._do(self.others.pop(0))
         if self.others:
             self.where, self._left = "", self._gap
 
-    def _do(self, steps: str) -> None:
+    def _do(self, steps):
         for step in steps.split():
             self._steps[step]()
 
-    def _new(self, *, waits: bool = True) -> LingeringWaiter:
+    def _new(self, *, waits=True):
         spec, caller, outcomes = self._lock.spec, Caller(thread="", what=""), set[object]()
-        held: Any = functools.partial(dict.fromkeys, self._held.copy(), False)
+        held = functools.partial(dict.fromkeys, self._held.copy(), False)
         wait = CallerWait(outcomes.add, since=clock.now(), held=held)
         waiter = LingeringWaiter(self._locks.session, spec, caller, wait, waits=waits)
         self._outcomes[waiter] = outcomes
         self.came.append(waiter)
         return waiter
 
-    def is_served(self, waiter: Any) -> bool:
+    def is_served(self, waiter):
         if waiter.grant is None or waiter.gone:
             return waiter.gone and len(self._outcomes[waiter]) <= 1
         events = {(grant.release_request, grant.lost_reason) for grant in (waiter.grant, waiter.lock.base)}
@@ -547,7 +544,7 @@ class Interleaved(LineStrike):
         *(("", "come", [other], 1) for other in ("end", "ask", "grant lose", "doubt", "close")),
     ],
 )
-def test_at_any_line_other_threads_may_go_on(zoo: Zoo, before: str, work: str, others: list[str], gaps: int) -> None:
+def test_at_any_line_other_threads_may_go_on(zoo, before, work, others, gaps):
     """Each caller is told one outcome. It gets the lock in its turn, is told what happens to it, and releases it."""
     connected()
     for gap in range(gaps):
@@ -565,7 +562,7 @@ def test_at_any_line_other_threads_may_go_on(zoo: Zoo, before: str, work: str, o
         assert at > 20
 
 
-def test_a_waiter_without_another_lock_or_that_gave_up_gets_no_znode_of_its_own(zoo: Zoo) -> None:
+def test_a_waiter_without_another_lock_or_that_gave_up_gets_no_znode_of_its_own(zoo):
     with zoo.configured(DEADLOCK_TIMEOUT=0.01):
         connected()
         callers = Interleaved(zoo, 0, 0, [])

@@ -1,16 +1,11 @@
 """Locks that are acquired in two orders are told before any deadlock, once, with the places and what to do."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
     ExitStack,
     asynccontextmanager,
     contextmanager,
@@ -20,31 +15,30 @@ import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
-from support.zoo import Zoo
 
-from django_zklock import Lock, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock import zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.core.locks import order
 
 pytestmark = pytest.mark.usefixtures("zoo")
 
 
-def stock(sku: object) -> Lock:
+def stock(sku):
     return zk_lock("stock/{sku}", fields={"sku": sku})
 
 
-def orders(pk: object) -> Lock:
+def orders(pk):
     return zk_lock("orders/{order}", fields={"order": pk})
 
 
-def line() -> int:
+def line():
     return sys._getframe(1).f_lineno
 
 
-def test_two_orders_are_told_with_both_places_and_the_cure(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_orders_are_told_with_both_places_and_the_cure(caplog):
     with orders(1):
         first = line() + 1
         with stock("a"):
@@ -59,7 +53,7 @@ def test_two_orders_are_told_with_both_places_and_the_cure(caplog: pytest.LogCap
     assert f"Always lock 'orders/{{order}}' before 'stock/{{sku}}': {file}:{first} does, {file}:{last} does not" in text
 
 
-def test_a_circle_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_circle_is_told_once(caplog):
     for pk in range(3):
         with orders(pk), stock(pk):
             pass
@@ -68,7 +62,7 @@ def test_a_circle_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.messages) == 1
 
 
-def test_a_circle_of_three_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_circle_of_three_is_told(caplog):
     for outer, inner in [("a", "b"), ("b", "c"), ("c", "a")]:
         assert not caplog.messages
         with zk_lock(outer), zk_lock(inner):
@@ -77,7 +71,7 @@ def test_a_circle_of_three_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "Always lock 'a' before 'b' before 'c'" in text
 
 
-def test_the_same_order_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_order_is_not_told(caplog):
     for pk in range(3):
         with orders(pk), stock(pk), zk_lock("till"):
             pass
@@ -86,7 +80,7 @@ def test_the_same_order_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.messages
 
 
-def test_two_keys_of_one_template_are_told_unless_they_are_acquired_together(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_keys_of_one_template_are_told_unless_they_are_acquired_together(caplog):
     with zk_locks("account/{a}", "account/{b}", fields={"a": 1, "b": 2}):
         pass
     assert not caplog.messages
@@ -96,7 +90,7 @@ def test_two_keys_of_one_template_are_told_unless_they_are_acquired_together(cap
     assert "A lock of 'stock/{sku}' is acquired inside another one of 'stock/{sku}'" in text
 
 
-def test_fields_with_other_names_are_the_same_template(caplog: pytest.LogCaptureFixture) -> None:
+def test_fields_with_other_names_are_the_same_template(caplog):
     with orders(1), stock(1):
         pass
     with zk_lock("stock/{pk}", fields={"pk": 1}), zk_lock("orders/{pk}", fields={"pk": 1}):
@@ -105,21 +99,21 @@ def test_fields_with_other_names_are_the_same_template(caplog: pytest.LogCapture
     assert "Always lock 'orders/{order}' before 'stock/{sku}'" in text
 
 
-def test_a_transfer_with_two_field_names_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transfer_with_two_field_names_is_told(caplog):
     with zk_lock("account/{source}", fields={"source": 1}), zk_lock("account/{target}", fields={"target": 2}):
         pass
     (text,) = caplog.messages
     assert "A lock of 'account/{target}' is acquired inside another one of 'account/{source}'" in text
 
 
-def test_a_meant_order_may_have_other_names_of_fields(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_meant_order_may_have_other_names_of_fields(zoo, caplog):
     outer, inner = (zk_lock(f"account/{{{name}}}", fields={name: name}) for name in ("source", "target"))
     with zoo.configured(LOCK_ORDER=[("account/{a}", "account/{b}")]), outer, inner:
         pass
     assert not caplog.messages
 
 
-def test_locks_that_are_only_acquired_together_have_no_order(caplog: pytest.LogCaptureFixture) -> None:
+def test_locks_that_are_only_acquired_together_have_no_order(caplog):
     for tenant in ("x", "a"):  # sorted by key, the two templates come in both orders
         with zk_locks("{tenant}/a", "m/{row}", fields={"tenant": tenant, "row": 1}):
             pass
@@ -129,7 +123,7 @@ def test_locks_that_are_only_acquired_together_have_no_order(caplog: pytest.LogC
     assert len(caplog.messages) == 1  # a single one inside another can meet them
 
 
-def test_a_try_that_does_not_wait_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_try_that_does_not_wait_is_not_told(caplog):
     with orders(1), stock(1):
         pass
     with stock(1):
@@ -140,7 +134,7 @@ def test_a_try_that_does_not_wait_is_not_told(caplog: pytest.LogCaptureFixture) 
     assert not caplog.messages
 
 
-def test_readers_below_readers_are_not_told_and_a_writer_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_readers_below_readers_are_not_told_and_a_writer_is(caplog):
     with zk_read("a"), zk_read("b"):
         pass
     with zk_read("b"), zk_read("a"):
@@ -158,7 +152,7 @@ def test_readers_below_readers_are_not_told_and_a_writer_is(caplog: pytest.LogCa
     assert len(caplog.messages) == 1
 
 
-def test_a_hold_that_another_thread_may_release_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hold_that_another_thread_may_release_is_not_told(caplog):
     with orders(1), stock(1):
         pass
     held = zk_lock("stock/{sku}", fields={"sku": 1})
@@ -169,7 +163,7 @@ def test_a_hold_that_another_thread_may_release_is_not_told(caplog: pytest.LogCa
     assert not caplog.messages
 
 
-def test_a_lock_that_was_released_in_its_block_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_that_was_released_in_its_block_is_not_told(caplog):
     with orders(1), stock(1):
         pass
     with stock(1) as hold:
@@ -179,8 +173,8 @@ def test_a_lock_that_was_released_in_its_block_is_not_told(caplog: pytest.LogCap
     assert not caplog.messages
 
 
-def test_orders_of_two_threads_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    def run(outer: str, inner: str) -> None:
+def test_orders_of_two_threads_are_told(caplog):
+    def run(outer, inner):
         with zk_lock(outer), zk_lock(inner):
             pass
 
@@ -191,13 +185,13 @@ def test_orders_of_two_threads_are_told(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_an_order_is_seen_across_coroutines_and_the_threads_that_work_for_them(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def inner() -> None:
+    caplog,
+):
+    def inner():
         with zk_lock("b"):
             pass
 
-    async def run() -> None:
+    async def run():
         async with zk_lock("a"):
             await sync_to_async(inner)()
         async with zk_lock("b"), zk_lock("a"):
@@ -208,12 +202,12 @@ def test_an_order_is_seen_across_coroutines_and_the_threads_that_work_for_them(
     assert "Always lock 'a' before 'b'" in text
 
 
-def test_a_task_that_may_outlive_a_block_is_not_inside_it(caplog: pytest.LogCaptureFixture) -> None:
-    async def inner() -> None:
+def test_a_task_that_may_outlive_a_block_is_not_inside_it(caplog):
+    async def inner():
         async with zk_lock("b"):
             pass
 
-    async def run() -> None:
+    async def run():
         async with zk_lock("a"):
             task = asyncio.create_task(inner())
             await asyncio.sleep(0.1)
@@ -226,7 +220,7 @@ def test_a_task_that_may_outlive_a_block_is_not_inside_it(caplog: pytest.LogCapt
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_lock_that_a_transaction_keeps_is_still_held(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_that_a_transaction_keeps_is_still_held(caplog):
     with transaction.atomic():
         with zk_lock("a", release_on="commit"):
             pass
@@ -238,8 +232,8 @@ def test_a_lock_that_a_transaction_keeps_is_still_held(caplog: pytest.LogCapture
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_place_says_that_a_transaction_keeps_the_other_lock(caplog: pytest.LogCaptureFixture) -> None:
-    def both() -> None:
+def test_a_place_says_that_a_transaction_keeps_the_other_lock(caplog):
+    def both():
         with zk_lock("event", release_on="commit"), zk_lock("pool", release_on="commit"):
             pass
 
@@ -253,7 +247,7 @@ def test_a_place_says_that_a_transaction_keeps_the_other_lock(caplog: pytest.Log
     assert f"'event' before 'pool': {both_at} does, {both_at} (its transaction keeps 'pool') does not." in text
 
 
-def test_blocks_of_an_exit_stack_and_permits_have_an_order(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_of_an_exit_stack_and_permits_have_an_order(caplog):
     with ExitStack() as stack:
         stack.enter_context(zk_semaphore("a", 2))
         stack.enter_context(zk_lock("b"))
@@ -262,11 +256,11 @@ def test_blocks_of_an_exit_stack_and_permits_have_an_order(caplog: pytest.LogCap
     assert len(caplog.messages) == 1
 
 
-def test_the_place_of_a_decorated_function_is_its_definition(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_place_of_a_decorated_function_is_its_definition(caplog):
     first = line() + 2
 
     @zk_locked("b")
-    def inner() -> None:
+    def inner():
         pass
 
     with zk_lock("a"):
@@ -277,7 +271,7 @@ def test_the_place_of_a_decorated_function_is_its_definition(caplog: pytest.LogC
     assert f"test_lock_order.py:{first} does" in text
 
 
-def test_a_forked_child_is_not_inside_the_blocks_of_its_parent() -> None:
+def test_a_forked_child_is_not_inside_the_blocks_of_its_parent():
     with zk_lock("a"):
         child = os.fork()
         if not child:
@@ -291,12 +285,12 @@ def test_a_forked_child_is_not_inside_the_blocks_of_its_parent() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_place_is_below_other_decorators() -> None:
+def test_the_place_is_below_other_decorators():
     first = line() + 2
 
     @zk_locked("b")
     @transaction.atomic
-    def inner() -> None:
+    def inner():
         pass
 
     with zk_lock("a"):
@@ -304,11 +298,11 @@ def test_the_place_is_below_other_decorators() -> None:
     assert order.seen.edges["a", "b"].location.endswith(f"test_lock_order.py:{first}")
 
 
-def test_the_place_of_a_view_is_its_handler_or_its_class() -> None:
+def test_the_place_of_a_view_is_its_handler_or_its_class():
     @method_decorator(zk_locked("all"), name="dispatch")
     class Locked(View):
         @method_decorator(zk_locked("one"))
-        def get(self, request: HttpRequest) -> HttpResponse:
+        def get(self, request):
             return HttpResponse()
 
     with zk_lock("a"):
@@ -318,7 +312,7 @@ def test_the_place_of_a_view_is_its_handler_or_its_class() -> None:
     assert order.seen.edges["a", "one"].location.endswith(f"test_lock_order.py:{handler.co_firstlineno}")
 
 
-def test_the_place_in_an_exit_stack_is_that_of_its_caller() -> None:
+def test_the_place_in_an_exit_stack_is_that_of_its_caller():
     with ExitStack() as stack:
         stack.enter_context(zk_lock("a"))
         last = line() + 1
@@ -329,40 +323,40 @@ def test_the_place_in_an_exit_stack_is_that_of_its_caller() -> None:
 class OwnLock:
     """A context manager of a project around a lock."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.lock = zk_lock(name)
 
-    def acquire(self) -> None:
+    def acquire(self):
         self.lock.__enter__()
 
-    def __enter__(self) -> None:
+    def __enter__(self):
         self.acquire()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.lock.__exit__(*error)
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self):
         await self.lock.__aenter__()
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, *error):
         await self.lock.__aexit__(*error)
 
 
 class OwnOfAnotherKind(OwnLock):
-    def __enter__(self) -> None:
+    def __enter__(self):
         super().__enter__()
 
 
 @contextmanager
-def own_lock(name: str) -> Iterator[None]:
+def own_lock(name):
     with zk_lock(name):
         yield
 
 
 @pytest.mark.parametrize("own", [OwnLock, OwnOfAnotherKind, own_lock])
 def test_the_place_of_a_context_manager_around_a_lock_is_the_block(
-    own: Callable[[str], AbstractContextManager[object]],
-) -> None:
+    own,
+):
     with zk_lock("a"):
         last = line() + 1
         with own("b"):
@@ -370,15 +364,15 @@ def test_the_place_of_a_context_manager_around_a_lock_is_the_block(
     assert order.seen.edges["a", "b"].location.endswith(f"test_lock_order.py:{last}")
 
 
-def test_so_is_that_of_an_asynchronous_context_manager() -> None:
+def test_so_is_that_of_an_asynchronous_context_manager():
     @asynccontextmanager
-    async def own_async_lock(name: str) -> AsyncIterator[None]:
+    async def own_async_lock(name):
         async with zk_lock(name):
             yield
 
-    async def work() -> list[int]:
+    async def work():
         lines = []
-        kinds: dict[str, Callable[[str], AbstractAsyncContextManager[None]]] = {"b": OwnLock, "c": own_async_lock}
+        kinds = {"b": OwnLock, "c": own_async_lock}
         for name, own in kinds.items():
             async with zk_lock("a"):
                 lines.append(line() + 1)
@@ -391,7 +385,7 @@ def test_so_is_that_of_an_asynchronous_context_manager() -> None:
     assert locations == [f"tests/contract/locks/test_lock_order.py:{number}" for number in lines]
 
 
-def test_code_without_a_module_has_a_place() -> None:
+def test_code_without_a_module_has_a_place():
     exec("with lock('a'), lock('b'): pass", {"__name__": None, "lock": zk_lock})
     assert order.seen.edges["a", "b"].location == "<string>:1"
 
@@ -399,12 +393,12 @@ def test_code_without_a_module_has_a_place() -> None:
 class _Locks(logging.Handler):
     """A handler that locks, and fails."""
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         with zk_lock("log"):
             raise RuntimeError("a handler failed")
 
 
-def test_no_handler_of_logging_disturbs_a_caller(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_handler_of_logging_disturbs_a_caller(capsys):
     handler = _Locks()
     logging.getLogger("django_zklock.locks").addHandler(handler)
     try:
@@ -417,7 +411,7 @@ def test_no_handler_of_logging_disturbs_a_caller(capsys: pytest.CaptureFixture[s
     assert "a handler failed" in capsys.readouterr().err
 
 
-def test_an_order_that_is_meant_is_not_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_order_that_is_meant_is_not_told(zoo, caplog):
     locks = {"till": {"path": "tills/{till}"}}
     with zoo.configured(LOCKS=locks, LOCK_ORDER=[("till", "stock/{sku}")]):
         with stock(1), zk_lock("till", fields={"till": 1}):
@@ -427,7 +421,7 @@ def test_an_order_that_is_meant_is_not_told(zoo: Zoo, caplog: pytest.LogCaptureF
     assert not caplog.messages
 
 
-def test_it_can_be_turned_off(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_can_be_turned_off(zoo, caplog):
     with zoo.configured(LOCK_ORDER="off"):
         with stock(1), orders(1):
             pass
@@ -436,7 +430,7 @@ def test_it_can_be_turned_off(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.messages
 
 
-def test_names_that_are_no_templates_are_not_remembered_without_limit() -> None:
+def test_names_that_are_no_templates_are_not_remembered_without_limit():
     with zk_lock("outer"):
         for number in range(order.MOST_EDGES + 5):
             order.seen.add(order.Edge("outer", f"row/{number}", "here:1"))
@@ -445,7 +439,7 @@ def test_names_that_are_no_templates_are_not_remembered_without_limit() -> None:
     assert ("outer", "one/more") not in order.seen.edges
 
 
-def test_a_lock_that_lingers_has_an_order(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_that_lingers_has_an_order(caplog):
     for _ in range(2):
         with zk_lock("a", linger=5), zk_lock("b", linger=5):
             pass
@@ -454,7 +448,7 @@ def test_a_lock_that_lingers_has_an_order(caplog: pytest.LogCaptureFixture) -> N
     assert len(caplog.messages) == 1
 
 
-def test_a_lock_that_is_acquired_again_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_that_is_acquired_again_is_not_told(caplog):
     with orders(1), stock(1), orders(1), zk_lock("till"), stock(1):
         pass
     assert not caplog.messages
@@ -462,7 +456,7 @@ def test_a_lock_that_is_acquired_again_is_not_told(caplog: pytest.LogCaptureFixt
     assert not order.location_of("stock/{sku}", "orders/{pk}")
 
 
-def test_a_writer_that_has_become_a_reader_has_the_order_of_a_reader(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_writer_that_has_become_a_reader_has_the_order_of_a_reader(caplog):
     with zk_write("a") as hold:
         hold.downgrade()
         with zk_read("b"):
@@ -473,8 +467,8 @@ def test_a_writer_that_has_become_a_reader_has_the_order_of_a_reader(caplog: pyt
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_callback_of_on_commit_is_not_inside_the_locks_of_its_transaction() -> None:
-    def callback() -> None:
+def test_a_callback_of_on_commit_is_not_inside_the_locks_of_its_transaction():
+    def callback():
         with zk_lock("b"):
             pass
 
@@ -485,13 +479,13 @@ def test_a_callback_of_on_commit_is_not_inside_the_locks_of_its_transaction() ->
     assert not order.seen.edges
 
 
-def test_a_task_that_runs_at_once_is_inside_the_block_that_calls_it() -> None:
+def test_a_task_that_runs_at_once_is_inside_the_block_that_calls_it():
     app = Celery("shop", broker="memory://localhost", set_as_current=False)
     app.conf.update(task_always_eager=True, task_eager_propagates=True)
 
     @app.task
     @zk_locked("b", on_conflict="raise", timeout=5)
-    def task() -> None:
+    def task():
         pass
 
     with zk_lock("a"):
@@ -499,8 +493,8 @@ def test_a_task_that_runs_at_once_is_inside_the_block_that_calls_it() -> None:
     assert set(order.seen.edges) == {("a", "b")}
 
 
-def test_a_generator_holds_its_lock_while_it_is_suspended(caplog: pytest.LogCaptureFixture) -> None:
-    def rows() -> Iterator[int]:
+def test_a_generator_holds_its_lock_while_it_is_suspended(caplog):
+    def rows():
         with zk_lock("a"):
             yield 1
 
@@ -512,8 +506,8 @@ def test_a_generator_holds_its_lock_while_it_is_suspended(caplog: pytest.LogCapt
     assert len(caplog.messages) == 1
 
 
-def test_a_function_that_acquires_all_locks_is_told_with_its_callers(caplog: pytest.LogCaptureFixture) -> None:
-    def lock(stack: ExitStack, name: str) -> None:
+def test_a_function_that_acquires_all_locks_is_told_with_its_callers(caplog):
+    def lock(stack, name):
         stack.enter_context(zk_lock(name))
 
     inside = lock.__code__.co_firstlineno + 1

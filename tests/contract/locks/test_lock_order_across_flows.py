@@ -1,14 +1,10 @@
 """A lock has an order inside the lock of a flow that waits for this one, as a coroutine waits for a task or thread."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextvars
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeAlias
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -17,7 +13,6 @@ from django_zklock import zk_lock, zk_locks
 from django_zklock.core.locks import order
 from django_zklock.core.locks.held import enclosing_holds
 
-Flow: TypeAlias = Callable[[], Awaitable[Any]]
 TIMES = 3
 """How often a flow acquires its lock. On a busy machine, another thread may not wait for it yet at the first time."""
 
@@ -25,51 +20,51 @@ TIMES = 3
 pytestmark = pytest.mark.usefixtures("zoo")
 
 
-def lock_b() -> None:
+def lock_b():
     for _ in range(TIMES):
         with zk_lock("b"):
             pass
 
 
-async def alock_b() -> None:
+async def alock_b():
     for _ in range(TIMES):
         async with zk_lock("b"):
             pass
 
 
-def pairs() -> set[tuple[str, str]]:
+def pairs():
     return set(order.seen.edges)
 
 
 # --- the block waits --------------------------------------------------------------------------------------------------
 
 
-async def in_group() -> None:
-    async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined,unused-ignore]  # from Python 3.11 on
+async def in_group():
+    async with asyncio.TaskGroup() as group:  # from Python 3.11 on
         group.create_task(alock_b())
         group.create_task(asyncio.sleep(0))
 
 
-async def in_executor() -> None:
+async def in_executor():
     context = contextvars.copy_context()
     await asyncio.get_running_loop().run_in_executor(None, context.run, lock_b)
 
 
-async def after_a_group() -> None:
+async def after_a_group():
     children = [asyncio.create_task(alock_b()) for _ in range(3)]
     for child in children:
         await child
 
 
-async def of_a_child() -> None:
+async def of_a_child():
     await asyncio.create_task(in_thread())
 
 
-async def in_thread() -> None:
+async def in_thread():
     await asyncio.to_thread(lock_b)
 
 
-AWAITED: dict[str, Flow] = {
+AWAITED = {
     "await": alock_b,
     "a task": lambda: asyncio.create_task(alock_b()),
     "tasks, one after the other": after_a_group,
@@ -91,8 +86,8 @@ if sys.version_info >= (3, 11):
 
 
 @pytest.mark.parametrize("flow", AWAITED.values(), ids=AWAITED)
-def test_work_that_a_block_of_a_coroutine_awaits_is_inside_it(flow: Flow) -> None:
-    async def run() -> None:
+def test_work_that_a_block_of_a_coroutine_awaits_is_inside_it(flow):
+    async def run():
         async with zk_lock("a"):
             await flow()
 
@@ -100,12 +95,12 @@ def test_work_that_a_block_of_a_coroutine_awaits_is_inside_it(flow: Flow) -> Non
     assert pairs() == {("a", "b")}
 
 
-def run_in_copied_context() -> None:
+def run_in_copied_context():
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(contextvars.copy_context().run, lock_b).result()
 
 
-async def threads() -> None:
+async def threads():
     await asyncio.gather(sync_to_async(lock_b, thread_sensitive=False)())
 
 
@@ -120,18 +115,18 @@ async def threads() -> None:
     ],
     ids=["async_to_sync", "asyncio.run", "sync_to_async", "a pool", "a result"],
 )
-def test_work_that_a_block_of_a_thread_waits_for_is_inside_it(work: Callable[[], object]) -> None:
+def test_work_that_a_block_of_a_thread_waits_for_is_inside_it(work):
     with zk_lock("a"):
         work()
     assert pairs() == {("a", "b")}
 
 
-def test_several_locks_of_a_task_are_inside_the_block_that_awaits_it() -> None:
-    async def several() -> None:
+def test_several_locks_of_a_task_are_inside_the_block_that_awaits_it():
+    async def several():
         async with zk_locks("b", "c", "d"):
             pass
 
-    async def run() -> None:
+    async def run():
         async with zk_lock("a"):
             await asyncio.gather(several())
 
@@ -142,11 +137,11 @@ def test_several_locks_of_a_task_are_inside_the_block_that_awaits_it() -> None:
 # --- the block goes on ------------------------------------------------------------------------------------------------
 
 
-async def awhile(block: Callable[[], Awaitable[Any]]) -> None:
+async def awhile(block):
     """Run this in a task that nobody awaits, until it has ended. The block looks for that, and could go on."""
     ended = asyncio.Event()
 
-    async def run() -> None:
+    async def run():
         await block()
         ended.set()
 
@@ -155,7 +150,7 @@ async def awhile(block: Callable[[], Awaitable[Any]]) -> None:
     task.add_done_callback(lambda task: task.result())
 
 
-NOT_AWAITED: dict[str, Flow] = {
+NOT_AWAITED = {
     "a coroutine": alock_b,
     "to_thread": in_thread,
     "sync_to_async": sync_to_async(lock_b),
@@ -165,8 +160,8 @@ NOT_AWAITED: dict[str, Flow] = {
 
 
 @pytest.mark.parametrize("flow", NOT_AWAITED.values(), ids=NOT_AWAITED)
-def test_a_task_that_the_block_does_not_await_is_not_inside_it(flow: Flow) -> None:
-    async def run() -> None:
+def test_a_task_that_the_block_does_not_await_is_not_inside_it(flow):
+    async def run():
         async with zk_lock("a"):
             await awhile(flow)
 
@@ -174,11 +169,11 @@ def test_a_task_that_the_block_does_not_await_is_not_inside_it(flow: Flow) -> No
     assert not pairs()
 
 
-def test_a_task_that_is_awaited_after_the_block_is_not_inside_it() -> None:
-    async def run() -> None:
+def test_a_task_that_is_awaited_after_the_block_is_not_inside_it():
+    async def run():
         entered = asyncio.Event()
 
-        async def later() -> None:
+        async def later():
             await entered.wait()
             await alock_b()
 
@@ -191,13 +186,13 @@ def test_a_task_that_is_awaited_after_the_block_is_not_inside_it() -> None:
     assert not pairs()
 
 
-def test_a_callback_of_a_task_is_nobody_that_waits() -> None:
-    async def run() -> None:
+def test_a_callback_of_a_task_is_nobody_that_waits():
+    async def run():
         holder = asyncio.current_task()
         assert holder is not None
         tasks = {holder}
 
-        async def child() -> None:
+        async def child():
             task = asyncio.current_task()
             assert task is not None
             task.add_done_callback(tasks.discard)
@@ -211,10 +206,10 @@ def test_a_callback_of_a_task_is_nobody_that_waits() -> None:
     assert not pairs()
 
 
-def test_a_thread_that_the_block_does_not_wait_for_is_not_inside_it() -> None:
+def test_a_thread_that_the_block_does_not_wait_for_is_not_inside_it():
     ended = threading.Event()
 
-    def work() -> None:
+    def work():
         lock_b()
         ended.set()
 
@@ -225,18 +220,18 @@ def test_a_thread_that_the_block_does_not_wait_for_is_not_inside_it() -> None:
     assert not pairs()
 
 
-def test_a_task_that_nobody_awaits_is_not_inside_the_block_of_its_thread() -> None:
+def test_a_task_that_nobody_awaits_is_not_inside_the_block_of_its_thread():
     with zk_lock("a"):
         asyncio.run(awhile(alock_b))
     assert not pairs()
 
 
-def test_generators_that_end_inside_other_blocks_leave_nothing() -> None:
-    def locked() -> Generator[None, None, None]:
+def test_generators_that_end_inside_other_blocks_leave_nothing():
+    def locked():
         with zk_lock("a"):
             yield
 
-    def blocks() -> int:
+    def blocks():
         enclosing, count = enclosing_holds.get(), 0
         while enclosing is not None:
             enclosing, count = enclosing[1], count + 1

@@ -1,21 +1,17 @@
 """A process has no more bytes of ephemeral paths than servers can carry at the end of a session (ZOOKEEPER-4306)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
 from support.primitives import PRIMITIVES
-from support.proxy import CONNECTION_LOSS, CREATE2, DELETE, NO_AUTH, SYNC, Proxy, with_error
+from support.proxy import CONNECTION_LOSS, CREATE2, DELETE, NO_AUTH, SYNC, with_error
 from support.work import acquired, assert_refused
-from support.zoo import Zoo, eventually, settle
+from support.zoo import eventually, settle
 
 from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locks, zk_write
 from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
@@ -26,13 +22,13 @@ from django_zklock.exceptions import LockBusy, TooManyLocks, ZkLockError, ZooKee
 LIMIT = 2**17  # bytes: the least that can be set
 LONG = "/".join(["k" * 190] * 4)
 ROOT = "/" + "/".join(["r" * 168] * 8)  # so long that a short key still fits when no long one does
-SMALL: dict[str, Any] = {"JUTE_MAXBUFFER": LIMIT, "ROOT": ROOT}
+SMALL = {"JUTE_MAXBUFFER": LIMIT, "ROOT": ROOT}
 EXTRA = 46 + 1 + PATH_EXTRA  # bytes of a path besides the base and the key
 SIZE = len(ROOT) + len(LONG) + 75  # bytes of the path of such a key, about
 
 
 @pytest.fixture(autouse=True)
-def _small(zoo: Zoo) -> Iterator[None]:
+def _small(zoo):
     """The least limit; and the end of the session with the test."""
     zoo.base = zoo.chroot + ROOT
     with zoo.configured(**SMALL):
@@ -41,30 +37,30 @@ def _small(zoo: Zoo) -> Iterator[None]:
         process.reset()
 
 
-def registry() -> Registry:
+def registry():
     return session().attached(Registry)
 
 
-def counted() -> int:
+def counted():
     """Return the bytes that are counted, which are always the sum of all registered znodes."""
     assert registry().path_bytes == sum(registry().guids.values())
     return registry().path_bytes
 
 
-def carried(zoo: Zoo) -> int:
+def carried(zoo):
     """Return the bytes of the paths that the server would write if the session ended now."""
-    replies: list[object] = []
+    replies = []
     session().post(session().requests.send, (GetEphemerals(zoo.base), replies.append))
     (paths,) = eventually(lambda: replies)
     assert isinstance(paths, list)
     return sum(4 + len(path.encode()) for path in paths)
 
 
-def first(count: int, prefix: str = "") -> list[str]:
+def first(count, prefix=""):
     return [f"{LONG}/{prefix}{number}" for number in range(count)]
 
 
-def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str:
+def filled(stack, prefix="", **options):
     """Acquire locks until one is refused; return the error."""
     with pytest.raises(TooManyLocks) as refused:
         for key in first(80, prefix):
@@ -72,7 +68,7 @@ def filled(stack: contextlib.ExitStack, prefix: str = "", **options: Any) -> str
     return str(refused.value)
 
 
-def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo: Zoo) -> None:
+def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo):
     text = acquired(zk_lock(f"{LONG}/given")).hand_over(within=60)
     with contextlib.ExitStack() as stack:
         error = filled(stack, timeout=30)
@@ -95,7 +91,7 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
     assert counted() == carried(zoo) == 0
 
 
-def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
+def test_each_kind_is_refused_and_leaves_nothing(zoo):
     too_much = {f"{LONG}/{'x' * 100}{number}": primitive for number, primitive in enumerate(PRIMITIVES)}
     with contextlib.ExitStack() as stack:
         filled(stack, timeout=30)
@@ -114,9 +110,7 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo: Zoo) -> None:
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(zoo, monkeypatch, caplog):
     """Nobody waits for the delete: the server has carried it out before it creates the next znode."""
     monkeypatch.setattr("django_zklock.core.protocol.registry.RETRY_DELETE", 60.0)
     with proxied(zoo, 20, **SMALL) as proxy, contextlib.ExitStack() as stack:
@@ -146,13 +140,13 @@ def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(
         assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)
 
 
-def test_several_locks_as_one_are_refused_together(zoo: Zoo) -> None:
+def test_several_locks_as_one_are_refused_together(zoo):
     assert_refused(zk_locks(*first(80), timeout=20), TooManyLocks)
     eventually(lambda: counted() == 0)
     assert carried(zoo) == 0
 
 
-def test_a_candidate_is_elected_once_there_is_room(zoo: Zoo) -> None:
+def test_a_candidate_is_elected_once_there_is_room(zoo):
     elected = threading.Event()
     leader = zk_leader(f"{LONG}/leader")
     with contextlib.ExitStack() as stack:
@@ -163,23 +157,23 @@ def test_a_candidate_is_elected_once_there_is_room(zoo: Zoo) -> None:
     candidate.result(30)
 
 
-async def test_coroutines_are_refused_as_threads_are(zoo: Zoo) -> None:
+async def test_coroutines_are_refused_as_threads_are(zoo):
     async with contextlib.AsyncExitStack() as stack:
         with pytest.raises(TooManyLocks):
             for key in first(80):
-                lock: Any = zk_lock(key, timeout=30)
+                lock = zk_lock(key, timeout=30)
                 await stack.enter_async_context(lock)
     settle()
     assert counted() == 0
 
 
-def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
+def test_idle_locks_that_linger_give_way(zoo):
     """A process that only keeps locks for later is not refused one that it needs now."""
     for key in first(100):
         acquire_once(key, linger=60, timeout=30)
         assert counted() <= LIMIT
 
-    def is_filled() -> bool:  # a lock whose call took long does not linger
+    def is_filled():  # a lock whose call took long does not linger
         room = int(NEARLY_FULL * LIMIT) - counted() - len(zoo.base) - EXTRA - 1
         acquire_once(f"k{room}" if room > len(LONG) else "k" + LONG[:room], linger=60, timeout=30)
         settle()
@@ -191,7 +185,7 @@ def test_idle_locks_that_linger_give_way(zoo: Zoo) -> None:
             stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=30))
 
 
-def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo, caplog):
     """The writer becomes a reader for itself; other readers wait for its release."""
     key = f"{LONG}/marked"
     with contextlib.ExitStack() as stack:
@@ -207,7 +201,7 @@ def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo: Zoo, caplog: p
     assert counted() == 0
 
 
-def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None:
+def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo):
     """The old session no longer counts, so none of them is refused when they queue again. So it is after a cut."""
     with proxied(zoo, 20, **SMALL) as proxy:
         connected()
@@ -231,14 +225,14 @@ def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo: Zoo) -> None
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(1, 6))])
-def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, seed: int) -> None:
+def test_the_count_covers_what_the_server_carries_whatever_happens(zoo, seed):
     dice = random.Random(seed)
     zoo.client.ensure_path(f"{zoo.base}/{LONG}")
     with proxied(zoo, 4, **SMALL) as proxy:
         connected()
         stop = threading.Event()
 
-        def contend(number: int) -> None:
+        def contend(number):
             own = random.Random(100 * seed + number)
             while not stop.is_set():
                 lock = zk_lock(f"{LONG}/{own.randrange(6)}", timeout=own.choice([0, 0.05, 5]), abort_on="lost")
@@ -260,20 +254,20 @@ def test_the_count_covers_what_the_server_carries_whatever_happens(zoo: Zoo, see
         assert carried(zoo) == 0
 
 
-def counted_on_loop() -> int:
+def counted_on_loop():
     """Return the bytes that are counted, between two steps of the protocol."""
-    replies: list[int] = []
+    replies = []
     session().post(lambda: replies.append(counted()))
     return eventually(lambda: replies)[0]
 
 
-def delete_one(zoo: Zoo, proxy: Proxy) -> None:
+def delete_one(zoo, proxy):
     for path in zoo.contenders()[:1]:
         with contextlib.suppress(NoNodeError):
             zoo.client.delete(path)
 
 
-FAULTS: tuple[Callable[[Zoo, Proxy], object], ...] = (
+FAULTS = (
     lambda zoo, proxy: proxy.cut_all(),
     lambda zoo, proxy: proxy.kill_after_op(CREATE2).wait(1),
     lambda zoo, proxy: proxy.kill_before_op(DELETE).wait(1),

@@ -1,13 +1,9 @@
 """Hundreds of waiters in one process: few nodes, few requests, no harm to other locks, and all are granted."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 from support.faults import (
@@ -22,8 +18,8 @@ from support.faults import (
     warmed,
     within,
 )
-from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, GET_DATA, MULTI, SYNC, Proxy
-from support.zoo import Zoo, eventually
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, GET_DATA, MULTI, SYNC
+from support.zoo import eventually
 
 from django_zklock import zk_lock, zk_locks
 from django_zklock.contrib.metrics.prometheus import waiting_now
@@ -41,10 +37,10 @@ MANY = 3 * MAX_WAITING
 Tasks = list[asyncio.Task[None]]
 
 
-def begin(count: int, order: list[int], **options: Any) -> Tasks:
+def begin(count, order, **options):
     """Have so many coroutines wait for the lock, one behind the other; each notes when its turn comes."""
 
-    async def acquire(number: int) -> None:
+    async def acquire(number):
         async with zk_lock(KEY, **{"timeout": None, **options}) as hold:
             hold.check()
             order.append(number)
@@ -52,48 +48,48 @@ def begin(count: int, order: list[int], **options: Any) -> Tasks:
     return [asyncio.create_task(acquire(number)) for number in range(count)]
 
 
-async def acquire(done: asyncio.Event | None = None, **options: Any) -> None:
+async def acquire(done=None, **options):
     """Take the lock, and release it when `done` is set; for a task of its own, which is another owner."""
     async with zk_lock(KEY, **options):
         if done is not None:
             await done.wait()
 
 
-async def until(condition: Any) -> None:
+async def until(condition):
     await asyncio.to_thread(eventually, condition, 20)
 
 
-def waiting_for_listings() -> int:
+def waiting_for_listings():
     return sum(
         len(listing.callbacks) + len(listing.next) for listing in session().attached(Registry)._listings.values()
     )
 
 
-async def in_local_queue(count: int) -> None:
+async def in_local_queue(count):
     await until(lambda: sum(queue.length for queue in session().attached(Registry)._local_queues.values()) == count)
 
 
 @pytest.fixture
-def warm(zoo: Zoo) -> Iterator[Proxy]:
+def warm(zoo):
     with warmed(zoo, KEY) as proxy:
         yield proxy
 
 
 @pytest.fixture
-async def cleared() -> AsyncIterator[Tasks]:
-    tasks: Tasks = []
+async def cleared():
+    tasks = []
     yield tasks
     await cancel(tasks)
 
 
-async def cancel(tasks: Tasks) -> None:
+async def cancel(tasks):
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo) -> None:
-    order: list[int] = []
+async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo):
+    order = []
     async with zk_lock(KEY):
         tasks = begin(MANY, order)
         await in_local_queue(MANY - MAX_WAITING)
@@ -104,13 +100,13 @@ async def test_many_local_waiters_have_few_znodes_and_keep_their_order(zoo: Zoo)
 
 
 @pytest.mark.parametrize("options", [{"limit": MANY}, {"kind": "read", "max_waiters": 0}], ids=["permits", "readers"])
-def test_the_local_queue_does_not_limit_grants(zoo: Zoo, options: dict[str, Any]) -> None:
+def test_the_local_queue_does_not_limit_grants(zoo, options):
     with acquired_by_many(KEY, MANY, MANY, **options):
         pass
 
 
-async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo: Zoo, cleared: Tasks) -> None:
-    order: list[int] = []
+async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo, cleared):
+    order = []
     async with zk_lock(KEY):
         cleared += begin(MAX_WAITING, order)
         await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
@@ -128,7 +124,7 @@ async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo: Zoo, cle
     assert order == list(range(MAX_WAITING))
 
 
-async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, cleared: Tasks) -> None:
+async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo, cleared):
     """If the last grant took longer than it has left, it would only come and go."""
     async with zk_lock(KEY):
         done = asyncio.Event()
@@ -148,9 +144,7 @@ async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo: Zoo, clea
 
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
 @pytest.mark.parametrize("kind", [{"kind": "read"}, {"limit": 2 * MANY}])
-async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
-    zoo: Zoo, warm: Proxy, kind: dict[str, Any], options: dict[str, Any], cleared: Tasks
-) -> None:
+async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(zoo, warm, kind, options, cleared):
     done = asyncio.Event()
     warm.hang = True
     cleared += [asyncio.create_task(acquire(done, timeout=30, **kind)) for _ in range(MANY)]
@@ -164,7 +158,7 @@ async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(
     done.set()
 
 
-async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy) -> None:
+async def test_tries_at_the_same_time_share_their_listings(zoo, warm):
     """A hundred that begin together take two: the one under way may have been sent too early for the others."""
     with zoo.hold_elsewhere(KEY):
         warm.hang = True
@@ -177,14 +171,12 @@ async def test_tries_at_the_same_time_share_their_listings(zoo: Zoo, warm: Proxy
         assert warm.counts[GET_CHILDREN] == 2
 
 
-def test_a_later_caller_does_not_take_the_sync_from_a_listing(
-    zoo: Zoo, warm: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_later_caller_does_not_take_the_sync_from_a_listing(zoo, warm, caplog):
     """It waits for the listing under way. Those that come later take the same one, and one that fails harms none."""
-    replies: list[object] = []
+    replies = []
     registry = session().attached(Registry)
 
-    def ask() -> None:
+    def ask():
         calls = [(replies.append, False), (lambda reply: 1 / 0, True), (replies.append, True), (replies.append, False)]
         for callback, after_sync in calls:
             registry.list_names(f"{zoo.base}/{KEY}", callback, after_sync=after_sync)
@@ -197,14 +189,12 @@ def test_a_later_caller_does_not_take_the_sync_from_a_listing(
 
 
 @pytest.mark.parametrize("busy", [False, True])
-async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
-    zoo: Zoo, warm: Proxy, monkeypatch: pytest.MonkeyPatch, busy: bool
-) -> None:
+async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(zoo, warm, monkeypatch, busy):
     """Its time is over, and the reply comes before the event loop goes on with it."""
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 1.0)
 
-    def reply() -> None:
+    def reply():
         (contender,) = (observer for observer in session().observers if isinstance(observer, Contender))
         warm.hang = False
         eventually(lambda: contender.wait.on_outcome is None, 10)
@@ -220,10 +210,10 @@ async def test_an_outcome_that_comes_just_before_the_caller_gives_up_counts(
 
 
 @pytest.mark.parametrize("comes", [True, False])
-async def test_a_try_waits_a_little_for_the_proof_of_its_grant(zoo: Zoo, warm: Proxy, comes: bool) -> None:
+async def test_a_try_waits_a_little_for_the_proof_of_its_grant(zoo, warm, comes):
     """Its place in the queue is known before its event loop goes on with it."""
 
-    def be_busy() -> None:
+    def be_busy():
         warm.wait_for(lambda: warm.counts[MULTI])
         patched.undo()
 
@@ -237,7 +227,7 @@ async def test_a_try_waits_a_little_for_the_proof_of_its_grant(zoo: Zoo, warm: P
             await acquire(timeout=0)
 
 
-async def test_one_listing_after_a_reconnect_serves_all_waiters(zoo: Zoo, warm: Proxy, cleared: Tasks) -> None:
+async def test_one_listing_after_a_reconnect_serves_all_waiters(zoo, warm, cleared):
     """Each waiter needs to know its place when the connection is back, and one answer tells them all."""
     async with zk_lock(KEY, abort_on="lost"):
         cleared += begin(MAX_WAITING, [])
@@ -251,8 +241,8 @@ async def test_one_listing_after_a_reconnect_serves_all_waiters(zoo: Zoo, warm: 
         await cancel(cleared)
 
 
-async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> None:
-    order: list[int] = []
+async def test_local_waiters_keep_their_order_in_the_next_session(zoo):
+    order = []
     with zoo.hold_elsewhere(KEY):
         tasks = begin(MANY, order)
         await in_local_queue(MANY - MAX_WAITING)
@@ -265,7 +255,7 @@ async def test_local_waiters_keep_their_order_in_the_next_session(zoo: Zoo) -> N
     assert order == list(range(MANY))
 
 
-def test_one_of_several_locks_waits_in_the_local_queue_after_a_late_reply(zoo: Zoo, warm: Proxy) -> None:
+def test_one_of_several_locks_waits_in_the_local_queue_after_a_late_reply(zoo, warm):
     """In the next session it looks again whether its lock is free, and is let in before it has the reply."""
     connected().attached(Registry).most_waiting = 1
     with zoo.hold_elsewhere(KEY):
@@ -284,7 +274,7 @@ def test_one_of_several_locks_waits_in_the_local_queue_after_a_late_reply(zoo: Z
 
 
 @pytest.mark.parametrize("most", [0, 1, 5])
-async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared: Tasks) -> None:
+async def test_one_more_than_max_waiters_is_refused(zoo, most, cleared):
     with zoo.hold_elsewhere(KEY):
         cleared += begin(most, [], max_waiters=most)
         await asyncio.to_thread(zoo.wait_contenders, KEY, most + 1)
@@ -300,7 +290,7 @@ async def test_one_more_than_max_waiters_is_refused(zoo: Zoo, most: int, cleared
                         pass
 
 
-async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(zoo: Zoo, warm: Proxy) -> None:
+async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(zoo, warm):
     """It was let in before, so it enters again on the next session."""
     with zoo.hold_elsewhere(KEY):
         before = connected().session_id
@@ -316,12 +306,12 @@ async def test_a_waiter_whose_session_ends_on_its_way_in_does_not_count_itself(z
 
 
 @pytest.mark.parametrize("options", [{}, {"kind": "write"}, {"limit": 1}, {"limit": 10}, {"linger": 0.5}])
-async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, options: dict[str, Any]) -> None:
-    refused: list[int] = []
-    inside: list[int] = []
+async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo, options):
+    refused = []
+    inside = []
     done = asyncio.Event()
 
-    async def acquire(number: int) -> None:
+    async def acquire(number):
         try:
             async with zk_lock(KEY, timeout=30, max_waiters=5, **options):
                 inside.append(number)
@@ -337,8 +327,8 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo: Zoo, o
     assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
 
 
-def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(answer: object) -> None:
+def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo, caplog):
+    def fail(answer):
         raise RuntimeError(answer)
 
     with warmed(zoo, "a") as proxy:
@@ -355,10 +345,10 @@ def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo: Zoo, ca
     assert "failed on a request without a reply" in caplog.text
 
 
-def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo: Zoo) -> None:
+def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo):
     """A bounded number of requests is in flight. A heartbeat is sent before the requests that wait."""
     with warmed(zoo, "a") as proxy, zk_lock("a", abort_on="never"):
-        answers: list[object] = []
+        answers = []
         proxy.hang = True
         proxy.reset()
         for number in range(5 * MAX_IN_FLIGHT):
@@ -372,16 +362,16 @@ def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo: Zoo) -> None
 
 
 @pytest.mark.chaos  # it judges time
-def test_a_slow_flood_of_replies_is_no_stall(zoo: Zoo) -> None:
+def test_a_slow_flood_of_replies_is_no_stall(zoo):
     """The connection is dropped when no reply arrives at all, not when the oldest request is only queued."""
     with proxied(zoo, 20) as proxy, zk_lock("a", abort_on="lost") as hold:
         connection = proxy.connected
         share = session().timeout * STALL_SHARE
-        answers: list[object] = []
+        answers = []
         proxy.delay = 0.01  # the server's replies arrive in many pieces
         slow = threading.Event()
 
-        def ask_on(answer: object) -> None:
+        def ask_on(answer):
             # Each reply leads to one more request, behind all that are in flight.
             answers.append(answer)
             if not slow.is_set():

@@ -1,14 +1,12 @@
 """A lock belongs to a flow of work: it passes to no other call of a pool thread, and outlives no owner unnoticed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
 import io
 import shlex
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from typing import Any
@@ -19,31 +17,29 @@ import trio
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.management import call_command
 from support.faults import BackgroundCall, acquire_once
-from support.primitives import Primitive
 from support.work import acquired, assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.core.locks import held as held_module
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
-from django_zklock.locks.lock import Lock
 
 Run = Callable[..., Awaitable[Any]]
 Warnings = Callable[[], list[str]]
 
 
-async def in_context(call: Callable[[], Any]) -> Any:
+async def in_context(call):
     async with ThreadSensitiveContext():
         return await sync_to_async(call)()
 
 
-async def by_own_pool(call: Callable[[], Any]) -> Any:
+async def by_own_pool(call):
     with ThreadPoolExecutor(1) as pool:
         return await asyncio.wrap_future(pool.submit(call))
 
 
-POOLS: dict[str, Run] = {
+POOLS = {
     "to_thread": asyncio.to_thread,
     "run_in_executor": lambda call: asyncio.get_running_loop().run_in_executor(None, call),
     "ThreadPoolExecutor": by_own_pool,
@@ -55,29 +51,29 @@ POOLS: dict[str, Run] = {
 
 
 @pytest.fixture(params=POOLS)
-def run(request: pytest.FixtureRequest) -> Run:
+def run(request):
     return POOLS[request.param]
 
 
 @pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Warnings:
+def warnings(monkeypatch, caplog):
     """Look often for owners that have ended, and return the warnings."""
     monkeypatch.setattr(held_module, "OWNER_INTERVAL", 0.05)
     return lambda: [record.getMessage() for record in caplog.records if "its owner has ended" in record.getMessage()]
 
 
-def acquire(lock: Lock, **options: Any) -> Any:
+def acquire(lock, **options):
     """Acquire; a pool does not see that it does nothing else."""
     return lock.acquire(**options)
 
 
-def give_back() -> None:
+def give_back():
     """Release what a test has left to owners that have ended."""
     for held in held_locks.kept():
         held.release_uses()
 
 
-async def test_a_call_that_would_only_acquire_is_refused(zoo: Zoo, run: Run) -> None:
+async def test_a_call_that_would_only_acquire_is_refused(zoo, run):
     """Nothing is sent: the lock would outlive its owner at once. The error names what to use instead."""
     locks = zk_lock("k"), zk_read("k"), zk_write("k"), zk_semaphore("k", 2), zk_locks("k", "l")
     for lock in locks:
@@ -92,10 +88,10 @@ async def test_a_call_that_would_only_acquire_is_refused(zoo: Zoo, run: Run) -> 
     assert zoo.signs() == []
 
 
-def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
+def test_threads_of_other_kinds_refuse_it_too(zoo):
     lock = zk_lock("k")
-    errors: list[BaseException | None] = []
-    in_thread: Any = trio.to_thread.run_sync
+    errors = []
+    in_thread = trio.to_thread.run_sync
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", lambda arguments: errors.append(arguments.exc_value))
         thread = threading.Thread(target=lock.acquire)
@@ -109,12 +105,12 @@ def test_threads_of_other_kinds_refuse_it_too(zoo: Zoo) -> None:
     assert zoo.signs() == []
 
 
-async def test_two_flows_are_never_inside_together(zoo: Zoo, run: Run) -> None:
-    inside: list[int] = []
-    most: list[int] = []
-    errors: list[ZkLockError] = []
+async def test_two_flows_are_never_inside_together(zoo, run):
+    inside = []
+    most = []
+    errors = []
 
-    async def work(number: int) -> None:
+    async def work(number):
         lock = zk_lock("k")
         try:
             hold = await run(functools.partial(acquire, lock, timeout=20))
@@ -137,18 +133,18 @@ async def test_two_flows_are_never_inside_together(zoo: Zoo, run: Run) -> None:
     zoo.assert_empty()
 
 
-def test_flows_under_async_to_sync_are_never_inside_together(zoo: Zoo) -> None:
+def test_flows_under_async_to_sync_are_never_inside_together(zoo):
     """There, the calls of all coroutines run in the thread that waits for them."""
     lock = zk_lock("k")
     refused = []
 
-    async def work(number: int) -> None:
+    async def work(number):
         try:
             await sync_to_async(acquire)(lock)
         except ZkLockError as error:
             refused.append(str(error))
 
-    async def main() -> None:
+    async def main():
         await work(1)
         await asyncio.gather(work(2), work(3))
         assert await sync_to_async(lock.owned)() is False
@@ -162,15 +158,15 @@ def test_flows_under_async_to_sync_are_never_inside_together(zoo: Zoo) -> None:
     acquire_once(lock)
 
 
-def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo: Zoo) -> None:
+def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo):
     lock = zk_lock("k", timeout=0)
 
-    def inner() -> None:
+    def inner():
         with lock:
             assert lock.acquire()
             lock.release()
 
-    async def main() -> None:
+    async def main():
         await asyncio.gather(sync_to_async(inner)(), sync_to_async(inner)())
 
     with lock as hold:
@@ -179,8 +175,8 @@ def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-async def test_code_in_one_call_is_one_owner(zoo: Zoo, run: Run) -> None:
-    def work() -> None:
+async def test_code_in_one_call_is_one_owner(zoo, run):
+    def work():
         lock = zk_lock("k", timeout=0)
         hold = lock.acquire()
         assert lock.acquire()
@@ -195,11 +191,11 @@ async def test_code_in_one_call_is_one_owner(zoo: Zoo, run: Run) -> None:
         await run(work)
 
 
-async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo: Zoo, run: Run) -> None:
+async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo, run):
     """The flow goes on in other calls. Another lock object is somebody else's, who may never have had the lock."""
     lock, other = zk_lock("k"), zk_lock("k")
 
-    def acquire_twice() -> None:
+    def acquire_twice():
         lock.acquire()
         lock.acquire()
 
@@ -216,12 +212,12 @@ async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo:
     zoo.assert_empty()
 
 
-async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
+async def test_permits_of_several_calls_are_all_given_back(zoo):
     locks = [zk_semaphore("k", 3) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         loop, barrier = asyncio.get_running_loop(), threading.Barrier(3)
 
-        def acquire_together(lock: Lock) -> Any:
+        def acquire_together(lock):
             hold = acquired(lock)
             barrier.wait(10)  # each in a thread of its own
             return hold.token
@@ -235,7 +231,7 @@ async def test_permits_of_several_calls_are_all_given_back(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["another lock object", "the same one"])
-async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo, same: bool) -> None:
+async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo, same):
     lock = zk_lock("k", timeout=30)
     with ThreadPoolExecutor(1) as pool:
         hold = pool.submit(acquire, lock).result()
@@ -243,7 +239,7 @@ async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo, same: 
         zoo.client.delete(hold.path)
         assert await asyncio.to_thread(hold.wait_lost, 10)
 
-        def use() -> None:
+        def use():
             with lock if same else zk_lock("k", timeout=30) as again:
                 assert again.token > hold.token
 
@@ -252,10 +248,10 @@ async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo: Zoo, same: 
             pool.submit(lock.release).result()
 
 
-async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
+async def test_an_exit_stack_that_stays_open_is_another_flows(zoo):
     stack = contextlib.ExitStack()
 
-    def open_block() -> None:
+    def open_block():
         stack.enter_context(zk_lock("k"))
 
     with ThreadPoolExecutor(1) as pool:
@@ -266,10 +262,10 @@ async def test_an_exit_stack_that_stays_open_is_another_flows(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_a_release_for_an_earlier_call_leaves_its_open_block(zoo: Zoo) -> None:
+def test_a_release_for_an_earlier_call_leaves_its_open_block(zoo):
     lock, stack = zk_lock("k"), contextlib.ExitStack()
 
-    def acquire_and_open() -> None:
+    def acquire_and_open():
         lock.acquire()
         stack.enter_context(lock)
 
@@ -283,16 +279,16 @@ def test_a_release_for_an_earlier_call_leaves_its_open_block(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def by_thread(lock: Lock) -> str:
+def by_thread(lock):
     thread = threading.Thread(target=acquire, args=(lock,), name="worker-7")
     thread.start()
     thread.join()
     return "thread 'worker-7'"
 
 
-def by_task(lock: Lock) -> str:
-    async def main() -> None:
-        async def request() -> None:
+def by_task(lock):
+    async def main():
+        async def request():
             await lock.aacquire()
 
         await asyncio.create_task(request(), name="request-7")
@@ -301,14 +297,14 @@ def by_task(lock: Lock) -> str:
     return "task 'request-7'"
 
 
-def by_call(lock: Lock) -> str:
+def by_call(lock):
     pool = ThreadPoolExecutor(1, thread_name_prefix="pool")
     pool.submit(acquire, lock).result()
     return "a call in thread 'pool_0'"
 
 
 @pytest.mark.parametrize("end", [by_thread, by_task, by_call])
-def test_an_owner_that_ends_with_a_lock_is_named_once(zoo: Zoo, warnings: Warnings, end: Callable[[Lock], str]) -> None:
+def test_an_owner_that_ends_with_a_lock_is_named_once(zoo, warnings, end):
     lock = zk_lock("k", what="count stock")
     name = end(lock)
     (warning,) = eventually(warnings)
@@ -326,7 +322,7 @@ def test_an_owner_that_ends_with_a_lock_is_named_once(zoo: Zoo, warnings: Warnin
     zoo.assert_empty()
 
 
-def test_the_command_of_a_warning_frees_the_lock(zoo: Zoo, warnings: Warnings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_a_warning_frees_the_lock(zoo, warnings, monkeypatch):
     by_thread(zk_lock("{name}", fields={"name": "it's"}))
     (warning,) = eventually(warnings)
     assert "manage.py zklock break " in warning
@@ -339,7 +335,7 @@ def test_the_command_of_a_warning_frees_the_lock(zoo: Zoo, warnings: Warnings, m
     give_back()
 
 
-def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Warnings) -> None:
+def test_an_owner_that_goes_on_is_not_warned_of(zoo, warnings):
     mine, lost, done, may_end = zk_lock("mine"), zk_lock("lost"), zk_lock("done"), threading.Event()
     BackgroundCall(lambda: (acquire(mine), may_end.wait(10)))
     eventually(mine.locked)
@@ -355,10 +351,10 @@ def test_an_owner_that_goes_on_is_not_warned_of(zoo: Zoo, warnings: Warnings) ->
     give_back()
 
 
-async def test_a_call_goes_on_although_nobody_waits_for_it_any_more(zoo: Zoo, warnings: Warnings) -> None:
+async def test_a_call_goes_on_although_nobody_waits_for_it_any_more(zoo, warnings):
     mine, may_end = zk_lock("mine"), threading.Event()
 
-    def work() -> None:
+    def work():
         acquire(mine)
         zk_lock("mine").acquire()
         may_end.wait(10)
@@ -379,12 +375,12 @@ async def test_a_call_goes_on_although_nobody_waits_for_it_any_more(zoo: Zoo, wa
     zoo.assert_empty()
 
 
-def lose(zoo: Zoo, hold: Any) -> None:
+def lose(zoo, hold):
     zoo.client.delete(hold.path)
     assert hold.wait_lost(10)
 
 
-def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive) -> None:
+def test_a_lost_lock_is_neither_owned_nor_locked(zoo, primitive):
     lock = primitive.lock()
     hold = lock.acquire()
     assert lock.owned()
@@ -402,7 +398,7 @@ def test_a_lost_lock_is_neither_owned_nor_locked(zoo: Zoo, primitive: Primitive)
         assert lock.owned()
 
 
-async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
+async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo):
     lock = zk_lock("k")
     hold = await lock.aacquire()
     await asyncio.to_thread(lose, zoo, hold)
@@ -416,7 +412,7 @@ async def test_a_task_learns_of_a_loss_as_a_thread_does(zoo: Zoo) -> None:
         pass
 
 
-def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> None:
+def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo):
     lock = zk_locks("a", "b")
     hold = acquired(lock)
     lose(zoo, hold["b"])
@@ -428,7 +424,7 @@ def test_one_lost_lock_of_several_is_named_and_all_are_released(zoo: Zoo) -> Non
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "lost", "never"])
-def test_a_loss_is_no_error_of_the_release_if_the_program_watches_its_hold(zoo: Zoo, abort_on: Any) -> None:
+def test_a_loss_is_no_error_of_the_release_if_the_program_watches_its_hold(zoo, abort_on):
     """That is with `abort_on="never"`."""
     lock = zk_lock("k", abort_on=abort_on)
     hold = acquired(lock)
@@ -439,7 +435,7 @@ def test_a_loss_is_no_error_of_the_release_if_the_program_watches_its_hold(zoo: 
 
 
 @pytest.mark.parametrize("error", [LockLostInterrupt, KeyboardInterrupt, asyncio.CancelledError, ValueError])
-def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException]) -> None:
+def test_a_release_in_finally_hides_no_abort(zoo, error):
     """An `except Exception` would swallow the `LockLost` that replaced it. An error of the work is its context."""
     lock = zk_lock("k")
     lose(zoo, acquired(lock))
@@ -454,11 +450,11 @@ def test_a_release_in_finally_hides_no_abort(zoo: Zoo, error: type[BaseException
 
 
 @pytest.fixture
-def tasks() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+def tasks():
     """Run each awaitable as a task of its own, as the set-up and the end of a fixture are."""
     with contextlib.closing(asyncio.new_event_loop()) as loop:
 
-        async def run(awaitable: Awaitable[Any]) -> Any:
+        async def run(awaitable):
             return await awaitable
 
         yield lambda awaitable: loop.run_until_complete(loop.create_task(run(awaitable)))
@@ -468,12 +464,10 @@ ORDERS = [(0, 1, 2), (2, 1, 0), (1, 2, 0)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_open_blocks_of_one_lock_object_end_in_any_task(
-    zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...]
-) -> None:
+def test_open_blocks_of_one_lock_object_end_in_any_task(zoo, tasks, order):
     lock = zk_read("k", timeout=30)
 
-    async def fixture() -> Any:
+    async def fixture():
         async with lock as hold:
             yield hold
 
@@ -487,12 +481,10 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_blocks_of_an_async_exit_stack_end_in_any_task(
-    zoo: Zoo, tasks: Callable[[Awaitable[Any]], Any], order: tuple[int, ...]
-) -> None:
-    lock: Any = zk_read("k", timeout=30)
+def test_blocks_of_an_async_exit_stack_end_in_any_task(zoo, tasks, order):
+    lock = zk_read("k", timeout=30)
 
-    async def fixture() -> Any:
+    async def fixture():
         async with contextlib.AsyncExitStack() as stack:
             yield await stack.enter_async_context(lock)
 
@@ -506,10 +498,10 @@ def test_blocks_of_an_async_exit_stack_end_in_any_task(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_blocks_of_an_exit_stack_end_in_any_thread(zoo: Zoo, order: tuple[int, ...]) -> None:
+def test_blocks_of_an_exit_stack_end_in_any_thread(zoo, order):
     lock = zk_read("k", timeout=30)
 
-    def fixture() -> Iterator[Any]:
+    def fixture():
         with contextlib.ExitStack() as stack:
             yield stack.enter_context(lock)
 
@@ -522,10 +514,10 @@ def test_blocks_of_an_exit_stack_end_in_any_thread(zoo: Zoo, order: tuple[int, .
     zoo.assert_empty()
 
 
-async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo: Zoo) -> None:
+async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo):
     lock = zk_semaphore("k", 2)
 
-    async def rows() -> Any:
+    async def rows():
         async with lock as hold:
             yield hold
 
@@ -537,12 +529,12 @@ async def test_a_block_that_another_task_closes_is_not_that_tasks_own(zoo: Zoo) 
         mine.check()
 
 
-async def test_a_stranger_ends_no_block(zoo: Zoo) -> None:
+async def test_a_stranger_ends_no_block(zoo):
     lock = zk_read("k")
-    ready: asyncio.Queue[None] = asyncio.Queue()
+    ready = asyncio.Queue()
     done = asyncio.Event()
 
-    async def work() -> None:
+    async def work():
         async with lock as hold:
             ready.put_nowait(None)
             await done.wait()
@@ -558,16 +550,16 @@ async def test_a_stranger_ends_no_block(zoo: Zoo) -> None:
 
 
 @pytest.fixture
-def unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
+def unsafe(monkeypatch):
     """Allow blocking calls while a loop runs, as Django does for notebooks and browser tests."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
 
 @pytest.mark.usefixtures("unsafe")
-async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo: Zoo) -> None:
+async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo):
     lock = zk_lock("k", timeout=0)
 
-    async def other() -> Any:
+    async def other():
         return zk_lock("k").acquire(blocking=False)
 
     with lock as hold:
@@ -582,13 +574,13 @@ async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo: Zoo) -> No
 
 
 @pytest.mark.usefixtures("unsafe")
-def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo: Zoo) -> None:
+def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo):
     """Playwright's loop runs in a greenlet. It goes on to the test in the middle of a task, or between two tasks."""
     greenlet = pytest.importorskip("greenlet")
     test = greenlet.getcurrent()
     lock = zk_lock("k", timeout=0)
 
-    async def main() -> None:
+    async def main():
         test.switch("in a task")
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(test.switch, "between tasks")
@@ -612,12 +604,12 @@ def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo: Zoo) -> 
 
 
 @pytest.mark.usefixtures("unsafe")
-def test_a_greenlet_that_a_task_waits_for_is_the_task(zoo: Zoo) -> None:
+def test_a_greenlet_that_a_task_waits_for_is_the_task(zoo):
     """SQLAlchemy's `greenlet_spawn` runs code so: the coroutine is beneath it."""
     greenlet = pytest.importorskip("greenlet")
     lock = zk_lock("k", timeout=0)
 
-    async def main() -> None:
+    async def main():
         async with lock as hold:
             assert greenlet.greenlet(lock.acquire).switch().token == hold.token
             await lock.arelease()

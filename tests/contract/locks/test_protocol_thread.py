@@ -1,19 +1,15 @@
 """The protocol package runs on the protocol's thread, but for a short list."""
 
-from __future__ import annotations
-
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, expire, session
 from support.primitives import KEY
 from support.work import assert_refused
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import eventually, guid_of
 
 from django_zklock import zk_lock, zk_write
 from django_zklock.core import protocol
@@ -77,11 +73,11 @@ ANYWHERE = {
 
 
 @contextmanager
-def recorded() -> Iterator[set[tuple[str, str]]]:
+def recorded():
     """Yield the set of the protocol's functions, with their modules, that other threads call meanwhile."""
-    functions: set[tuple[str, str]] = set()
+    functions = set()
 
-    def on_event(frame: FrameType, event: str, argument: object) -> None:
+    def on_event(frame, event, argument):
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(PROTOCOL) or code.co_name.startswith("<"):
             return
@@ -97,7 +93,7 @@ def recorded() -> Iterator[set[tuple[str, str]]]:
         threading.setprofile(None)
 
 
-def wait_for_the_lock(zoo: Zoo) -> None:
+def wait_for_the_lock(zoo):
     with zoo.hold_elsewhere(KEY):
         waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=20))
         eventually(lambda: session().observers)  # the next line would create the registry, if it came before the waiter
@@ -107,25 +103,25 @@ def wait_for_the_lock(zoo: Zoo) -> None:
     waiter.result()
 
 
-def lose_the_lock(zoo: Zoo) -> None:
+def lose_the_lock(zoo):
     with zk_lock(KEY, abort_on="never") as hold:
         expire(zoo)
         assert hold.wait_lost(20)
 
 
-def have_it_broken(zoo: Zoo) -> None:
+def have_it_broken(zoo):
     with zk_lock(KEY, abort_on="never") as hold:
         break_lock(KEY, guid=guid_of(hold.path), token=hold.token, reason="a test", by="tester")
         assert hold.wait_lost(20)
 
 
-def read_on(zoo: Zoo) -> None:
+def read_on(zoo):
     with zk_write(KEY) as hold:
         hold.downgrade()
         acquire_once(KEY, kind="read", timeout=30)
 
 
-def pass_it_on(zoo: Zoo) -> None:
+def pass_it_on(zoo):
     lock = zk_lock(KEY, linger=60, timeout=20)
     with lock:
         waiter = BackgroundCall(lambda: lock.acquire() and lock.release())
@@ -134,7 +130,7 @@ def pass_it_on(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("action", [wait_for_the_lock, lose_the_lock, have_it_broken, read_on, pass_it_on])
-def test_callers_post_to_the_protocol_and_call_nothing_else(zoo: Zoo, action: Callable[[Zoo], None]) -> None:
+def test_callers_post_to_the_protocol_and_call_nothing_else(zoo, action):
     process.reset()  # so that the protocol's threads start below
     with recorded() as functions:
         action(zoo)

@@ -1,31 +1,27 @@
 """A read-write lock: readers together, writers alone, nobody is starved, and a writer may go on as a reader."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
 from support.primitives import KEY, end_session, foreign, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI
 from support.work import acquired, assert_refused, lose
-from support.zoo import Zoo, eventually, next_line
+from support.zoo import eventually, next_line
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock
-from django_zklock.conf.arguments import Compat
 from django_zklock.core.log import flush
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
-from django_zklock.locks.hold import Hold
 
 COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 
 
-def both(compat: Compat | None = None) -> ReadWriteLock:
+def both(compat=None):
     return ReadWriteLock(KEY, timeout=20, compat=compat)
 
 
 @COMPAT
-def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> None:
+def test_neither_readers_nor_writers_starve(zoo, compat):
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read(), lock.read(), lock.write(), lock.read()]
     with foreign(zoo, compat=compat) as first, queued(zoo, *order) as takers:
@@ -39,7 +35,7 @@ def test_neither_readers_nor_writers_starve(zoo: Zoo, compat: Compat | None) -> 
                 takers[number].go()
 
 
-def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None:
+def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo):
     lock = both()
     plain, read = acquired(zk_lock(KEY)), acquired(lock.read())
     plain.release()  # its owner reads on, alone
@@ -53,7 +49,7 @@ def test_a_plain_lock_excludes_readers_and_writers_on_its_path(zoo: Zoo) -> None
             taker.go()
 
 
-def test_the_writer_may_also_read(zoo: Zoo) -> None:
+def test_the_writer_may_also_read(zoo):
     lock = both()
     with lock.write() as outer, lock.read() as inner:
         assert (outer.kind, inner.kind) == ("write", "read")
@@ -75,7 +71,7 @@ def test_the_writer_may_also_read(zoo: Zoo) -> None:
         outer.check()
 
 
-def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
+def test_a_reader_that_wants_to_write_is_refused_at_once(zoo):
     """It would wait for its own release; it keeps what it has. A plain lock or a permit is no way round it."""
     lock = both()
     with lock.read() as hold:
@@ -92,14 +88,14 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo: Zoo) -> None:
 class Writer(contextlib.ExitStack):
     """A writer that goes on as a reader, in one of two ways, and releases the lock once."""
 
-    def __init__(self, lock: ReadWriteLock, way: str) -> None:
+    def __init__(self, lock, way):
         super().__init__()
         self._lock = lock
         self._downgrades = way == "hold.downgrade()"
-        self.hold: Hold = acquired(lock.write())
+        self.hold = acquired(lock.write())
         self.callback((lock.write() if self._downgrades else lock.read()).release)
 
-    def read_on(self) -> Hold:
+    def read_on(self):
         if self._downgrades:
             self.hold.downgrade()
         else:
@@ -110,7 +106,7 @@ class Writer(contextlib.ExitStack):
 
 @COMPAT
 @pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
-def test_a_downgrade_grants_readers_just_behind_and_no_writer(zoo: Zoo, compat: Compat | None, downgrade: str) -> None:
+def test_a_downgrade_grants_readers_just_behind_and_no_writer(zoo, compat, downgrade):
     lock = both(compat)
     order = [lock.read(), lock.read(), lock.write(), lock.read()]
     with Writer(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
@@ -134,7 +130,7 @@ def test_a_downgrade_grants_readers_just_behind_and_no_writer(zoo: Zoo, compat: 
     eventually(lambda: zoo.reading(KEY) == [])
 
 
-def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
+def test_a_writer_waits_for_a_downgraded_writer(zoo):
     """The end of the write side is no grant for it (CURATOR-621); a reader behind it waits for it."""
     lock = both()
     with (
@@ -154,7 +150,7 @@ def test_a_writer_waits_for_a_downgraded_writer(zoo: Zoo) -> None:
             reader.wait_granted()
 
 
-def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
+def test_later_readers_join_a_downgraded_writer(zoo):
     lock = both()
     with lock.write() as hold:
         hold.downgrade()
@@ -163,7 +159,7 @@ def test_later_readers_join_a_downgraded_writer(zoo: Zoo) -> None:
         BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="write", timeout=0), LockBusy)).result()
 
 
-def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
+def test_a_downgrade_that_is_impossible_says_why(zoo):
     with zk_lock(KEY) as plain, pytest.raises(ZkLockError, match="kind"):
         plain.downgrade()
     lock = both()
@@ -185,7 +181,7 @@ def test_a_downgrade_that_is_impossible_says_why(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_downgrade_survives_a_cut(zoo, warm_proxy, when, caplog):
     with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
         eventually(lambda: hold.path in watched(zoo))
         fired = getattr(warm_proxy, when)(MULTI)
@@ -199,7 +195,7 @@ def test_a_downgrade_survives_a_cut(zoo: Zoo, warm_proxy: Proxy, when: str, capl
     assert "can share" not in caplog.text
 
 
-def test_a_dead_process_leaves_no_reader_marker(zoo: Zoo) -> None:
+def test_a_dead_process_leaves_no_reader_marker(zoo):
     """It goes with the session, in one transaction with the node, so that no reader is taken for alone too early."""
     script = """
 import time
@@ -218,7 +214,7 @@ with zk_lock("warm/a", kind="write") as hold:
             assert zoo.reading(KEY) == []
 
 
-def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm_proxy: Proxy) -> None:
+def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo, warm_proxy):
     lock = both()
     with Writer(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
         # Each reads its own znode and one ahead.
@@ -236,7 +232,7 @@ def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo: Zoo, warm
 
 @pytest.mark.parametrize("way", ["downgrade", "release"])
 @pytest.mark.parametrize("side", ["read", "write"])
-def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo: Zoo, way: str, side: str) -> None:
+def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo, way, side):
     lock = both()
     hold = acquired(lock.write())
     if way == "downgrade":
@@ -262,7 +258,7 @@ def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo: Zoo, way: s
     assert not lock.write().locked()
 
 
-def test_a_reader_cannot_release_the_write_side_nor_a_writer_the_read_side(zoo: Zoo) -> None:
+def test_a_reader_cannot_release_the_write_side_nor_a_writer_the_read_side(zoo):
     lock = both()
     for mine, other in ((lock.read(), lock.write()), (lock.write(), lock.read())):
         with mine, pytest.raises(LockNotHeld):

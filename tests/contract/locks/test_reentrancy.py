@@ -1,18 +1,14 @@
 """The lock is called as `threading.Lock` and `RLock` are, and its owner may take it again."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref
-from collections.abc import Generator
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once
 from support.work import assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_locks
 from django_zklock.core.locks.held import held_locks
@@ -32,15 +28,15 @@ from django_zklock.locks.lock import Lock
         ({"timeout": threading.TIMEOUT_MAX * 2}, OverflowError),
     ],
 )
-def test_acquire_refuses_what_threading_refuses(zoo: Zoo, arguments: dict[str, Any], error: type[Exception]) -> None:
+def test_acquire_refuses_what_threading_refuses(zoo, arguments, error):
     for lock in (threading.Lock(), threading.RLock(), Lock("arguments")):
         with pytest.raises(error):
             lock.acquire(**arguments)
     zoo.assert_empty()
 
 
-def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
-    lock: Any = Lock("positions")
+def test_acquire_takes_its_arguments_by_position(zoo):
+    lock = Lock("positions")
     longest = threading.TIMEOUT_MAX
     for arguments in ((), (False,), (True, 5), (0,), (1, -1), (True, Decimal("0.05")), (True, longest)):
         assert lock.acquire(*arguments)
@@ -49,7 +45,7 @@ def test_acquire_takes_its_arguments_by_position(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_release_by_another_owner_is_refused(zoo: Zoo, held: bool) -> None:
+def test_a_release_by_another_owner_is_refused(zoo, held):
     lock = Lock("owned")
     if held:
         lock.acquire()
@@ -62,7 +58,7 @@ def test_a_release_by_another_owner_is_refused(zoo: Zoo, held: bool) -> None:
         lock.release()
 
 
-def test_acquire_inside_a_block_outlives_it(zoo: Zoo) -> None:
+def test_acquire_inside_a_block_outlives_it(zoo):
     lock = Lock("outlive")
     with lock as hold:
         assert (again := lock.acquire())
@@ -73,7 +69,7 @@ def test_acquire_inside_a_block_outlives_it(zoo: Zoo) -> None:
     assert zoo.children("outlive") == []
 
 
-def test_a_release_inside_the_block_is_its_early_end(zoo: Zoo) -> None:
+def test_a_release_inside_the_block_is_its_early_end(zoo):
     lock = Lock("early")
     with lock as hold:
         lock.release()
@@ -89,7 +85,7 @@ def test_a_release_inside_the_block_is_its_early_end(zoo: Zoo) -> None:
     assert not lock.locked()
 
 
-def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> None:
+def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo):
     lock = zk_locks("reused", "other")
     assert BackgroundCall(lock.acquire).result()
     for _ in range(5):
@@ -100,10 +96,10 @@ def test_a_foreign_thread_and_a_reused_thread_number_own_nothing(zoo: Zoo) -> No
     assert held_locks.kept() == []
 
 
-def test_a_block_in_a_dropped_generator_releases(zoo: Zoo) -> None:
+def test_a_block_in_a_dropped_generator_releases(zoo):
     lock = Lock("generator")
 
-    def rows() -> Generator[int, None, None]:
+    def rows():
         with lock:
             yield 1
 
@@ -121,10 +117,10 @@ def test_a_block_in_a_dropped_generator_releases(zoo: Zoo) -> None:
     acquire_once(lock)
 
 
-def test_a_lock_object_forgets_owners_without_the_lock(zoo: Zoo) -> None:
+def test_a_lock_object_forgets_owners_without_the_lock(zoo):
     lock = Lock("turned/away", timeout=0)
 
-    def fail() -> weakref.ref[threading.Thread]:
+    def fail():
         assert_refused(lock, LockBusy)
         return weakref.ref(threading.current_thread())
 
@@ -134,13 +130,13 @@ def test_a_lock_object_forgets_owners_without_the_lock(zoo: Zoo) -> None:
         eventually(lambda: gc.collect() is not None and thread() is None)
 
 
-def test_a_hold_that_is_dropped_is_released_with_a_warning(zoo: Zoo) -> None:
+def test_a_hold_that_is_dropped_is_released_with_a_warning(zoo):
     lock = Lock("dropped")
     holds = [lock.acquire()]
     assert holds[0]
     held_locks.forget(held_of(holds[0]))
 
-    def drop(warned: pytest.WarningsRecorder) -> None:
+    def drop(warned):
         holds.clear()
         eventually(lambda: len(warned))  # the protocol's thread, which has just granted it, may still refer to it
 

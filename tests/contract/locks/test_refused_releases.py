@@ -1,44 +1,39 @@
 """ZooKeeper refuses to delete the znode of work that has ended: others wait behind it, and everybody can see why."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall
 from support.refused import no_deletes
-from support.signalled import Sent, signalled
+from support.signalled import signalled
 from support.work import acquired, assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.exceptions import LockTimeout
-from django_zklock.inspection import LockInfo, ScannedContender
 
 KEY = "stock/berlin"
 READ_ONLY = make_acl("world", "anyone", read=True, admin=True)
 
 
 @pytest.fixture
-def sent() -> Iterator[Sent]:
+def sent():
     with signalled("lock_release_refused", "lock_released") as signals:
         yield signals
 
 
-def look() -> LockInfo:
+def look():
     lock = inspection.look_at(KEY)
     assert lock is not None
     return lock
 
 
-def undeleted() -> ScannedContender:
+def undeleted():
     eventually(lambda: bool(look().undeleted))
     (contender,) = look().undeleted
     return contender
 
 
-def test_the_znode_of_a_refused_release_names_the_missing_right(zoo: Zoo) -> None:
+def test_the_znode_of_a_refused_release_names_the_missing_right(zoo):
     with no_deletes(zoo, KEY):
         with zk_lock(KEY) as hold:
             assert not look().undeleted
@@ -47,7 +42,7 @@ def test_the_znode_of_a_refused_release_names_the_missing_right(zoo: Zoo) -> Non
         assert f'the right "delete" in the ACL of {zoo.base}/{KEY})' in contender.refused
 
 
-def test_a_refused_release_is_told_instead_of_a_release(zoo: Zoo, sent: Sent) -> None:
+def test_a_refused_release_is_told_instead_of_a_release(zoo, sent):
     with no_deletes(zoo, KEY):
         with zk_lock(KEY):
             pass
@@ -61,7 +56,7 @@ def test_a_refused_release_is_told_instead_of_a_release(zoo: Zoo, sent: Sent) ->
     assert (released, other["lock"]) == ("lock_released", "another"), "signals are sent in the order of the events"
 
 
-def test_a_caller_that_has_given_up_and_stays_in_the_queue_is_told(zoo: Zoo, sent: Sent) -> None:
+def test_a_caller_that_has_given_up_and_stays_in_the_queue_is_told(zoo, sent):
     """It blocks the queue as soon as the holder is gone."""
     hold = acquired(zk_lock(KEY))
     with no_deletes(zoo, KEY):
@@ -72,7 +67,7 @@ def test_a_caller_that_has_given_up_and_stays_in_the_queue_is_told(zoo: Zoo, sen
         eventually(lambda: len(look().undeleted) == 2)
 
 
-def test_a_refused_release_goes_on_when_the_right_is_there(zoo: Zoo) -> None:
+def test_a_refused_release_goes_on_when_the_right_is_there(zoo):
     with no_deletes(zoo, KEY):
         with zk_lock(KEY):
             pass
@@ -83,7 +78,7 @@ def test_a_refused_release_goes_on_when_the_right_is_there(zoo: Zoo) -> None:
         waiter.result(40).release()
 
 
-def test_a_znode_that_cannot_say_that_it_is_refused_is_in_the_log(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_znode_that_cannot_say_that_it_is_refused_is_in_the_log(zoo, caplog):
     with no_deletes(zoo, KEY):
         with zk_lock(KEY) as hold:
             zoo.client.set_acls(hold.path, [READ_ONLY])

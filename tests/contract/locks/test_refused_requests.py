@@ -1,14 +1,12 @@
 """Whichever request of a lock is refused or lost: the caller learns it or goes on, and nothing stays in the queue."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected
-from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, Primitive, watched
+from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, watched
 from support.proxy import CONNECTION_LOSS, CREATE2, NO_AUTH, UPKEEP, Proxy, with_error
 from support.zoo import Zoo, eventually, settle
 
@@ -22,12 +20,12 @@ Way = Callable[[Zoo, Proxy, Callable[[], bool]], object]
 """Uses locks. What others have to end, they end at the latest when the condition is true."""
 
 
-def cold(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+def cold(zoo, proxy, struck):
     """In a directory that does not exist yet."""
     acquire_once(zk_lock(f"cold/{zoo.client.create(f'{zoo.chroot}/n', sequence=True)[-10:]}", timeout=10))
 
 
-def wait(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+def wait(primitive, zoo, proxy, struck):
     """Behind others, which leave then."""
     with primitive.full(zoo) as blockers:
         call = BackgroundCall(partial(acquire_once, primitive.lock(timeout=10)))
@@ -35,19 +33,19 @@ def wait(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool
     call.result()
 
 
-def give_up(primitive: Primitive, timeout: float, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+def give_up(primitive, timeout, zoo, proxy, struck):
     """While others hold it."""
     with primitive.full(zoo), pytest.raises((LockNotAcquired, ZooKeeperUnavailable)):
         acquire_once(primitive.lock(timeout=timeout))
 
 
-def search(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+def search(zoo, proxy, struck):
     """Its znode, as the reply to the create was unclear."""
     proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))
     acquire_once(zk_lock(KEY, timeout=10))
 
 
-def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+def meet_an_operator(zoo, proxy, struck):
     """First without a wait, then with one that the operator ends."""
     hold = hold_lock(KEY, seconds=2, reason="test", by="test", wait=10, reply_timeout=10)
     try:
@@ -61,21 +59,21 @@ def meet_an_operator(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None
     call.result()
 
 
-def downgrade(zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+def downgrade(zoo, proxy, struck):
     """From a writer to a reader, while another reader waits."""
     with WRITE.lock(timeout=10) as hold:
         hold.downgrade()
         BackgroundCall(partial(acquire_once, READ.lock(timeout=3))).result()
 
 
-def hand_over(primitive: Primitive, zoo: Zoo, proxy: Proxy, struck: Callable[[], bool]) -> None:
+def hand_over(primitive, zoo, proxy, struck):
     """To an adopter in this process."""
     with primitive.lock(timeout=10) as hold:
         text = hold.hand_over(within=3)
     acquire_once(zk_adopt(text))
 
 
-WAYS: dict[str, Way] = {
+WAYS = {
     "cold": cold,
     "searches": search,
     "meets an operator": meet_an_operator,
@@ -97,7 +95,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("way", "strike"), CASES)
-def test_each_request_in_turn(zoo: Zoo, proxy: Proxy, way: Way, strike: str) -> None:
+def test_each_request_in_turn(zoo, proxy, way, strike):
     """It is refused once, or the connection is cut before or after it. The next way is free then."""
     proxy.reset()
     way(zoo, proxy, lambda: False)

@@ -1,23 +1,20 @@
 """Several locks taken as one: all or none, in one order, under one deadline, however they are taken and struck."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, expire, results, session, within
 from support.primitives import KEY, queued
-from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA, Proxy
+from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA
 from support.work import acquired, assert_refused, in_each_thread
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
-from django_zklock import Hold, Lock, current_hold, zk_lock, zk_locks
+from django_zklock import Lock, current_hold, zk_lock, zk_locks
 from django_zklock.core.locks import acquisition
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.exceptions import (
@@ -29,11 +26,11 @@ from django_zklock.exceptions import (
     LockUpgradeRefused,
     ZooKeeperUnavailable,
 )
-from django_zklock.locks.multi import MultiHold, MultiLock
+from django_zklock.locks.multi import MultiHold
 from django_zklock.operations import request_release
 
 
-def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None:
+def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo):
     for key in ("a", "b/1", "c"):
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     with zk_locks("c", "a", "b/{x}", "a", fields={"x": 1}) as hold:
@@ -45,7 +42,7 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo: Zoo) -> None
     zoo.assert_empty(0)
 
 
-def test_each_hold_of_several_is_found_by_its_name_or_key(zoo: Zoo) -> None:
+def test_each_hold_of_several_is_found_by_its_name_or_key(zoo):
     with zk_locks("c", "b/{x}", fields={"x": 1}) as hold:
         assert hold["b/1"] is hold["b/{x}"] is current_hold("b/1")
         assert current_hold() is hold["c"]
@@ -53,7 +50,7 @@ def test_each_hold_of_several_is_found_by_its_name_or_key(zoo: Zoo) -> None:
         assert "d" not in hold
 
 
-def test_a_hold_of_several_tells_its_state(zoo: Zoo) -> None:
+def test_a_hold_of_several_tells_its_state(zoo):
     with zk_locks("c", "a") as hold:
         hold.check()
         assert not hold.lost
@@ -63,7 +60,7 @@ def test_a_hold_of_several_tells_its_state(zoo: Zoo) -> None:
     assert repr(hold).endswith(" released>")
 
 
-def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
+def test_several_locks_are_released_if_one_is_busy(zoo):
     with zoo.hold_elsewhere("b"):
         busy = assert_refused(zk_locks("c", "b", "a", timeout=0), LockBusy, "'b'")
         assert busy.lock == "b"
@@ -80,8 +77,8 @@ def test_several_locks_are_released_if_one_is_busy(zoo: Zoo) -> None:
         acquire_once("a", timeout=0)
 
 
-def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
-    def deadlines() -> set[float]:
+def test_several_locks_share_one_deadline(zoo):
+    def deadlines():
         return {observer.deadline or 0 for observer in session().observers if isinstance(observer, Contender)}
 
     with zoo.hold_elsewhere("b"):
@@ -95,7 +92,7 @@ def test_several_locks_share_one_deadline(zoo: Zoo) -> None:
     waiter.result()
 
 
-def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo: Zoo) -> None:
+def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo):
     lock = zk_locks("b", "a")
     with zoo.hold_elsewhere("b"):
         assert lock.acquire(blocking=False) is None
@@ -123,7 +120,7 @@ def test_acquire_and_release_of_several_locks_are_all_or_nothing(zoo: Zoo) -> No
     zk_lock("a").release()
 
 
-def test_blocks_of_one_and_of_several_locks_nest(zoo: Zoo) -> None:
+def test_blocks_of_one_and_of_several_locks_nest(zoo):
     both = zk_locks("a", "b")
     with zk_lock("b") as outer, both as hold, zk_lock("a"), both:
         assert hold["b"].token == outer.token
@@ -133,7 +130,7 @@ def test_blocks_of_one_and_of_several_locks_nest(zoo: Zoo) -> None:
     zoo.assert_empty(0)
 
 
-def test_a_release_request_to_one_of_several_locks_is_seen(zoo: Zoo) -> None:
+def test_a_release_request_to_one_of_several_locks_is_seen(zoo):
     with zk_locks("a", "b") as hold:
         assert hold.release_requested is None
         request_release("b", "deploy 42", by="anna")
@@ -142,8 +139,8 @@ def test_a_release_request_to_one_of_several_locks_is_seen(zoo: Zoo) -> None:
         assert (request.by, request.reason) == ("anna", "deploy 42")
 
 
-def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
-    async def main() -> None:
+def test_coroutines_acquire_several_locks(zoo):
+    async def main():
         async with zk_locks("b", "a") as hold, zk_locks("a"):
             assert hold.keys == ("a", "b")
             hold.check()
@@ -159,7 +156,7 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
             async with zk_locks("a", atomic=True):
                 pass
 
-        async def wait() -> None:
+        async def wait():
             async with zk_locks("a", "b", timeout=None):
                 pass
 
@@ -182,8 +179,8 @@ def test_coroutines_acquire_several_locks(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Zoo) -> None:
-    reported: list[str] = []
+def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo):
+    reported = []
     for key in ("a", "b", "c"):
         with pytest.raises(LockLost) as lost, zk_locks("a", "b", "c") as hold:
             hold.add_lost_callback(lambda single: reported.append(single.key))
@@ -196,29 +193,29 @@ def test_the_loss_of_one_of_several_locks_stops_the_work_and_releases_all(zoo: Z
     eventually(lambda: reported == ["a", "b", "c"])
 
 
-def test_opposite_orders_of_names_never_deadlock(zoo: Zoo) -> None:
+def test_opposite_orders_of_names_never_deadlock(zoo):
     """Nor do three that need two each of three."""
 
-    def acquire(*keys: str) -> None:
+    def acquire(*keys):
         for _ in range(40):
             acquire_once(zk_locks(*keys, timeout=None))
 
-    takers = [BackgroundCall(lambda keys=keys: acquire(*keys)) for keys in ("ab", "ba", "bc", "ca")]  # type: ignore[misc]
+    takers = [BackgroundCall(lambda keys=keys: acquire(*keys)) for keys in ("ab", "ba", "bc", "ca")]
     results(takers, 60)
     zoo.assert_empty(0)
 
 
-def acquire_by_method(lock: MultiLock) -> None:
+def acquire_by_method(lock):
     acquired(lock).check()
     lock.release()
 
 
-async def acquire_by_async_block(lock: MultiLock) -> None:
+async def acquire_by_async_block(lock):
     async with lock as hold:
         hold.check()
 
 
-async def acquire_by_async_method(lock: MultiLock) -> None:
+async def acquire_by_async_method(lock):
     hold = await lock.aacquire(timeout=10)
     assert hold
     hold.check()
@@ -235,14 +232,14 @@ WAYS = (acquire_once, acquire_by_method, acquire_by_async_block, acquire_by_asyn
     ids=lambda call: call.__name__,
 )
 def test_a_lock_lost_before_the_last_grant_is_acquired_again(
-    zoo: Zoo,
-    acquire: Callable[[MultiLock], object],
-    lose: Callable[[Zoo], None],
-    run: Callable[[Callable[[], object]], object],
-) -> None:
+    zoo,
+    acquire,
+    lose,
+    run,
+):
     """At once, also after the end of the session. Nobody need hear of it, as nothing was done under it."""
 
-    def block_the_other() -> None:
+    def block_the_other():
         with zoo.hold_elsewhere("b"):
             held.set()
             zoo.wait_contenders("b", 2)
@@ -251,7 +248,7 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
             eventually(lambda: zoo.children("a") not in ([], before), 15)
             zoo.wait_contenders("b", 2)
 
-    def acquire_both() -> None:
+    def acquire_both():
         acquiring = acquire(zk_locks("a", "b", timeout=20))
         if asyncio.iscoroutine(acquiring):
             asyncio.run(acquiring)
@@ -263,8 +260,8 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
     thief.result()
 
 
-async def test_a_waiter_that_has_lost_a_lock_leaves_its_queue_while_its_loop_is_busy(zoo: Zoo) -> None:
-    async def acquire() -> None:
+async def test_a_waiter_that_has_lost_a_lock_leaves_its_queue_while_its_loop_is_busy(zoo):
+    async def acquire():
         async with zk_locks("a", "b", timeout=20):
             pass
 
@@ -276,9 +273,7 @@ async def test_a_waiter_that_has_lost_a_lock_leaves_its_queue_while_its_loop_is_
     await acquiring
 
 
-def test_a_lock_lost_when_no_time_remains_is_not_acquired_again(
-    zoo: Zoo, warm_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_lost_when_no_time_remains_is_not_acquired_again(zoo, warm_proxy, monkeypatch):
     monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 30)
     warm_proxy.delay_op(CREATE_CONTAINER, 60)
     locks = zk_locks(zk_lock(KEY, max_hold=0.2), "without/directory", timeout=0.1)
@@ -286,7 +281,7 @@ def test_a_lock_lost_when_no_time_remains_is_not_acquired_again(
     warm_proxy.heal()
 
 
-def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
+def test_the_options_of_each_lock_are_its_own(zoo):
     locks = {"stock": {"path": "stock/{sku}", "grace": 1, "timeout": 0}, "till": {"path": "till", "abort_on": "never"}}
     with zoo.configured(LOCKS=locks, DEFAULTS={"timeout": 7}):
         lock = zk_locks("till", "stock", fields={"sku": 5}, warn_after=3)
@@ -300,7 +295,7 @@ def test_the_options_of_each_lock_are_its_own(zoo: Zoo) -> None:
             assert hold["stock"] is hold["stock/5"]
 
 
-def test_the_timeout_of_several_is_that_of_the_call_or_the_shortest_of_the_settings(zoo: Zoo) -> None:
+def test_the_timeout_of_several_is_that_of_the_call_or_the_shortest_of_the_settings(zoo):
     with zoo.configured(LOCKS={"stock": {"path": "stock", "timeout": 0}}, DEFAULTS={"timeout": 7}):
         assert zk_locks("stock", "a").specs[0].timeout == 0
         assert zk_locks("a").specs[0].timeout == 7
@@ -309,7 +304,7 @@ def test_the_timeout_of_several_is_that_of_the_call_or_the_shortest_of_the_setti
         assert zk_locks("a").specs[0].timeout == 5
 
 
-def test_several_locks_wait_as_long_as_the_shortest_timeout_that_one_of_them_has(zoo: Zoo) -> None:
+def test_several_locks_wait_as_long_as_the_shortest_timeout_that_one_of_them_has(zoo):
     never_ending = zk_lock("a", timeout=None)
     assert zk_locks(never_ending, "b").specs[0].timeout is None
     assert zk_locks(never_ending, zk_lock("b", timeout=7)).specs[0].timeout == 7
@@ -319,24 +314,24 @@ def test_several_locks_wait_as_long_as_the_shortest_timeout_that_one_of_them_has
         assert zk_locks("a", zk_lock("b", timeout=0)).acquire() is None
 
 
-def test_one_key_with_two_sets_of_options_is_refused(zoo: Zoo) -> None:
+def test_one_key_with_two_sets_of_options_is_refused(zoo):
     for options in ({"max_hold": 1}, {"abort_on": "never"}, {"what": "the other work"}):
         twice = zk_locks("a", zk_lock("a", **options))
         assert_refused(twice, ValueError, "'a' is requested twice, with another .*. Pass it once")
 
 
-def test_a_lock_of_several_cannot_be_skipped_or_cancelled_alone(zoo: Zoo) -> None:
+def test_a_lock_of_several_cannot_be_skipped_or_cancelled_alone(zoo):
     for options in ({"on_conflict": "skip"}, {"cancel": threading.Event()}):
         with pytest.raises(TypeError, match="but several locks are waited for together"):
             zk_locks("a", zk_lock("b", **options))
 
 
-def test_the_release_of_all_locks_is_decided_together(zoo: Zoo) -> None:
+def test_the_release_of_all_locks_is_decided_together(zoo):
     locks = zk_locks(zk_lock("a"), zk_lock("b", release_on="exit"), "c", release_on="commit")
     assert {spec.release_on for spec in locks.specs} == {"commit"}
 
 
-def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
+def test_a_key_named_for_reading_and_writing_is_write_locked(zoo):
     write, read = zk_lock("a", kind="write"), zk_lock("a", kind="read")
     assert zk_locks(read, read, write).locks == zk_locks(write, read).locks == (write,)
     assert zk_locks(read, "a").locks[0].spec.kind.name == "LOCK"
@@ -345,7 +340,7 @@ def test_a_key_named_for_reading_and_writing_is_write_locked(zoo: Zoo) -> None:
         zk_locks(read, zk_lock("a", limit=2)).keys  # noqa: B018 - it is looked at there
 
 
-def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
+def test_several_locks_may_be_of_different_kinds(zoo):
     reading, permit = zk_lock("a", kind="read"), zk_lock("b", limit=2)
     with zk_locks("c", permit, reading) as hold:
         assert [single.kind for single in hold] == ["read", "semaphore", "lock"]
@@ -364,7 +359,7 @@ def test_several_locks_may_be_of_different_kinds(zoo: Zoo) -> None:
             pass
 
 
-def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo: Zoo) -> None:
+def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo):
     with pytest.raises(InvalidLockName):
         zk_locks()
     assert_refused(zk_locks("a", "b/{x}", fields={"x": ".."}), InvalidLockName)
@@ -373,7 +368,7 @@ def test_several_locks_with_an_invalid_name_are_refused_at_once(zoo: Zoo) -> Non
     zoo.assert_empty(0)
 
 
-def test_several_locks_share_one_reply_timeout(zoo: Zoo) -> None:
+def test_several_locks_share_one_reply_timeout(zoo):
     with zoo.configured("127.0.0.1:1"), within(1.0), pytest.raises(ZooKeeperUnavailable):
         zk_locks("a", "b", "c").acquire(blocking=False)
 
@@ -382,21 +377,21 @@ KEYS = tuple("abcdefghijk")
 
 
 @pytest.fixture
-def counted(zoo: Zoo, warm_proxy: Proxy) -> Proxy:
+def counted(zoo, warm_proxy):
     for key in KEYS:
         zoo.client.ensure_path(f"{zoo.base}/{key}")
     return warm_proxy
 
 
 @pytest.fixture
-def slow(counted: Proxy) -> Proxy:
+def slow(counted):
     """It counts round trips: no reply comes before all requests are sent."""
     counted.delay = 0.25
     return counted
 
 
 @pytest.mark.parametrize("timeout", [5, 0])
-def test_several_free_locks_cost_three_round_trips_however_many_they_are(slow: Proxy, timeout: float) -> None:
+def test_several_free_locks_cost_three_round_trips_however_many_they_are(slow, timeout):
     """The lists, with the create of the first one if the caller waits; the other creates; the deletes."""
     with zk_locks(*KEYS, timeout=timeout) as hold:
         tokens = [single.token for single in hold]
@@ -408,7 +403,7 @@ def test_several_free_locks_cost_three_round_trips_however_many_they_are(slow: P
 
 
 @pytest.mark.parametrize("busy", ["a", "f"])
-def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, busy: str) -> None:
+def test_a_failed_try_of_several_locks_writes_nothing(zoo, slow, busy):
     with zoo.hold_elsewhere(busy):
         slow.reset()
         with pytest.raises(LockBusy, match=f"'{busy}'"):
@@ -424,7 +419,7 @@ def test_a_failed_try_of_several_locks_writes_nothing(zoo: Zoo, slow: Proxy, bus
 
 
 @pytest.mark.parametrize("busy", ["a", "e", "k"])
-def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo: Zoo, counted: Proxy, busy: str) -> None:
+def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo, counted, busy):
     with zoo.hold_elsewhere(busy):
         taker = BackgroundCall(lambda: acquire_once(zk_locks(*KEYS, timeout=20)))
         zoo.wait_contenders(busy, 2)
@@ -438,7 +433,7 @@ def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo: Zoo, counted
     zoo.assert_empty()
 
 
-def between_list_and_create(counted: Proxy) -> BackgroundCall[Hold]:
+def between_list_and_create(counted):
     """Start a caller of four locks that has seen all of them free, and whose creates but the first are held back."""
     counted.delay_op(GET_CHILDREN, 60)
     taker = BackgroundCall(lambda: acquire_once(zk_locks("a", "b", "c", "d", timeout=20)))
@@ -449,7 +444,7 @@ def between_list_and_create(counted: Proxy) -> BackgroundCall[Hold]:
     return taker
 
 
-def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, counted: Proxy) -> None:
+def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo, counted):
     """Another caller was first, between the list and the create. Meanwhile, a caller behind them gets its lock."""
     taker = between_list_and_create(counted)
     with zoo.hold_elsewhere("b"):
@@ -463,10 +458,10 @@ def test_contenders_behind_one_that_has_to_wait_leave_their_queues(zoo: Zoo, cou
     zoo.assert_empty()
 
 
-def test_a_lock_that_its_owner_has_no_longer_is_acquired_before_those_behind_it(zoo: Zoo, counted: Proxy) -> None:
-    outer: list[Hold] = []
+def test_a_lock_that_its_owner_has_no_longer_is_acquired_before_those_behind_it(zoo, counted):
+    outer = []
 
-    def work() -> None:
+    def work():
         outer.append(acquired(zk_lock("b")))
         counted.delay_op(CREATE2, 60)
         acquire_once(zk_locks("a", "b", "c", "d", timeout=20))
@@ -481,8 +476,8 @@ def test_a_lock_that_its_owner_has_no_longer_is_acquired_before_those_behind_it(
     taker.result()
 
 
-def test_an_event_loop_that_closes_leaves_the_queues_of_all_locks(zoo: Zoo, counted: Proxy) -> None:
-    async def work() -> None:
+def test_an_event_loop_that_closes_leaves_the_queues_of_all_locks(zoo, counted):
+    async def work():
         async with zk_locks("a", "b", timeout=0):
             raise AssertionError
 
@@ -498,7 +493,7 @@ def test_an_event_loop_that_closes_leaves_the_queues_of_all_locks(zoo: Zoo, coun
     gc.collect()
 
 
-def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo: Zoo, counted: Proxy) -> None:
+def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zoo, counted):
     taker = between_list_and_create(counted)
     with zoo.hold_elsewhere("c"):
         counted.heal()
@@ -510,7 +505,7 @@ def test_a_lock_that_is_lost_while_others_of_its_batch_wait_is_acquired_again(zo
     taker.result()
 
 
-def test_several_locks_whose_directories_are_missing_are_acquired(zoo: Zoo) -> None:
+def test_several_locks_whose_directories_are_missing_are_acquired(zoo):
     for timeout in (0, 5):
         keys = [f"new-{timeout}/{key}" for key in KEYS]
         for _ in range(2):
@@ -519,7 +514,7 @@ def test_several_locks_whose_directories_are_missing_are_acquired(zoo: Zoo) -> N
     zoo.assert_empty()
 
 
-def test_locks_that_linger_and_others_are_acquired_together(zoo: Zoo) -> None:
+def test_locks_that_linger_and_others_are_acquired_together(zoo):
     for lingering in ("a", "c", "e", "acd", "abcde"):
         locks = [zk_lock(key, linger=0.2 if key in lingering else 0) for key in "abcde"]
         for timeout in (0, 5):

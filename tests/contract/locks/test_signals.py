@@ -1,32 +1,26 @@
 """Django's signals tell what happened, in order, and no receiver can hold anything up."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
-from support.signalled import Sent, received, signalled
+from support.signalled import received, signalled
 from support.work import acquired
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, eventually
 
 from django_zklock import signals, zk_lock, zk_locks
 from django_zklock.core.zk import process
-from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import LockLost, LockTimeout
-from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
 
 NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")
 
 
 @pytest.fixture
-def log(zoo: Zoo) -> Iterator[Sent]:
+def log(zoo):
     with signalled("lock_released") as before:
         acquire_once(Lock("warm/up"))
         eventually(lambda: len(before) == 1)
@@ -34,7 +28,7 @@ def log(zoo: Zoo) -> Iterator[Sent]:
         yield sent
 
 
-def test_signals_report_one_grant_and_one_release_whatever_the_reentrancy(log: Sent) -> None:
+def test_signals_report_one_grant_and_one_release_whatever_the_reentrancy(log):
     lock = Lock("item/{pk}", fields={"pk": 7})
     with lock as hold, lock:
         time.sleep(0.01)
@@ -50,10 +44,10 @@ def test_signals_report_one_grant_and_one_release_whatever_the_reentrancy(log: S
     assert 0.01 <= released["held"] < 5 + ROOM
 
 
-def test_the_waited_time_in_signals_counts_from_the_call(zoo: Zoo, log: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_waited_time_in_signals_counts_from_the_call(zoo, log, monkeypatch):
     """A process may have to begin its session before the first request, and that time counts."""
 
-    def begin(plain: Callable[[], Session] = process.current) -> Session:
+    def begin(plain=process.current):
         time.sleep(0.1)
         return plain()
 
@@ -66,14 +60,14 @@ def test_the_waited_time_in_signals_counts_from_the_call(zoo: Zoo, log: Sent, mo
     assert waited["lock_contended"] >= 0.25
 
 
-def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
+def test_a_signal_reports_each_failed_acquisition(zoo):
     """A call that was interrupted, too, with what was ahead; the error itself would keep the caller's frames alive."""
 
-    async def waits() -> None:
+    async def waits():
         async with zk_locks(zk_lock("item/{pk}", fields={"pk": 7}, kind="write"), "item/8", "item/9", timeout=30):
             pass
 
-    async def cancelled() -> None:
+    async def cancelled():
         waiting = asyncio.create_task(waits())
         await asyncio.to_thread(zoo.wait_contenders, "item/7", 2)
         await asyncio.to_thread(eventually, lambda: "lock_waiting" in sent.names)
@@ -97,13 +91,13 @@ def test_a_signal_reports_each_failed_acquisition(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_a_signal_needs_no_receiver_of_another_one(zoo: Zoo, name: str) -> None:
+def test_a_signal_needs_no_receiver_of_another_one(zoo, name):
     with signalled(name) as sent:
         acquire_once(Lock("item/7"))
         assert eventually(lambda: sent.names) == [name]
 
 
-def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
+def test_a_signal_reports_a_loss_and_no_release(log):
     with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):
         hold._held.grant.session.post(hold._held.grant.lose, "taken away")
         time.sleep(20)
@@ -123,7 +117,7 @@ def test_a_signal_reports_a_loss_and_no_release(log: Sent) -> None:
     assert second["receipt"] is None
 
 
-def test_the_signal_of_a_loss_comes_at_the_end_of_the_block(log: Sent) -> None:
+def test_the_signal_of_a_loss_comes_at_the_end_of_the_block(log):
     """A hold that has a block is told of at the block's end, when it is known what became of the work."""
     lock = Lock("around")
     lock.acquire()
@@ -136,13 +130,13 @@ def test_the_signal_of_a_loss_comes_at_the_end_of_the_block(log: Sent) -> None:
     assert log[-1][1]["receipt"].delivered
 
 
-def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
+def test_a_receiver_that_fails_or_is_slow_delays_nothing(log):
     gate = threading.Event()
 
-    def slow(**kwargs: Any) -> None:
+    def slow(**kwargs):
         gate.wait(20)
 
-    def failing(**kwargs: Any) -> None:
+    def failing(**kwargs):
         raise RuntimeError("a receiver's own trouble")
 
     with received(signals.lock_acquired, failing), received(signals.lock_acquired, slow), ExitStack() as stack:
@@ -157,10 +151,10 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log: Sent) -> None:
     eventually(lambda: log.names.count("lock_released") == 5 and "lock_lost" in log.names)
 
 
-def test_a_receiver_may_take_locks_itself(log: Sent) -> None:
-    holds: list[Hold] = []
+def test_a_receiver_may_take_locks_itself(log):
+    holds = []
 
-    def receiver(lock: str, **kwargs: Any) -> None:
+    def receiver(lock, **kwargs):
         if lock == "first":
             with Lock("second") as hold:
                 holds.append(hold)

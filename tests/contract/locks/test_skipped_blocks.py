@@ -1,23 +1,17 @@
 """A block with `on_conflict="skip"` runs without a busy lock, and gets None. Nothing else is skipped."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import threading
-from collections.abc import Generator
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any
 
 import pytest
 from django.test import override_settings
 from support.deadlock import LONG, rivals
 from support.faults import BackgroundCall, expire, results
-from support.primitives import KEY, Primitive
-from support.proxy import Proxy
+from support.primitives import KEY
 from support.work import assert_refused
-from support.zoo import Zoo
 
 from django_zklock import Lock, ReadWriteLock, current_hold, zk_lock, zk_locks
 from django_zklock.core.locks.held import held_locks
@@ -25,10 +19,10 @@ from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused, Zoo
 
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
-async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primitive, timeout: float) -> None:
-    lock: Any = primitive.lock(timeout=timeout, on_conflict="skip")
+async def test_a_block_gets_none_if_the_lock_is_busy(zoo, primitive, timeout):
+    lock = primitive.lock(timeout=timeout, on_conflict="skip")
 
-    def block() -> tuple[Any, bool]:
+    def block():
         with lock as hold:
             return hold, lock.owned()
 
@@ -46,7 +40,7 @@ async def test_a_block_gets_none_if_the_lock_is_busy(zoo: Zoo, primitive: Primit
     assert not held_locks._guards
 
 
-def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo: Zoo) -> None:
+def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo):
     with contextlib.ExitStack() as others, zk_lock("a") as outer:
         others.enter_context(rivals(zoo, {"b": "a"}))
         with zk_lock("b", timeout=LONG, on_conflict="skip") as hold:
@@ -54,8 +48,8 @@ def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo: Zoo) -> None:
         outer.check()
 
 
-def test_several_locks_are_skipped_as_one(zoo: Zoo) -> None:
-    locks: Any = zk_locks("a", "b", "c", timeout=0, on_conflict="skip")
+def test_several_locks_are_skipped_as_one(zoo):
+    locks = zk_locks("a", "b", "c", timeout=0, on_conflict="skip")
     with zk_lock("c") as outer:
         with zoo.hold_elsewhere("b"), locks as holds:
             assert holds is None
@@ -67,16 +61,16 @@ def test_several_locks_are_skipped_as_one(zoo: Zoo) -> None:
         assert len(zoo.children("c")) == 1
 
 
-def test_the_side_of_a_read_write_lock_is_skipped(zoo: Zoo) -> None:
+def test_the_side_of_a_read_write_lock_is_skipped(zoo):
     """A reader that wants to write is refused as ever: it would wait for itself."""
-    ledger: Any = ReadWriteLock("ledger", timeout=0, on_conflict="skip")
+    ledger = ReadWriteLock("ledger", timeout=0, on_conflict="skip")
     with zoo.hold_elsewhere("ledger"), ledger.read() as reader, ledger.write() as writer:
         assert reader is writer is None
     with ledger.read() as reader, pytest.raises(LockUpgradeRefused), ledger.write() as writer:
         pytest.fail("it has the lock")
 
 
-def test_only_the_lock_of_the_block_itself_is_skipped(zoo: Zoo, proxy: Proxy) -> None:
+def test_only_the_lock_of_the_block_itself_is_skipped(zoo, proxy):
     with (
         zoo.hold_elsewhere("inner"),
         pytest.raises(LockBusy) as busy,
@@ -96,11 +90,10 @@ def test_only_the_lock_of_the_block_itself_is_skipped(zoo: Zoo, proxy: Proxy) ->
     proxy.heal()
 
 
-def test_the_settings_do_not_decide_what_a_block_does(zoo: Zoo) -> None:
+def test_the_settings_do_not_decide_what_a_block_does(zoo):
     """The option `on_conflict` of an entry is for tasks and decorated functions."""
     entries = {"job": {"path": "job/{pk}", "on_conflict": "skip", "timeout": 0}}
     with zoo.hold_elsewhere("job/1"), override_settings(ZKLOCK=zoo.settings(LOCKS=entries)):
-        lock: Any
         for lock in (
             zk_lock("job", fields={"pk": 1}),
             zk_lock("job", fields={"pk": 1}, on_conflict="raise"),
@@ -119,8 +112,8 @@ def test_the_settings_do_not_decide_what_a_block_does(zoo: Zoo) -> None:
                 assert hold is None
 
 
-def test_the_end_of_a_skipped_block_releases_nothing(zoo: Zoo) -> None:
-    lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
+def test_the_end_of_a_skipped_block_releases_nothing(zoo):
+    lock = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
     with lock as outer, lock as inner, lock as third:
         assert outer is not None
         assert inner is third is None
@@ -136,8 +129,8 @@ def test_the_end_of_a_skipped_block_releases_nothing(zoo: Zoo) -> None:
     assert not lock._blocks
 
 
-def test_a_block_inside_a_skipped_one_is_released_by_its_own_end(zoo: Zoo) -> None:
-    lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
+def test_a_block_inside_a_skipped_one_is_released_by_its_own_end(zoo):
+    lock = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
     with ExitStack() as blocked:
         blocked.enter_context(zoo.hold_elsewhere("k"))
         with lock as skipped:
@@ -149,8 +142,8 @@ def test_a_block_inside_a_skipped_one_is_released_by_its_own_end(zoo: Zoo) -> No
     assert not lock._blocks
 
 
-async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
-    lock: Any = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
+async def test_each_end_of_a_coroutine_ends_its_own_block(zoo):
+    lock = zk_lock("k", timeout=0, reentrant=False, on_conflict="skip")
     async with lock as outer, lock as inner, AsyncExitStack() as stack:
         assert outer is not None
         assert inner is None
@@ -161,12 +154,12 @@ async def test_each_end_of_a_coroutine_ends_its_own_block(zoo: Zoo) -> None:
     assert not lock._blocks
 
 
-def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
-    lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
+def test_threads_share_an_object_that_skips(zoo):
+    lock = zk_lock("k", timeout=0, on_conflict="skip")
     inside, skips = list[int](), set()
     together = threading.Barrier(6)
 
-    def work() -> None:
+    def work():
         together.wait(30)
         for _ in range(20):
             with lock as hold:
@@ -183,10 +176,10 @@ def test_threads_share_an_object_that_skips(zoo: Zoo) -> None:
     assert not held_locks._guards
 
 
-def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo: Zoo) -> None:
-    lock: Any = zk_lock("k", timeout=0, on_conflict="skip")
+def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo):
+    lock = zk_lock("k", timeout=0, on_conflict="skip")
 
-    def steps() -> Generator[object]:
+    def steps():
         with lock as hold:
             yield hold
 

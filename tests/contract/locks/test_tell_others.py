@@ -1,25 +1,20 @@
 """Code that tells others something after a block waits for the release on its way, so they find the lock free."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from celery import Celery, chain
-from celery.canvas import Signature
 from celery.signals import after_task_publish, before_task_publish
 from django.db import transaction
 from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, acquire_once, reconnect, session
-from support.proxy import DELETE, MULTI, Proxy
-from support.zoo import Zoo, eventually
+from support.proxy import DELETE, MULTI
+from support.zoo import eventually
 
 from django_zklock import signals, zk_lock, zk_locks
 from django_zklock.contrib.celery import connect
@@ -32,18 +27,18 @@ NEVER = 60.0  # seconds: a test that waits so long has failed
 LATER = 0.2
 
 
-def left(zoo: Zoo, key: str = "k") -> list[str]:
+def left(zoo, key="k"):
     """Return what another client sees in a queue now, without a hold for an adopter."""
     with contextlib.suppress(NoNodeError):  # the server removes an empty directory
         return [name for name in zoo.client.get_children(f"{zoo.base}/{key}") if not is_operator(name)]
     return []
 
 
-def nothing() -> None: ...
+def nothing(): ...
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app():
     connect()
     with Celery("told", broker="memory://", set_as_current=False) as app:
         app.task(name="task", shared=False)(nothing)  # else it is a task of all later apps, too
@@ -51,14 +46,14 @@ def app() -> Iterator[Celery]:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch):
     """A caller that waits in vain does not go unnoticed."""
     monkeypatch.setattr(releases, "TIMEOUT", NEVER)
     monkeypatch.setattr(releases, "LOOP_TIMEOUT", NEVER)
 
 
 @pytest.fixture
-def lost(proxy: Proxy, patient: None) -> Proxy:
+def lost(proxy, patient):
     """ZooKeeper confirms no release."""
     for opcode in (DELETE, MULTI):
         proxy.delay_op(opcode, NEVER)
@@ -66,7 +61,7 @@ def lost(proxy: Proxy, patient: None) -> Proxy:
 
 
 @pytest.fixture
-def late(proxy: Proxy, patient: None) -> Proxy:
+def late(proxy, patient):
     """ZooKeeper confirms each release, but late."""
     for opcode in (DELETE, MULTI):
         proxy.delay_op(opcode, LATER)
@@ -74,18 +69,18 @@ def late(proxy: Proxy, patient: None) -> Proxy:
 
 
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
+def at_once():
     began = time.monotonic()
     yield
     assert time.monotonic() - began < NEVER / 2
 
 
 @contextlib.contextmanager
-def published(zoo: Zoo) -> Iterator[list[list[str]]]:
+def published(zoo):
     """Record what another client sees in the queue of `k` when a message is published."""
-    seen: list[list[str]] = []
+    seen = []
 
-    def on_publish(**kwargs: object) -> None:
+    def on_publish(**kwargs):
         seen.append(left(zoo))
 
     after_task_publish.connect(on_publish)
@@ -95,30 +90,30 @@ def published(zoo: Zoo) -> Iterator[list[list[str]]]:
         after_task_publish.disconnect(on_publish)
 
 
-def exception() -> None:
+def exception():
     with contextlib.suppress(KeyError), zk_lock("k"):
         raise KeyError
 
 
-def timeout() -> None:
+def timeout():
     with zk_lock("k"):
         thread = threading.Thread(target=lambda: zk_lock("k").acquire(timeout=0.01))
         thread.start()
         thread.join()
 
 
-def other_thread() -> None:
+def other_thread():
     thread = threading.Thread(target=acquire_once, args=["k"])
     thread.start()
     thread.join()
 
 
-async def coroutine() -> None:
+async def coroutine():
     async with zk_lock("k"):
         pass
 
 
-RELEASES: dict[str, Callable[[], object]] = {
+RELEASES = {
     "block": lambda: acquire_once("k"),
     "reader": lambda: acquire_once("k", kind="read"),
     "permit": lambda: acquire_once("k", limit=2),
@@ -129,7 +124,7 @@ RELEASES: dict[str, Callable[[], object]] = {
     "coroutine": lambda: asyncio.run(coroutine()),
 }
 
-MESSAGES: dict[str, Callable[[Signature], object]] = {
+MESSAGES = {
     "delay": lambda task: task.delay(),
     "send_task": lambda task: task.app.send_task("task"),
     "chain": lambda task: chain(task, task).apply_async(),
@@ -139,14 +134,12 @@ MESSAGES: dict[str, Callable[[Signature], object]] = {
 }
 
 
-async def in_a_loop(call: Callable[[], object]) -> None:
+async def in_a_loop(call):
     call()
 
 
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
-def test_a_message_is_published_after_the_release(
-    zoo: Zoo, app: Celery, late: Proxy, release: Callable[[], object]
-) -> None:
+def test_a_message_is_published_after_the_release(zoo, app, late, release):
     with published(zoo) as seen:
         release()
         app.signature("task").delay()
@@ -154,16 +147,14 @@ def test_a_message_is_published_after_the_release(
 
 
 @pytest.mark.parametrize("send", MESSAGES.values(), ids=MESSAGES)
-def test_each_way_to_publish_waits_for_the_release(
-    zoo: Zoo, app: Celery, late: Proxy, send: Callable[[Signature], object]
-) -> None:
+def test_each_way_to_publish_waits_for_the_release(zoo, app, late, send):
     with published(zoo) as seen:
         acquire_once("k")
         send(app.signature("task"))
     assert seen == [[]]
 
 
-def test_a_release_that_is_resent_after_a_cut_is_waited_for(zoo: Zoo, app: Celery, late: Proxy) -> None:
+def test_a_release_that_is_resent_after_a_cut_is_waited_for(zoo, app, late):
     late.kill_before_op(DELETE)
     with published(zoo) as seen:
         acquire_once("k")
@@ -171,12 +162,12 @@ def test_a_release_that_is_resent_after_a_cut_is_waited_for(zoo: Zoo, app: Celer
     assert seen == [[]]
 
 
-def stop(busy: threading.Event, go_on: threading.Event) -> None:
+def stop(busy, go_on):
     busy.set()
     go_on.wait(NEVER)
 
 
-def test_without_a_release_on_its_way_nothing_waits(zoo: Zoo, app: Celery, lost: Proxy) -> None:
+def test_without_a_release_on_its_way_nothing_waits(zoo, app, lost):
     """Not for a lock that is held, lingers, or is left to others; nor while the protocol's thread is busy."""
     acquire_once("lingers", linger=60)
     with zk_lock("held"):
@@ -189,9 +180,7 @@ def test_without_a_release_on_its_way_nothing_waits(zoo: Zoo, app: Celery, lost:
     lost.heal()
 
 
-def test_an_outage_makes_one_message_wait_and_no_other(
-    zoo: Zoo, app: Celery, lost: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_makes_one_message_wait_and_no_other(zoo, app, lost, monkeypatch):
     with zk_lock("l"):
         acquire_once("k")
         monkeypatch.setattr(releases, "TIMEOUT", LATER)
@@ -211,7 +200,7 @@ def test_an_outage_makes_one_message_wait_and_no_other(
     assert seen == [[]]
 
 
-def test_a_release_that_zookeeper_refuses_is_not_waited_for(zoo: Zoo, app: Celery, proxy: Proxy, patient: None) -> None:
+def test_a_release_that_zookeeper_refuses_is_not_waited_for(zoo, app, proxy, patient):
     directory = f"{zoo.base}/refused"
     no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
     with zk_lock("refused"):
@@ -229,7 +218,7 @@ def test_a_release_that_zookeeper_refuses_is_not_waited_for(zoo: Zoo, app: Celer
     acquire_once("refused", timeout=30)
 
 
-def test_the_loss_of_the_session_ends_the_wait(zoo: Zoo, app: Celery, lost: Proxy) -> None:
+def test_the_loss_of_the_session_ends_the_wait(zoo, app, lost):
     acquire_once("k")
     publishing = threading.Thread(target=app.signature("task").delay)
     publishing.start()
@@ -241,12 +230,10 @@ def test_the_loss_of_the_session_ends_the_wait(zoo: Zoo, app: Celery, lost: Prox
     reconnect(lost)
 
 
-def test_an_event_loop_is_blocked_for_a_shorter_time(
-    zoo: Zoo, app: Celery, lost: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_loop_is_blocked_for_a_shorter_time(zoo, app, lost, monkeypatch):
     monkeypatch.setattr(releases, "LOOP_TIMEOUT", LATER)
 
-    async def tell() -> None:
+    async def tell():
         await coroutine()
         app.signature("task").delay()
 
@@ -255,16 +242,16 @@ def test_an_event_loop_is_blocked_for_a_shorter_time(
     lost.heal()
 
 
-def test_a_coroutine_that_has_waited_does_not_block_its_loop(zoo: Zoo, app: Celery, late: Proxy) -> None:
+def test_a_coroutine_that_has_waited_does_not_block_its_loop(zoo, app, late):
     turns = 0
 
-    async def others() -> None:
+    async def others():
         nonlocal turns
         while True:
             turns += 1
             await asyncio.sleep(LATER / 20)
 
-    async def tell() -> None:
+    async def tell():
         running = asyncio.create_task(others())
         async with zk_lock("k") as hold:
             pass
@@ -280,7 +267,7 @@ def test_a_coroutine_that_has_waited_does_not_block_its_loop(zoo: Zoo, app: Cele
     assert seen == [[]]
 
 
-def test_messages_wait_also_in_a_process_that_decorates_nothing(zoo: Zoo) -> None:
+def test_messages_wait_also_in_a_process_that_decorates_nothing(zoo):
     """Such a process imports Celery whenever it likes, also inside its first block."""
     script = """
 with zk_lock("k"):
@@ -290,7 +277,7 @@ print(len(before_task_publish.receivers))
     assert zoo.output(script) == ["1"]
 
 
-def test_a_hold_says_whether_its_release_is_confirmed(zoo: Zoo, lost: Proxy) -> None:
+def test_a_hold_says_whether_its_release_is_confirmed(zoo, lost):
     with zk_lock("k") as hold:
         assert hold.wait_released()
     assert not hold.wait_released()
@@ -299,12 +286,12 @@ def test_a_hold_says_whether_its_release_is_confirmed(zoo: Zoo, lost: Proxy) -> 
     eventually(hold.wait_released)
 
 
-def tell(has_told: threading.Event) -> None:
+def tell(has_told):
     releases.wait()
     has_told.set()
 
 
-def test_the_protocols_thread_does_not_wait(zoo: Zoo, app: Celery, lost: Proxy) -> None:
+def test_the_protocols_thread_does_not_wait(zoo, app, lost):
     acquire_once("k")
     has_told = threading.Event()
     with at_once():
@@ -313,19 +300,17 @@ def test_the_protocols_thread_does_not_wait(zoo: Zoo, app: Celery, lost: Proxy) 
     lost.heal()
 
 
-def test_other_receivers_get_the_message_although_an_exception_strikes_the_wait(
-    zoo: Zoo, app: Celery, lost: Proxy
-) -> None:
+def test_other_receivers_get_the_message_although_an_exception_strikes_the_wait(zoo, app, lost):
     """Celery logs what a receiver raises, and publishes."""
-    got: list[object] = []
+    got = []
 
-    def receiver(*, sender: object, headers: object, **kwargs: Any) -> None:
+    def receiver(*, sender, headers, **kwargs):
         got.append(sender)
 
-    def strike(*args: object) -> None:
+    def strike(*args):
         raise KeyError
 
-    def strike_the_wait() -> None:
+    def strike_the_wait():
         eventually(lambda: releases._waiting)
         signal.pthread_kill(main_thread, signal.SIGALRM)
 
@@ -349,7 +334,7 @@ def test_other_receivers_get_the_message_although_an_exception_strikes_the_wait(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
-def test_a_function_of_on_commit_runs_after_the_release_on_commit(zoo: Zoo, late: Proxy, several: bool) -> None:
+def test_a_function_of_on_commit_runs_after_the_release_on_commit(zoo, late, several):
     seen = []
     with transaction.atomic():
         transaction.on_commit(lambda: seen.append(left(zoo)))
@@ -357,10 +342,10 @@ def test_a_function_of_on_commit_runs_after_the_release_on_commit(zoo: Zoo, late
     assert seen == [[]]
 
 
-def test_the_signal_of_a_release_is_sent_when_it_is_confirmed(zoo: Zoo, late: Proxy) -> None:
+def test_the_signal_of_a_release_is_sent_when_it_is_confirmed(zoo, late):
     seen = []
 
-    def on_released(*, lock: str, **kwargs: object) -> None:
+    def on_released(*, lock, **kwargs):
         seen.append(left(zoo, lock))
 
     signals.lock_released.connect(on_released)
@@ -373,14 +358,14 @@ def test_the_signal_of_a_release_is_sent_when_it_is_confirmed(zoo: Zoo, late: Pr
     assert seen[:2] == [[], []]
 
 
-def test_the_text_of_a_hand_over_is_returned_after_other_releases(zoo: Zoo, late: Proxy) -> None:
+def test_the_text_of_a_hand_over_is_returned_after_other_releases(zoo, late):
     with zk_lock("given", timeout=30) as hold:
         acquire_once("k")
         hold.hand_over()
         assert left(zoo) == []
 
 
-WAITS: dict[str, Callable[[Any], object]] = {
+WAITS = {
     "thread": lambda hold: hold.wait_released(),
     "coroutine": lambda hold: asyncio.run(hold.await_released()),
 }
@@ -388,8 +373,8 @@ WAITS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
-def test_a_hold_waits_for_its_release(zoo: Zoo, late: Proxy, several: bool, wait: Callable[[Any], object]) -> None:
-    lock: Any = zk_locks("k") if several else zk_lock("k")
+def test_a_hold_waits_for_its_release(zoo, late, several, wait):
+    lock = zk_locks("k") if several else zk_lock("k")
     with lock as hold:
         wait(hold)  # the lock is held, and nothing is on its way
         assert len(left(zoo)) == 1

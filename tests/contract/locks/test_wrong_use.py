@@ -1,7 +1,5 @@
 """Wrong calls end at once with an error, and leave nobody in the queue."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import functools
@@ -9,19 +7,16 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils.functional import cached_property
 from support.faults import BackgroundCall, connected, lose, session
 from support.primitives import watched
-from support.proxy import Proxy
 from support.work import assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
-from django_zklock import Hold, current_hold, zk_lock, zk_locked, zk_locks
+from django_zklock import current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import GrantObserver
@@ -33,7 +28,7 @@ from django_zklock.locks.queue_reader import contenders
 from django_zklock.operations import request_release
 
 
-def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
+def test_a_negative_timeout_does_not_wait(zoo):
     """`deadline - now` may be negative: even -1, which means for ever to a thread's own lock, ends at once."""
     with zk_lock("own") as hold, zk_locks("a", "b") as several:
         for seconds in (0, -0.5, -1, -1.0, -2):
@@ -42,16 +37,16 @@ def test_a_negative_timeout_does_not_wait(zoo: Zoo) -> None:
             assert BackgroundCall(functools.partial(hold.wait_release_requested, seconds)).result(30) is None
 
 
-def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
+def test_an_error_says_what_was_wrong_and_what_to_do(zoo):
     with pytest.raises(ValueError, match=r"^timeout must be .* \(0 = do not wait, None = no limit; .*\); got -1\.$"):
         zk_lock("k", timeout=-1)
-    names: Any = ["a", "b"]
+    names = ["a", "b"]
     with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\)"):
         zk_lock(names).acquire()
     with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\)"):
         zk_locks(names).acquire()
     for wrong in (None, "5", timedelta(seconds=1)):
-        timeout: Any = wrong
+        timeout = wrong
         for lock in (zk_lock("k"), zk_locks("a", "b")):
             with pytest.raises(TypeError, match="-1, to wait for ever"):
                 lock.acquire(timeout=timeout)
@@ -63,14 +58,14 @@ def test_an_error_says_what_was_wrong_and_what_to_do(zoo: Zoo) -> None:
         current_hold()
 
 
-def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    nothing: Any = None
+def test_the_log_of_a_failed_callback_names_the_lock(zoo, caplog):
+    nothing = None
     with zk_lock("k") as hold:
         for add in (hold.add_lost_callback, hold.add_release_request_callback):
             with pytest.raises(TypeError, match="None"):
                 add(nothing)
 
-        def fail(hold: Hold) -> None:
+        def fail(hold):
             raise ZeroDivisionError
 
         hold.add_release_request_callback(fail)
@@ -81,9 +76,7 @@ def test_the_log_of_a_failed_callback_names_the_lock(zoo: Zoo, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize(("owner", "step"), [(Contender, "_on_listed"), (Gateway, "create_and_list")])
-def test_a_defect_of_the_protocol_leaves_no_contender(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: type, step: str
-) -> None:
+def test_a_defect_of_the_protocol_leaves_no_contender(zoo, monkeypatch, caplog, owner, step):
     connected()
     monkeypatch.setattr(owner, step, lambda *arguments: 1 / 0)
     with pytest.raises(ZkLockError, match="protocol failed: ZeroDivisionError"):
@@ -97,10 +90,8 @@ def test_a_defect_of_the_protocol_leaves_no_contender(
         contenders("k", f"{zoo.base}/k")
 
 
-def test_a_defect_of_the_protocol_under_a_lock_stops_the_work(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def cause(hold: Hold) -> None:
+def test_a_defect_of_the_protocol_under_a_lock_stops_the_work(zoo, proxy, monkeypatch, caplog):
+    def cause(hold):
         eventually(lambda: hold.path in watched(zoo))
         monkeypatch.setattr(Gateway, "read", lambda *arguments: 1 / 0)
         proxy.cut_all()
@@ -110,9 +101,9 @@ def test_a_defect_of_the_protocol_under_a_lock_stops_the_work(
     assert "failed on a change of the session" in caplog.text
 
 
-def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo, caplog):
     class Broken(GrantObserver):
-        def on_lost(self, reason: str) -> None:
+        def on_lost(self, reason):
             raise ZeroDivisionError
 
     hold = (lock := zk_lock("k")).acquire()
@@ -127,7 +118,7 @@ def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo: Zoo, caplog: 
         lock.release()
 
 
-def test_a_lock_has_no_truth_value(zoo: Zoo) -> None:
+def test_a_lock_has_no_truth_value(zoo):
     """`if zk_lock(...)` would always be true and lock nothing."""
     for lock in (zk_lock("k", timeout=0), zk_locks("a", "b")):
         with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\):", "if lock\.acquire\(timeout=0\):" or'):
@@ -137,10 +128,10 @@ def test_a_lock_has_no_truth_value(zoo: Zoo) -> None:
         lock.release()
 
 
-def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
+def test_a_hold_in_a_with_statement_is_refused_and_released(zoo):
     """`with lock.acquire():` undoes the acquisition, which no block would end, and names the right form."""
     for lock in (zk_lock("k"), zk_locks("a", "b")):
-        hold: Any = lock.acquire()
+        hold = lock.acquire()
         assert_refused(hold, TypeError, r'"with zk_lock\(\.\.\.\) as hold:"')
         assert not lock.owned()
         eventually(lambda: not zoo.contenders())
@@ -150,18 +141,18 @@ def test_a_hold_in_a_with_statement_is_refused_and_released(zoo: Zoo) -> None:
             hold.extend()
         assert not hasattr(hold, "resolve_expression")
         with pytest.raises(TypeError, match="are given as timeout"):
-            lock.acquire(blocking_timeout=5)  # type: ignore[arg-type]
+            lock.acquire(blocking_timeout=5)
         with pytest.raises(TypeError, match="A lock cannot be pickled"):
             pickle.dumps(lock)
 
 
-def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> None:
+def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo):
     lock = zk_lock("k")
     with lock as hold:
-        entered: Any = hold
+        entered = hold
         assert_refused(entered, TypeError)
         hold.check()
-    of_another: Any = lock.acquire()
+    of_another = lock.acquire()
     entered = lock.acquire()
     assert_refused(entered, TypeError)
     with pytest.raises(TypeError):
@@ -171,23 +162,23 @@ def test_a_hold_in_a_with_statement_releases_one_acquisition_only(zoo: Zoo) -> N
     assert not lock.owned()
 
 
-async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo: Zoo) -> None:
+async def test_a_hold_in_an_async_with_statement_is_refused_and_released(zoo):
     lock = zk_lock("k")
-    hold: Any = await lock.aacquire()
+    hold = await lock.aacquire()
     with pytest.raises(TypeError, match=r'"with zk_lock\(\.\.\.\) as hold:"'):
         async with hold:
             raise AssertionError
     assert not lock.owned()
     with pytest.raises(TypeError, match="are given as timeout"):
-        await lock.aacquire(blocking_timeout=5)  # type: ignore[arg-type]
+        await lock.aacquire(blocking_timeout=5)
 
 
 @pytest.mark.parametrize("linger", [0, 1])
-def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None:
+def test_an_error_says_that_this_process_is_ahead(zoo, linger):
     holder, lock = (zk_lock("k", timeout=timeout, linger=linger, what="w") for timeout in (None, 1))
     name = threading.current_thread().name
 
-    async def inner() -> None:
+    async def inner():
         async with lock:
             pass
 
@@ -199,7 +190,7 @@ def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None
             with pytest.raises(LockBusy, match=f"held by 'w' in thread {name} of this process"):
                 BackgroundCall(zk_lock("k", timeout=0).__enter__).result()
 
-    async def outer() -> None:
+    async def outer():
         async with holder:
             with pytest.raises(LockTimeout, match="ahead is 'w' in another task of this process"):
                 await asyncio.create_task(inner())
@@ -207,7 +198,7 @@ def test_an_error_says_that_this_process_is_ahead(zoo: Zoo, linger: int) -> None
     asyncio.run(outer())
 
 
-def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
+def test_an_error_names_another_process_by_its_number(zoo):
     """Also if it runs on this host, and even if it has the number of this process in another container."""
     guid = nodes.new_guid(nodes.Mark.OWN)
     payload = nodes.Payload(
@@ -219,7 +210,7 @@ def test_an_error_names_another_process_by_its_number(zoo: Zoo) -> None:
         assert_refused(zk_lock("k", timeout=0), LockBusy, expected)
 
 
-def test_a_hold_cannot_be_pickled(zoo: Zoo) -> None:
+def test_a_hold_cannot_be_pickled(zoo):
     for make in (pickle.dumps, copy.copy, copy.deepcopy):
         with zk_lock("k") as hold, zk_locks("a", "b") as several:
             for kept in (hold, several):
@@ -231,10 +222,10 @@ def test_a_hold_cannot_be_pickled(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     "kind", [classmethod, staticmethod, property, functools.cached_property, functools.partialmethod, cached_property]
 )
-def test_a_lock_above_a_descriptor_is_refused(kind: Callable[[Any], Any]) -> None:
+def test_a_lock_above_a_descriptor_is_refused(kind):
     """It is no function of its own yet: its calls would get an argument too many, or none."""
 
-    def work(self: object) -> int:
+    def work(self):
         return 1
 
     with pytest.raises(TypeError, match=rf"got a {kind.__name__}, not a function; put it below @{kind.__name__}, on"):

@@ -1,33 +1,28 @@
 """Breaking a lock, and operator holds."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, acquired_by_many, die, queue_up, results, within
 from support.primitives import Taker
-from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
+from support.proxy import CONNECTION_LOSS, CREATE2, GET_DATA, MULTI, NO_AUTH, NO_NODE, with_error
 from support.signalled import received
 from support.strike import Struck
 from support.work import assert_refused
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import eventually, guid_of
 
-from django_zklock import Hold, zk_lock, zk_locks
+from django_zklock import zk_lock, zk_locks
 from django_zklock.contrib.metrics.prometheus import waiting_now
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue import break_record, nodes
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockChangedHands, LockLost, LockTimeout, UnreadableQueue
 from django_zklock.operations import (
-    Broken,
-    OperatorHold,
     break_lock,
     clear_limit,
     end_hold,
@@ -41,17 +36,17 @@ from django_zklock.signals import lock_broken
 
 pytestmark = pytest.mark.usefixtures("no_rests")
 
-WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+WHY = {"reason": "the machine is on fire", "by": "anna"}
 LONG = 600.0
 
 
-def broke(hold: Hold, **more: Any) -> Broken:
+def broke(hold, **more):
     return break_lock(hold.key, guid=guid_of(hold.path), token=hold.token, **{**WHY, **more})
 
 
 @pytest.mark.parametrize("watch_after", [0.0, 0.25], ids=["watches its znode", "does not watch yet"])
-def test_the_holder_of_a_broken_lock_learns_why(zoo: Zoo, watch_after: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work() -> str:
+def test_the_holder_of_a_broken_lock_learns_why(zoo, watch_after, monkeypatch):
+    def work():
         with pytest.raises(LockLost) as caught, zk_lock("a/b") as hold:
             holds.append(hold)
             while True:
@@ -59,7 +54,7 @@ def test_the_holder_of_a_broken_lock_learns_why(zoo: Zoo, watch_after: float, mo
         return str(caught.value)
 
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", watch_after)
-    holds: list[Hold] = []
+    holds = []
     elsewhere = BackgroundCall(work)
     eventually(lambda: holds)
     with within(1.3):
@@ -71,10 +66,10 @@ def test_the_holder_of_a_broken_lock_learns_why(zoo: Zoo, watch_after: float, mo
 
 @pytest.mark.parametrize("linger", [0.0, 1.0], ids=["released at once", "lingers"])
 @pytest.mark.parametrize("ends", [False, True], ids=["checks", "ends"])
-def test_a_holder_that_looks_too_soon_learns_the_reason(zoo: Zoo, proxy: Proxy, linger: float, ends: bool) -> None:
+def test_a_holder_that_looks_too_soon_learns_the_reason(zoo, proxy, linger, ends):
     """The hold is invalid at once. The error waits for the record of the break, but never for long."""
 
-    def work() -> str:
+    def work():
         with pytest.raises(LockLost) as caught, zk_lock("k", linger=linger) as hold:
             holds.append(hold)
             while not (ends and hold.lost):
@@ -83,7 +78,7 @@ def test_a_holder_that_looks_too_soon_learns_the_reason(zoo: Zoo, proxy: Proxy, 
                 time.sleep(0.001)
         return str(caught.value)
 
-    holds: list[Hold] = []
+    holds = []
     elsewhere = BackgroundCall(work)
     eventually(lambda: holds)
     proxy.delay_op(GET_DATA, 0.05)
@@ -91,7 +86,7 @@ def test_a_holder_that_looks_too_soon_learns_the_reason(zoo: Zoo, proxy: Proxy, 
     assert "broken by anna: the machine is on fire" in elsewhere.result()
 
 
-def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
+def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo):
     with pytest.raises(LockLost), zk_lock("k") as hold:
         waiters, order = queue_up(zoo, "k", 3)
         names = zoo.children("k")
@@ -104,7 +99,7 @@ def test_a_broken_lock_goes_to_the_next_in_the_queue(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("change", [{"token": 1}, {"guid": str(uuid.uuid4())}], ids=["token", "guid"])
-def test_a_holder_that_was_not_named_keeps_the_lock(zoo: Zoo, change: dict[str, Any]) -> None:
+def test_a_holder_that_was_not_named_keeps_the_lock(zoo, change):
     """The page that was confirmed may be old."""
     with zk_lock("k") as hold:
         with pytest.raises(LockChangedHands):
@@ -115,7 +110,7 @@ def test_a_holder_that_was_not_named_keeps_the_lock(zoo: Zoo, change: dict[str, 
     assert not zoo.client.exists(break_record.directory(zoo.base))
 
 
-def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Zoo) -> None:
+def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo):
     """The waiter may be granted in that moment, and would hold the lock together with the next one."""
     made = []
     for kind in (nodes.Kind.READ, nodes.Kind.READ, nodes.Kind.WRITE):
@@ -131,10 +126,10 @@ def test_one_of_several_readers_can_be_broken_and_a_waiting_writer_cannot(zoo: Z
         zoo.client.delete(path)
 
 
-def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
-    reported: list[dict[str, Any]] = []
+def test_a_break_is_audited_before_the_signal_is_sent(zoo, caplog):
+    reported = []
 
-    def receive(**kwargs: Any) -> None:
+    def receive(**kwargs):
         reported.append({**kwargs, "audited": len(caplog.records)})
 
     payload = nodes.Payload(
@@ -158,7 +153,7 @@ def test_a_break_is_audited_before_the_signal_is_sent(zoo: Zoo, caplog: pytest.L
     assert (outcome.holder.pid, outcome.holder.token) == (7, token)
 
 
-def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_breaks_do_not_pile_up(zoo, monkeypatch):
     monkeypatch.setattr("django_zklock.operations.breaks.LEFT_OVER_AFTER", 0.0)
     notes = break_record.directory(zoo.base)
     for number in range(5):
@@ -171,10 +166,10 @@ def test_records_of_breaks_do_not_pile_up(zoo: Zoo, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["shelf/a b", "shelf/ü", "100%", "a%2f"])
-def test_a_key_that_is_not_escaped_is_refused(zoo: Zoo, name: str) -> None:
+def test_a_key_that_is_not_escaped_is_refused(zoo, name):
     """No lock has such a key, so its hold or limit would have no effect."""
     key = zk_lock(name).key
-    calls: list[Callable[[], object]] = [
+    calls = [
         lambda: hold_lock(name, seconds=1, **WHY),
         lambda: set_limit(name, 1, **WHY),
         lambda: clear_limit(name, **WHY),
@@ -189,7 +184,7 @@ def test_a_key_that_is_not_escaped_is_refused(zoo: Zoo, name: str) -> None:
     end_hold(key, token=hold.token, by="anna")
 
 
-def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
+def test_an_unreadable_queue_is_left_alone(zoo):
     zoo.client.create(f"{zoo.base}/k/strange-0000000001", b"", makepath=True)
     with pytest.raises(UnreadableQueue):
         break_lock("k", guid="x", token=1, **WHY)
@@ -198,7 +193,7 @@ def test_an_unreadable_queue_is_left_alone(zoo: Zoo) -> None:
     zoo.client.delete(f"{zoo.base}/k/strange-0000000001")
 
 
-def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> None:
+def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo):
     hold = hold_lock("k", seconds=LONG, **WHY)
     die()
     words = "operator anna until .* UTC: the machine is on fire"
@@ -214,8 +209,8 @@ def test_an_operator_hold_outlives_its_process_and_errors_name_it(zoo: Zoo) -> N
         end_hold("k", token=hold.token, by="anna")
 
 
-def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
-    def operate() -> None:
+def test_an_operator_hold_queues_like_any_contender(zoo):
+    def operate():
         hold = hold_lock("k", seconds=LONG, wait=10, **WHY)
         order.append(-1)
         end_hold("k", token=hold.token, by="anna")
@@ -234,7 +229,7 @@ def test_an_operator_hold_queues_like_any_contender(zoo: Zoo) -> None:
     assert order == [-1, 0]
 
 
-def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
+def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo):
     with zk_lock("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=3.0, wait=10, **WHY))
         zoo.wait_contenders("k", 2)
@@ -246,7 +241,7 @@ def test_an_operator_hold_lasts_its_full_time_from_its_grant(zoo: Zoo) -> None:
         pass
 
 
-def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_operator_hold_ends_by_itself(zoo, caplog):
     with caplog.at_level(logging.INFO, "zklock.audit"):
         hold_lock("k", seconds=3.0, **WHY)
         assert len(zoo.children("k")) == 1
@@ -255,7 +250,7 @@ def test_an_operator_hold_ends_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixt
     assert "is over" in caplog.text
 
 
-def expired_hold(zoo: Zoo) -> OperatorHold:
+def expired_hold(zoo):
     hold = hold_lock("k", seconds=2.0, **WHY)
     die()
     eventually(lambda: zoo.client.set(f"{zoo.base}/k", b"").mtime / 1000 > hold.until.timestamp())
@@ -264,7 +259,7 @@ def expired_hold(zoo: Zoo) -> OperatorHold:
 
 
 @pytest.mark.parametrize(("timeout", "others"), [(0, False), (0, True), (5, False)])
-def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, proxy: Proxy, timeout: float, others: bool) -> None:
+def test_an_expired_hold_keeps_no_caller_out(zoo, proxy, timeout, others):
     expired_hold(zoo)
     for change in (lambda reply: reply, with_error(NO_NODE)) if others else ():  # to the time, and to the delete
         proxy.alter_reply(MULTI, change)
@@ -272,7 +267,7 @@ def test_an_expired_hold_keeps_no_caller_out(zoo: Zoo, proxy: Proxy, timeout: fl
         assert len(zoo.children("k")) == 1
 
 
-def test_a_waiter_that_is_not_told_the_time_asks_again(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_waiter_that_is_not_told_the_time_asks_again(zoo, proxy):
     expired_hold(zoo)
     proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS))  # its create would tell it, too
     fired = proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
@@ -280,7 +275,7 @@ def test_a_waiter_that_is_not_told_the_time_asks_again(zoo: Zoo, proxy: Proxy) -
     assert fired.is_set()
 
 
-def test_a_hold_waits_for_the_end_of_another(zoo: Zoo) -> None:
+def test_a_hold_waits_for_the_end_of_another(zoo):
     hold_lock("k", seconds=3.0, **WHY)
     die()
     with pytest.raises(LockBusy, match="operator anna"):
@@ -290,7 +285,7 @@ def test_a_hold_waits_for_the_end_of_another(zoo: Zoo) -> None:
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
 
 
-def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo: Zoo) -> None:
+def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo):
     """It does not end the hold, but the next contender of this package does."""
     expired_hold(zoo)
     with zoo.hold_elsewhere("k") as foreign:
@@ -298,7 +293,7 @@ def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo: Zoo
         assert zoo.wait_contenders("k", 1) == [foreign.rpartition("/")[2]]
 
 
-def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
+def test_an_ephemeral_znode_is_not_an_operator_hold(zoo):
     """Its session deletes it, and no other client does, even if its payload is that of a hold."""
     hold = hold_lock("other", seconds=1.5, **WHY)  # a busy machine may need a while to return it
     data, _ = zoo.client.get(hold.path)
@@ -311,7 +306,7 @@ def test_an_ephemeral_znode_is_not_an_operator_hold(zoo: Zoo) -> None:
     zoo.client.delete(path)
 
 
-def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
+def test_an_operator_hold_can_be_broken(zoo):
     hold = hold_lock("k", seconds=2.0, **WHY)
     broken = break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="enough", by="ben")
     assert broken.holder.about["operator"]
@@ -319,9 +314,9 @@ def test_an_operator_hold_can_be_broken(zoo: Zoo) -> None:
         assert not mine.wait_lost(2.2)
 
 
-def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_leaves_no_operator_hold(zoo, monkeypatch):
     class Waiter(ThreadWaiter[Any]):
-        def wait(self, timeout: float | None) -> Any:
+        def wait(self, timeout):
             zoo.wait_contenders("k", 2)
             raise Struck
 
@@ -331,7 +326,7 @@ def test_an_interrupted_wait_leaves_no_operator_hold(zoo: Zoo, monkeypatch: pyte
     zoo.wait_contenders("k", 0, timeout=2)
 
 
-def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
+def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo):
     with acquired_by_many("k", 4, 3, limit=3, forgiven=(LockLost,)) as holds:
         waiter = zoo.wait_contenders("k", 4)[3]
         with pytest.raises(LockChangedHands):
@@ -342,7 +337,7 @@ def test_one_holder_of_a_semaphore_can_be_broken_alone(zoo: Zoo) -> None:
         assert [hold.lost for hold in holds] == [False, False, True, False]
 
 
-def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo) -> None:
+def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo):
     holders = [Taker(zk_lock("k", limit=2)) for _ in range(2)]
     for holder in holders:
         holder.wait_granted()
@@ -362,7 +357,7 @@ def test_an_operator_hold_waits_for_all_permits_and_keeps_newcomers_out(zoo: Zoo
 
 
 @pytest.mark.parametrize("prefix", ["__READ__", "__WRIT__"])
-def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo: Zoo, prefix: str) -> None:
+def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo, prefix):
     for kind, seen_as in ((prefix, "__WRIT__"), ("lock-", "lock-")):
         path = zoo.client.create(
             f"{zoo.base}/k/_c_{uuid.uuid4()}-{kind}", b"10.0.0.7", ephemeral=True, sequence=True, makepath=True
@@ -374,7 +369,7 @@ def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo: Zoo, prefi
         end_hold("k", token=operator.result().token, by="anna")
 
 
-def test_an_operator_hold_has_the_kind_of_the_settings(zoo: Zoo) -> None:
+def test_an_operator_hold_has_the_kind_of_the_settings(zoo):
     """So readers of Curator's that come later see it, too."""
     with zoo.configured(LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}}):
         hold = hold_lock("rates/monday", seconds=LONG, **WHY)
@@ -382,7 +377,7 @@ def test_an_operator_hold_has_the_kind_of_the_settings(zoo: Zoo) -> None:
         end_hold("rates/monday", token=hold.token, by="anna")
 
 
-CALLS: dict[Callable[..., Any], dict[str, Any]] = {
+CALLS = {
     break_lock: {"guid": "x", "token": 1, "reason": "r", "by": "anna"},
     request_release: {"reason": "r", "by": "anna", "guid": "x", "token": 1},
     show_stacks: {"by": "anna"},
@@ -392,7 +387,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     clear_limit: {"reason": "r", "by": "anna"},
     limit_of: {},
 }
-WRONG: dict[str, list[Any]] = {
+WRONG = {
     "by": [None, 3, b"anna"],
     "reason": [None, 3, b"r"],
     "seconds": [None, "3", timedelta(seconds=3), True, 0, -1, float("nan"), float("inf"), 8 * 24 * 3600],
@@ -405,7 +400,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[..., Any]) -> None:
+def test_an_invalid_argument_of_an_operation_is_named(zoo, call):
     for name in (*CALLS[call], "reply_timeout"):
         for value in WRONG[name]:
             is_number = type(value) in (int, float) and name not in ("by", "reason", "guid", "token")
@@ -417,7 +412,7 @@ def test_an_invalid_argument_of_an_operation_is_named(zoo: Zoo, call: Callable[.
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "by" in CALLS[call]], ids=lambda call: call.__name__)
-def test_operations_need_a_user_and_a_reason(zoo: Zoo, call: Callable[..., Any]) -> None:
+def test_operations_need_a_user_and_a_reason(zoo, call):
     for name in ("by",) if call in (end_hold, show_stacks) else ("by", "reason"):
         for value in ("", " "):
             with pytest.raises(ValueError, match=f"^{name} .*empty"):

@@ -1,15 +1,11 @@
 """The clock of ZooKeeper's leader ends an operator hold, and no other clock."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
 from support.work import assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.queue.operator_hold import DIRECTORY
@@ -19,13 +15,13 @@ from django_zklock.inspection import snapshot
 from django_zklock.operations import hold_lock
 from django_zklock.testing.server import database
 
-WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+WHY = {"reason": "the machine is on fire", "by": "anna"}
 LONG = 600.0
 ON_DEV_SERVER = pytest.mark.parametrize("server", ["dev"], indirect=True)  # the real one has the machine's clock
 
 
 @pytest.mark.parametrize("server", ["real"], indirect=True)
-def test_a_local_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_clock_that_jumps_ends_no_hold(zoo, monkeypatch):
     hold = hold_lock("k", seconds=LONG, **WHY)
     real_time = time.time
     for jump in (1e6, -1e6):
@@ -38,13 +34,13 @@ def test_a_local_clock_that_jumps_ends_no_hold(zoo: Zoo, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def jump(monkeypatch):
     right = database._EPOCH
     return lambda seconds: monkeypatch.setattr(database, "_EPOCH", right + seconds)
 
 
 @ON_DEV_SERVER
-def test_the_clock_of_the_server_ends_a_hold(zoo: Zoo, jump: Callable[[float], None]) -> None:
+def test_the_clock_of_the_server_ends_a_hold(zoo, jump):
     hold_lock("k", seconds=LONG, **WHY)
     process.reset()
     jump(LONG - 5)
@@ -54,7 +50,7 @@ def test_the_clock_of_the_server_ends_a_hold(zoo: Zoo, jump: Callable[[float], N
 
 
 @ON_DEV_SERVER
-def test_a_server_clock_that_jumps_back_ends_no_hold_early(zoo: Zoo, jump: Callable[[float], None]) -> None:
+def test_a_server_clock_that_jumps_back_ends_no_hold_early(zoo, jump):
     hold = hold_lock("k", seconds=1.5, **WHY)
     jump(-LONG)
     assert_refused(zk_lock("k", timeout=2.5), LockTimeout)
@@ -65,7 +61,7 @@ def test_a_server_clock_that_jumps_back_ends_no_hold_early(zoo: Zoo, jump: Calla
 
 
 @ON_DEV_SERVER
-def test_a_waiter_asks_the_server_for_the_time_first(zoo: Zoo, jump: Callable[[float], None]) -> None:
+def test_a_waiter_asks_the_server_for_the_time_first(zoo, jump):
     """The time that it has counted itself is a reason to ask, and no proof."""
     hold = hold_lock("k", seconds=4.0, **WHY)
     process.reset()
@@ -81,7 +77,7 @@ def test_a_waiter_asks_the_server_for_the_time_first(zoo: Zoo, jump: Callable[[f
 
 @ON_DEV_SERVER
 @pytest.mark.parametrize("kind", ["min_hold", "hand-over", "operator"])
-def test_short_processes_alone_leave_few_holds(zoo: Zoo, kind: str, jump: Callable[[float], None]) -> None:
+def test_short_processes_alone_leave_few_holds(zoo, kind, jump):
     for number in range(30):
         jump(35.0 * number)
         key = f"row/{number}"
@@ -100,7 +96,7 @@ def test_short_processes_alone_leave_few_holds(zoo: Zoo, kind: str, jump: Callab
 
 
 @ON_DEV_SERVER
-def test_an_entry_that_is_over_before_its_hold_ends_no_hold(zoo: Zoo, jump: Callable[[float], None]) -> None:
+def test_an_entry_that_is_over_before_its_hold_ends_no_hold(zoo, jump):
     """The clock jumped ahead between the grant and the release."""
     with zk_lock("k", min_hold=LONG):
         jump(2 * LONG)

@@ -1,23 +1,19 @@
 """Operations over a connection that breaks: they are carried out once, or raise an error."""
 
-from __future__ import annotations
-
 import itertools
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, expire, within
-from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, SYNC, Proxy
-from support.zoo import Zoo, eventually, guid_of
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, SYNC
+from support.zoo import eventually, guid_of
 
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 
-WHY: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+WHY = {"reason": "the machine is on fire", "by": "anna"}
 CUTS = [
     pytest.param(opcode, when, id=f"{when[5:-3]} {name}", marks=() if name == "multi" else pytest.mark.chaos)
     for (name, opcode), when in itertools.product(
@@ -27,14 +23,12 @@ CUTS = [
 ]
 
 
-def named(path: str, zoo: Zoo) -> dict[str, Any]:
+def named(path, zoo):
     return {"guid": guid_of(path), "token": zoo.client.exists(path).czxid}
 
 
 @pytest.mark.parametrize(("opcode", "when"), CUTS)
-def test_a_break_survives_cuts(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, opcode: int, when: str
-) -> None:
+def test_a_break_survives_cuts(zoo, proxy, caplog, opcode, when):
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)
         fired = getattr(proxy, when)(opcode)
@@ -47,9 +41,7 @@ def test_a_break_survives_cuts(
 
 
 @pytest.mark.parametrize(("call", "opcode"), [(break_lock, MULTI), (request_release, SET_DATA)])
-def test_an_unanswered_operation_is_audited_as_possible(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture, call: Callable[..., object], opcode: int
-) -> None:
+def test_an_unanswered_operation_is_audited_as_possible(zoo, proxy, caplog, call, opcode):
     """The lock may be another's by then."""
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         holder = named(path, zoo)
@@ -63,7 +55,7 @@ def test_an_unanswered_operation_is_audited_as_possible(
 
 
 @pytest.mark.parametrize(("opcode", "when"), CUTS)
-def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+def test_a_hold_survives_a_cut(zoo, proxy, opcode, when):
     fired = getattr(proxy, when)(opcode)
     hold = hold_lock("k", seconds=600, **WHY)
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
@@ -74,7 +66,7 @@ def test_a_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -
 
 @pytest.mark.parametrize("opcode", [GET_CHILDREN, GET_DATA])
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_read_of_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int, when: str) -> None:
+def test_a_read_of_the_queue_survives_a_cut(zoo, proxy, opcode, when):
     with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k"):
         if opcode == GET_DATA:
             proxy.alter_reply(opcode, lambda reply: reply)  # that of the first contender passes
@@ -86,7 +78,7 @@ def test_a_read_of_the_queue_survives_a_cut(zoo: Zoo, proxy: Proxy, opcode: int,
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_the_grant_of_an_operator_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str) -> None:
+def test_the_grant_of_an_operator_hold_survives_a_cut(zoo, proxy, when):
     with zoo.hold_elsewhere("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=5, **WHY))
         zoo.wait_contenders("k", 2)
@@ -98,7 +90,7 @@ def test_the_grant_of_an_operator_hold_survives_a_cut(zoo: Zoo, proxy: Proxy, wh
     end_hold("k", token=hold.token, by="anna")
 
 
-def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo, proxy):
     with zoo.hold_elsewhere("k"):
         operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=20, **WHY))
         name = zoo.wait_contenders("k", 2)[1]
@@ -109,7 +101,7 @@ def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo: Zoo, proxy: P
     end_hold("k", token=hold.token, by="anna")
 
 
-def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(zoo: Zoo, proxy: Proxy) -> None:
+def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(zoo, proxy):
     proxy.go_away()
     for call in (
         lambda: hold_lock("k", seconds=600, reply_timeout=0.3, **WHY),
@@ -127,7 +119,7 @@ def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(z
 @pytest.mark.chaos
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
 @pytest.mark.parametrize("before", [0, 1], ids=["time", "delete"])
-def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo: Zoo, proxy: Proxy, before: int, when: str) -> None:
+def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo, proxy, before, when):
     hold_lock("k", seconds=0.8, **WHY)
     process.reset()
     connected()

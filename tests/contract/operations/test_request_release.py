@@ -1,55 +1,50 @@
 """Release requests: the holder learns of them, and no work is aborted."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, cut, queue_up, results
 from support.locking import as_json
-from support.proxy import SET_DATA, Proxy
-from support.signalled import Sent, signalled
+from support.proxy import SET_DATA
+from support.signalled import signalled
 from support.work import acquired, seen
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import eventually, guid_of
 
-from django_zklock import Hold, ReadWriteLock, zk_lock
+from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes, release_request
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
-from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockChangedHands, LockLost
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 
-WHO: dict[str, Any] = {"by": "anna"}
+WHO = {"by": "anna"}
 WHY = "deploy 42"
 
 
 @pytest.fixture
-def asked() -> Iterator[Sent]:
+def asked():
     with signalled("lock_release_requested") as sent:
         yield sent
 
 
-def events_of(asked: Sent) -> list[tuple[str, str, str]]:
+def events_of(asked):
     assert all(kwargs["hold"].key == kwargs["lock"] for _, kwargs in asked)
     return [(kwargs["lock"], kwargs["by"], kwargs["reason"]) for _, kwargs in asked]
 
 
-def request_to(hold: Hold) -> tuple[str, str]:
+def request_to(hold):
     """Wait until the holder has seen a request; return who asks and why."""
     request = hold.wait_release_requested(5)
     assert request is not None
     return request.by, request.reason
 
 
-def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, asked: Sent) -> None:
+def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo, asked):
     called = threading.Event()
     with zk_lock("k/1") as hold:
         assert hold.release_requested is None
@@ -64,7 +59,7 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo: Zoo, aske
     assert events_of(asked) == [("k/1", "anna", WHY)]
 
 
-def test_a_request_is_logged_and_not_for_the_next_holder(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_is_logged_and_not_for_the_next_holder(zoo, caplog):
     with zk_lock("k/1") as hold:
         request_release("k/1", WHY, **WHO)
         assert hold.wait_release_requested(30)
@@ -74,7 +69,7 @@ def test_a_request_is_logged_and_not_for_the_next_holder(zoo: Zoo, caplog: pytes
         assert next_hold.release_requested is None
 
 
-def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo: Zoo, asked: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo, asked, monkeypatch):
     """Short holds are spared the watch, and the request waits in the node."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 1.0)
     with zk_lock("k") as hold:
@@ -87,9 +82,9 @@ def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo: Zoo, asked: Sent, mo
     assert zoo.children("k") == []
 
 
-def test_of_repeated_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_repeated_requests_the_last_one_is_shown(zoo, asked, caplog):
     called = threading.Event()
-    early: list[Hold] = []
+    early = []
     with zk_lock("k") as hold:
         hold.add_release_request_callback(early.append)
         request_release("k", WHY, **WHO)
@@ -107,7 +102,7 @@ def test_of_repeated_requests_the_last_one_is_shown(zoo: Zoo, asked: Sent, caplo
     assert events_of(asked) == [("k", "anna", WHY), ("k", "ben", "mine first"), last]
 
 
-def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
+def test_a_wait_for_a_release_request_ends_with_the_hold(zoo):
     lock = zk_lock("k")
     hold = acquired(lock)
     waiting = BackgroundCall(hold.wait_release_requested)
@@ -116,8 +111,8 @@ def test_a_wait_for_a_release_request_ends_with_the_hold(zoo: Zoo) -> None:
     assert waiting.result(30) is None
 
 
-def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> None:
-    def wait() -> ReleaseRequest | None:
+def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo):
+    def wait():
         with zk_lock("k", timeout=20) as hold:
             return hold.release_requested
 
@@ -132,8 +127,7 @@ def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo: Zoo) -> Non
     assert waiter.result() is None
 
 
-def test_a_release_is_requested_of_holders_only(zoo: Zoo) -> None:
-    more: dict[str, Any]
+def test_a_release_is_requested_of_holders_only(zoo):
     for more in ({}, {"guid": str(uuid.uuid4())}, {"token": 1}):
         with pytest.raises(LockChangedHands):
             request_release("k", WHY, **WHO, **more)
@@ -145,7 +139,7 @@ def test_a_release_is_requested_of_holders_only(zoo: Zoo) -> None:
         assert payload.release_request == {}
 
 
-def test_a_release_request_to_a_client_that_ignores_it_is_refused(zoo: Zoo) -> None:
+def test_a_release_request_to_a_client_that_ignores_it_is_refused(zoo):
     """A person's hold is ended by a person; a client of kazoo does not look at its node."""
     hold = hold_lock("k", seconds=60, reason="drain", by="ben")
     with pytest.raises(ValueError, match=r"operator ben until .* end_hold"):
@@ -160,7 +154,7 @@ def test_a_release_request_to_a_client_that_ignores_it_is_refused(zoo: Zoo) -> N
     zoo.client.delete(path)
 
 
-def test_a_release_request_to_curator_has_curators_form(zoo: Zoo) -> None:
+def test_a_release_request_to_curator_has_curators_form(zoo):
     """Its `makeRevocable` waits for exactly these bytes."""
     with zoo.hold_elsewhere("k") as path:
         request_release("k", WHY, **WHO)
@@ -170,10 +164,10 @@ def test_a_release_request_to_curator_has_curators_form(zoo: Zoo) -> None:
         assert zoo.client.exists(path).version == version
 
 
-def test_a_holder_says_again_what_it_waits_for_after_a_request_by_curator(zoo: Zoo) -> None:
+def test_a_holder_says_again_what_it_waits_for_after_a_request_by_curator(zoo):
     """Its `Revoker` writes over that, and others would not see that the holder is part of a deadlock."""
 
-    def revoked() -> Payload:
+    def revoked():
         eventually(lambda: held.contender.info(held.grant).wait)
         zoo.client.set(hold.path, b"__REVOKE__")
         eventually(lambda: hold.release_requested)
@@ -184,14 +178,14 @@ def test_a_holder_says_again_what_it_waits_for_after_a_request_by_curator(zoo: Z
         return payload
 
     with zoo.configured(DEADLOCK_TIMEOUT=0.3), zoo.hold_elsewhere("other") as ahead, zk_lock("k") as hold:
-        held: Any = hold._held
+        held = hold._held
         payload = BackgroundCall(revoked)
         acquire_once("other", timeout=30)
         assert payload.result().waits_for["key"] == "other"
         assert payload.result().release_request["by"] == release_request.BY_CURATOR
 
 
-def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> None:
+def test_a_release_request_by_curator_is_understood(zoo, asked):
     """Its `Revoker` writes over all that the node said."""
     with zk_lock("k", fields={}) as hold:
         zoo.client.set(hold.path, b"__REVOKE__")
@@ -203,7 +197,7 @@ def test_a_release_request_by_curator_is_understood(zoo: Zoo, asked: Sent) -> No
     assert events_of(asked) == [("k", release_request.BY_CURATOR, "")]
 
 
-def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy, asked: Sent) -> None:
+def test_a_release_request_during_a_cut_is_seen_after_it(zoo, proxy, asked):
     with zk_lock("k", abort_on="lost") as hold:
         payload = zoo.client.get(hold.path)[0]
         proxy.go_away()
@@ -220,7 +214,7 @@ def test_a_release_request_during_a_cut_is_seen_after_it(zoo: Zoo, proxy: Proxy,
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_survives_a_cut(zoo, proxy, when, caplog):
     with zoo.hold_elsewhere("k") as path, caplog.at_level(logging.INFO, "zklock.audit"):
         first = nodes.new_guid(nodes.Mark.OWN)
         data = Payload(guid=first, host="h", pid=7, thread="t", what="w", since="", template="")
@@ -233,7 +227,7 @@ def test_a_request_survives_a_cut(zoo: Zoo, proxy: Proxy, when: str, caplog: pyt
     assert "was asked to release by anna: deploy 42; it is 'w', a client of an unknown kind on h" in record.getMessage()
 
 
-def test_waiters_keep_their_places_when_the_holder_is_asked(zoo: Zoo) -> None:
+def test_waiters_keep_their_places_when_the_holder_is_asked(zoo):
     """They watch the holder's node, which is written; nobody takes that for its end."""
     with zk_lock("k") as hold:
         waiters, order = queue_up(zoo, "k", 3)
@@ -245,7 +239,7 @@ def test_waiters_keep_their_places_when_the_holder_is_asked(zoo: Zoo) -> None:
     assert order == [0, 1, 2]
 
 
-def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo: Zoo) -> None:
+def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo):
     with zk_lock("k", timeout=20) as hold:
         (before,) = zoo.payloads("k")
         request_release("k", "r" * 900, by="b" * 900)
@@ -264,14 +258,14 @@ def test_a_release_request_is_shown_with_the_payload_of_the_holder(zoo: Zoo) -> 
         assert request_to(hold)[1].startswith("rrr")
 
 
-def test_a_lock_with_a_release_request_can_be_broken(zoo: Zoo) -> None:
+def test_a_lock_with_a_release_request_can_be_broken(zoo):
     with pytest.raises(LockLost, match="broken by anna: too late"), zk_lock("k") as hold:
         request_release("k", WHY, **WHO)
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="too late", by="anna")
         threading.Event().wait(10)
 
 
-def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
+def test_a_downgrade_keeps_the_release_request(zoo):
     with ReadWriteLock("k").write() as hold:
         request_release("k", WHY, **WHO)
         hold.downgrade()
@@ -280,7 +274,7 @@ def test_a_downgrade_keeps_the_release_request(zoo: Zoo) -> None:
         assert request_to(hold) == ("anna", WHY)
 
 
-async def test_release_requests_work_in_coroutines(zoo: Zoo) -> None:
+async def test_release_requests_work_in_coroutines(zoo):
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation):
             request_release("k", WHY, **WHO)
@@ -289,7 +283,7 @@ async def test_release_requests_work_in_coroutines(zoo: Zoo) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_nested_blocks_share_a_release_request(zoo: Zoo) -> None:
+def test_nested_blocks_share_a_release_request(zoo):
     with zk_lock("k") as outer, zk_lock("k") as inner:
         request_release("k", WHY, **WHO)
         assert request_to(inner) == request_to(outer) == ("anna", WHY)

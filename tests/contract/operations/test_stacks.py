@@ -1,25 +1,21 @@
 """The stacks of holders: the function and line that each runs, read while it works or hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import greenlet
 import pytest
 from support.faults import BackgroundCall, acquired_by_many, proxied, within
 from support.primitives import watched
-from support.proxy import GET_CHILDREN, Proxy
+from support.proxy import GET_CHILDREN
 from support.work import seen
-from support.zoo import ROOM, Zoo, eventually, next_line
+from support.zoo import ROOM, eventually, next_line
 
 from django_zklock import zk_lock
 from django_zklock.core.execution import stack
@@ -32,33 +28,33 @@ from django_zklock.operations.stacks import FOREIGN, NO_ANSWER
 SECRET = "a value that nobody may see"
 
 
-def shown(key: str = "k") -> list[str]:
+def shown(key="k"):
     (lines,) = show_stacks(key, by="anna").values()
     return lines
 
 
-def answers(zoo: Zoo) -> list[str]:
+def answers(zoo):
     return zoo.names(f"{zoo.base}/{stack.DIRECTORY}")
 
 
-def is_over(near: socket.socket) -> bool:
+def is_over(near):
     return bool(select.select([near], [], [], 0)[0])
 
 
-def socket_read(near: socket.socket) -> None:
+def socket_read(near):
     near.recv(1)  # here
 
 
-def sleep(near: socket.socket, _secret: str = SECRET) -> None:
+def sleep(near, _secret=SECRET):
     while not is_over(near):
         time.sleep(0.5)  # here
 
 
-def computation(near: socket.socket) -> None:
+def computation(near):
     any(iter(partial(is_over, near), True))  # here
 
 
-def hanging(zoo: Zoo, call: Callable[[socket.socket], object]) -> list[str]:
+def hanging(zoo, call):
     """Return the lines of a call that hangs under the lock, and end it."""
     near, far = socket.socketpair()
     with near, far:
@@ -76,8 +72,8 @@ def hanging(zoo: Zoo, call: Callable[[socket.socket], object]) -> list[str]:
 @pytest.mark.parametrize(
     "start", [lambda call, near: call(near), lambda call, near: greenlet.greenlet(call).switch(near)]
 )
-def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: Any, start: Any) -> None:
-    def locked(near: socket.socket, _secret: str = SECRET) -> None:
+def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo, work, start):
+    def locked(near, _secret=SECRET):
         with zk_lock("k"):
             work(near)
 
@@ -90,16 +86,16 @@ def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo: Zoo, work: An
     eventually(lambda: answers(zoo) == [])
 
 
-async def inner(end: asyncio.Event) -> None:
+async def inner(end):
     await end.wait()  # here
 
 
-async def steps(end: asyncio.Event) -> Any:
+async def steps(end):
     await inner(end)
     yield 1
 
 
-async def loop_over(end: asyncio.Event) -> None:
+async def loop_over(end):
     async for _ in steps(end):
         pass
 
@@ -109,8 +105,8 @@ async def loop_over(end: asyncio.Event) -> None:
     [(inner, []), (loop_over, ["steps", "loop_over"]), (lambda end: asyncio.create_task(inner(end)), [])],
     ids=["coroutine", "generator", "task"],
 )
-def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str]) -> None:
-    async def locked() -> list[str]:
+def test_a_coroutine_shows_what_it_awaits(zoo, hang, between):
+    async def locked():
         end = asyncio.Event()
         async with zk_lock("k"):
             asking = asyncio.create_task(asyncio.to_thread(shown))
@@ -127,8 +123,8 @@ def test_a_coroutine_shows_what_it_awaits(zoo: Zoo, hang: Any, between: list[str
     assert lines[0].startswith("task 'Task-")
 
 
-def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
-    async def locked(near: socket.socket) -> None:
+def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo):
+    async def locked(near):
         async with zk_lock("k"):
             sleep(near)
 
@@ -137,7 +133,7 @@ def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo: Zoo) -> None:
     assert lines[-1].endswith(": sleep(near)")
 
 
-def test_each_holder_of_a_shared_lock_answers(zoo: Zoo) -> None:
+def test_each_holder_of_a_shared_lock_answers(zoo):
     with acquired_by_many("k", 2, 2, kind="read") as holds:
         stacks = show_stacks("k", by="anna")
         assert {holder.token for holder in stacks} == {hold.token for hold in holds}
@@ -146,14 +142,14 @@ def test_each_holder_of_a_shared_lock_answers(zoo: Zoo) -> None:
         show_stacks("k", by="anna")
 
 
-def test_a_lock_that_lingers_shows_its_owner(zoo: Zoo) -> None:
+def test_a_lock_that_lingers_shows_its_owner(zoo):
     with zk_lock("k", linger=60):
         assert any("test_a_lock_that_lingers_shows_its_owner at " in line for line in shown())
     assert shown() == ["No work runs under the lock."]
     process.reset()
 
 
-def test_a_later_event_of_the_holder_asks_for_nothing(zoo: Zoo) -> None:
+def test_a_later_event_of_the_holder_asks_for_nothing(zoo):
     with proxied(zoo, 20) as proxy, zk_lock("k") as hold:
         shown()
         proxy.reset()
@@ -162,7 +158,7 @@ def test_a_later_event_of_the_holder_asks_for_nothing(zoo: Zoo) -> None:
         assert proxy.counts[GET_CHILDREN] <= 1, "the request reads the queue"
 
 
-def test_an_owner_that_has_ended_is_named(zoo: Zoo) -> None:
+def test_an_owner_that_has_ended_is_named(zoo):
     """Its number may be that of another thread by now."""
     lock = zk_lock("k")
     ended = threading.Thread(target=lambda: lock.acquire(timeout=5), name="old")
@@ -172,7 +168,7 @@ def test_an_owner_that_has_ended_is_named(zoo: Zoo) -> None:
     lock.release()
 
 
-def test_many_operators_may_ask_at_the_same_time(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_many_operators_may_ask_at_the_same_time(zoo, caplog):
     with caplog.at_level(logging.WARNING, "zklock.audit"), zk_lock("k") as hold:
         asking = [BackgroundCall(shown) for _ in range(8)]
         assert all(len(call.result(30)) > 1 for call in asking)
@@ -182,7 +178,7 @@ def test_many_operators_may_ask_at_the_same_time(zoo: Zoo, caplog: pytest.LogCap
     assert asked == ["the stack of the holder of lock 'k' was asked for by anna"] * 8
 
 
-def test_a_request_is_no_sign_of_life_of_a_leader(zoo: Zoo) -> None:
+def test_a_request_is_no_sign_of_life_of_a_leader(zoo):
     """A leader that hangs would count as alive for a while; its next write counts again."""
     with zk_lock("k") as hold:
         eventually(lambda: b"waited" in zoo.client.get(hold.path)[0])  # its own last write
@@ -190,7 +186,7 @@ def test_a_request_is_no_sign_of_life_of_a_leader(zoo: Zoo) -> None:
         assert payload is not None
         zoo.client.set(hold.path, replace(payload, lasts="leader", renewed_within=5000).encode())
 
-        def due() -> float:
+        def due():
             lock = seen("k")
             assert lock.holders[0].renewal_due is not None
             return lock.holders[0].renewal_due.timestamp()
@@ -205,18 +201,18 @@ def test_a_request_is_no_sign_of_life_of_a_leader(zoo: Zoo) -> None:
         assert due() > before + 1
 
 
-def test_without_stacks_the_holder_shows_none(zoo: Zoo) -> None:
+def test_without_stacks_the_holder_shows_none(zoo):
     with zoo.configured(STACKS=False), zk_lock("k"):
         assert shown() == ["STACKS is False in its settings."]
 
 
-def test_an_operator_hold_has_no_stack(zoo: Zoo) -> None:
+def test_an_operator_hold_has_no_stack(zoo):
     hold_lock("k", seconds=60, reason="drain", by="ben")
     assert shown() == [FOREIGN]
     zoo.delete("k")
 
 
-def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo: Zoo) -> None:
+def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo):
     """A call into C keeps the interpreter from all threads. The znode for the answer goes away."""
     script = "import ctypes\nwith zk_lock('k'):\n    print('held', flush=True)\n    ctypes.PyDLL(None).sleep(300)"
     with zoo.running(script) as busy:
@@ -229,7 +225,7 @@ def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo: Zoo
     zoo.wait_contenders("k", 0)
 
 
-def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo, proxy):
     with zoo.running("import os, signal\nwith zk_lock('k'):\n    os.kill(os.getpid(), signal.SIGSTOP)"):
         zoo.wait_contenders("k", 1)
         asking = BackgroundCall(shown)

@@ -1,16 +1,13 @@
 """Fields of a later release survive in a znode when a process of this release writes it again."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
-from typing import Any
 
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 from support.reserving import path_of, queued
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import ReadWriteLock, zk_lock
 from django_zklock.contrib.celery.beat import Candidacy
@@ -19,24 +16,24 @@ from django_zklock.contrib.celery.unique import reservations
 from django_zklock.core.zk import process
 from django_zklock.operations import clear_limit, request_release, set_limit
 
-WHY: dict[str, Any] = {"reason": "why", "by": "anna"}
-NEW: dict[str, Any] = {"priority": 7, "ünïcode": ["é", {"nested": None}]}
+WHY = {"reason": "why", "by": "anna"}
+NEW = {"priority": 7, "ünïcode": ["é", {"nested": None}]}
 
 
-def add(zoo: Zoo, path: str) -> None:
+def add(zoo, path):
     """Add the fields, as a process of a later release may."""
     data, stat = zoo.client.get(path)
     zoo.client.set(path, json.dumps({**json.loads(data), **NEW}).encode(), stat.version)
 
 
-def read(zoo: Zoo, path: str) -> dict[str, Any]:
+def read(zoo, path):
     """Return the fields of a znode; those of the later release must be there."""
-    fields: dict[str, Any] = json.loads(zoo.client.get(path)[0])
+    fields = json.loads(zoo.client.get(path)[0])
     assert NEW.items() <= fields.items()
     return fields
 
 
-def test_a_release_request_keeps_unknown_fields(zoo: Zoo) -> None:
+def test_a_release_request_keeps_unknown_fields(zoo):
     with zk_lock("k") as hold:
         add(zoo, hold.path)
         request_release("k", **WHY)
@@ -44,13 +41,13 @@ def test_a_release_request_keeps_unknown_fields(zoo: Zoo) -> None:
         assert read(zoo, hold.path)["release_request"]["by"] == "ben"
 
 
-def test_a_holder_keeps_unknown_fields_when_it_writes_its_grant(zoo: Zoo) -> None:
+def test_a_holder_keeps_unknown_fields_when_it_writes_its_grant(zoo):
     with zk_lock("k") as hold:
         add(zoo, hold.path)
         eventually(lambda: "waited" in read(zoo, hold.path))
 
 
-def test_a_lock_that_lingers_keeps_unknown_fields(zoo: Zoo) -> None:
+def test_a_lock_that_lingers_keeps_unknown_fields(zoo):
     lock = zk_lock("k", linger=60)
     with lock as hold:
         path = hold.path
@@ -64,7 +61,7 @@ def test_a_lock_that_lingers_keeps_unknown_fields(zoo: Zoo) -> None:
     process.reset()
 
 
-def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo: Zoo) -> None:
+def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo):
     with ReadWriteLock("k").write() as hold:
         add(zoo, hold.path)
         hold.downgrade()
@@ -72,7 +69,7 @@ def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo: Zoo) -> None:
         assert read(zoo, hold.path)["guid"]
 
 
-def test_a_change_of_a_limit_keeps_unknown_fields(zoo: Zoo) -> None:
+def test_a_change_of_a_limit_keeps_unknown_fields(zoo):
     directory = f"{zoo.base}/k"
     set_limit("k", 5, **WHY)
     add(zoo, directory)
@@ -85,7 +82,7 @@ def test_a_change_of_a_limit_keeps_unknown_fields(zoo: Zoo) -> None:
         assert read(zoo, f"{directory}/!limit:0:")["before"] == 5
 
 
-def test_a_reservation_keeps_unknown_fields_when_its_task_is_sent_again(zoo: Zoo) -> None:
+def test_a_reservation_keeps_unknown_fields_when_its_task_is_sent_again(zoo):
     queued("a/b", "one")
     (name,) = zoo.names(path_of(zoo, "a/b"))
     add(zoo, f"{path_of(zoo, 'a/b')}/{name}")
@@ -94,9 +91,9 @@ def test_a_reservation_keeps_unknown_fields_when_its_task_is_sent_again(zoo: Zoo
     assert reservations.end("a/b", "one") is None
 
 
-def test_the_record_of_a_schedule_keeps_unknown_fields(zoo: Zoo) -> None:
+def test_the_record_of_a_schedule_keeps_unknown_fields(zoo):
     app = Celery("records", set_as_current=False)
-    entry: Any = ScheduleEntry(
+    entry = ScheduleEntry(
         name="report", task="t", schedule=schedule(60, app=app), last_run_at=datetime.now(timezone.utc), app=app
     )
     path = f"{zoo.base}/!beat/nightly/report"

@@ -1,20 +1,16 @@
 """The chroot and ROOT stay, with the ACL that somebody gave them. A wrong `ACL` leaves nothing behind."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import QuotaExceededError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from support.faults import acquire_once, proxied
 from support.proxy import MULTI, with_error
 from support.reserving import queued
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_semaphore
 from django_zklock.contrib.celery.unique import reservations
@@ -23,33 +19,33 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
 
 Use = Callable[[], object]
-OPERATOR: dict[str, Any] = {"reason": "a test", "by": "ann"}
+OPERATOR = {"reason": "a test", "by": "ann"}
 
 
-def digest(password: str = "secret") -> str:
+def digest(password="secret"):
     """Return the id of the user `shop` in an ACL."""
     return "shop:" + base64.b64encode(hashlib.sha1(f"shop:{password}".encode()).digest()).decode()
 
 
-def use_lock(key: str = "a") -> None:
+def use_lock(key="a"):
     acquire_once(key)
 
 
-def use_permit() -> None:
+def use_permit():
     acquire_once(zk_semaphore("a", 2))
 
 
-def use_operator_hold() -> None:
+def use_operator_hold():
     hold = hold_lock("a", seconds=60, **OPERATOR)
     end_hold("a", token=hold.token, **OPERATOR)
 
 
-def use_limit() -> None:
+def use_limit():
     set_limit("a", 3, **OPERATOR)
     clear_limit("a", **OPERATOR)
 
 
-def use_reservation() -> None:
+def use_reservation():
     queued("a", "one")
     problem = reservations.end("a", "one")
     if problem is not None:
@@ -60,7 +56,7 @@ FIRST = [use_lock, use_permit, use_operator_hold, use_limit, use_reservation]
 
 
 @pytest.fixture
-def admin(zoo: Zoo) -> KazooClient:
+def admin(zoo):
     """The client of the test, with an account of its own and with that of the project."""
     client = zoo.use_own_client()
     client.add_auth("digest", "admin:secret")
@@ -68,13 +64,13 @@ def admin(zoo: Zoo) -> KazooClient:
     return client
 
 
-def refused(use: Use = use_lock) -> str:
+def refused(use=use_lock):
     with pytest.raises(ZooKeeperUnavailable) as caught:
         use()
     return str(caught.value)
 
 
-def idle(zoo: Zoo, base: str) -> None:
+def idle(zoo, base):
     """Wait until the server has deleted all empty containers at a base, and the base if it were one."""
     eventually(lambda: zoo.names(base) == [], 8, "the directories of keys stay")
     with zoo.configured(ROOT="/of/another"):
@@ -82,7 +78,7 @@ def idle(zoo: Zoo, base: str) -> None:
     eventually(lambda: zoo.names(f"{zoo.chroot}/of/another") == [], 8)
 
 
-def test_the_chroot_and_root_stay(zoo: Zoo) -> None:
+def test_the_chroot_and_root_stay(zoo):
     bases = []
     for use in FIRST:
         with zoo.configured(ROOT=f"/locks/of/{use.__name__}"):
@@ -93,7 +89,7 @@ def test_the_chroot_and_root_stay(zoo: Zoo) -> None:
     assert all(map(zoo.client.exists, bases))
 
 
-def test_an_acl_that_was_set_by_hand_stays(zoo: Zoo, admin: KazooClient) -> None:
+def test_an_acl_that_was_set_by_hand_stays(zoo, admin):
     use_lock()
     by_hand = [make_digest_acl("shop", "secret", all=True), make_acl("world", "anyone", read=True, create=True)]
     for path in (zoo.chroot, zoo.base):
@@ -105,7 +101,7 @@ def test_an_acl_that_was_set_by_hand_stays(zoo: Zoo, admin: KazooClient) -> None
         assert admin.get_acls(path)[0] == by_hand
 
 
-def test_locks_go_on_if_the_znode_above_is_closed_later(zoo: Zoo, admin: KazooClient) -> None:
+def test_locks_go_on_if_the_znode_above_is_closed_later(zoo, admin):
     admin.create(zoo.chroot)
     with zoo.configured(ROOT="/above/locks"):
         use_lock("a/b")
@@ -115,20 +111,20 @@ def test_locks_go_on_if_the_znode_above_is_closed_later(zoo: Zoo, admin: KazooCl
             use()
 
 
-def test_a_closed_znode_above_is_named(zoo: Zoo, admin: KazooClient) -> None:
+def test_a_closed_znode_above_is_named(zoo, admin):
     admin.create(zoo.chroot, acl=[make_digest_acl("admin", "secret", all=True)])
     assert f"the ACL of {zoo.chroot})" in refused()
 
 
 @pytest.mark.parametrize(("path", "key"), [("/zklock", "b"), ("/zklock/a", "a"), ("/zklock/a", "a/b")])
-def test_the_error_names_the_znode_that_belongs_to_others(zoo: Zoo, admin: KazooClient, path: str, key: str) -> None:
+def test_the_error_names_the_znode_that_belongs_to_others(zoo, admin, path, key):
     """The ACL of the parent decides about a create, so the error names the parent."""
     admin.ensure_path(f"{zoo.base}/a")
     admin.set_acls(f"{zoo.chroot}{path}", [make_digest_acl("admin", "secret", all=True)])
     assert f"the ACL of {zoo.chroot}{path})" in refused(lambda: use_lock(key))
 
 
-WRONG: dict[str, list[tuple[str, str, str]]] = {
+WRONG = {
     "password": [("digest", digest("Secret"), "cdrwa")],
     "no read": [("digest", digest(), "cdwa")],
     "no create": [("digest", digest(), "drwa")],
@@ -147,7 +143,7 @@ WRONG: dict[str, list[tuple[str, str, str]]] = {
     ],
 )
 @pytest.mark.parametrize("existing", ["", "/zklock"], ids=["no chroot", "root exists"])
-def test_a_wrong_acl_leaves_nothing(zoo: Zoo, admin: KazooClient, acl: str, use: Use, existing: str) -> None:
+def test_a_wrong_acl_leaves_nothing(zoo, admin, acl, use, existing):
     if existing:
         admin.ensure_path(f"{zoo.chroot}{existing}")
     with zoo.configured(AUTH="shop:secret", ACL=WRONG[acl]):
@@ -163,7 +159,7 @@ def test_a_wrong_acl_leaves_nothing(zoo: Zoo, admin: KazooClient, acl: str, use:
 
 @pytest.mark.parametrize("use", [use_operator_hold, use_limit, use_reservation])
 @pytest.mark.parametrize("acl", ["password", "no read"])
-def test_a_wrong_acl_leaves_no_record_in_a_directory(zoo: Zoo, admin: KazooClient, acl: str, use: Use) -> None:
+def test_a_wrong_acl_leaves_no_record_in_a_directory(zoo, admin, acl, use):
     """A record that stays, and that nobody may read, would block its key."""
     admin.ensure_path(f"{zoo.base}/a")
     admin.ensure_path(reservation := f"{zoo.base}/{lock_key('a')}")
@@ -174,7 +170,7 @@ def test_a_wrong_acl_leaves_no_record_in_a_directory(zoo: Zoo, admin: KazooClien
     use()
 
 
-RIGHT: dict[str, list[tuple[str, str, str]]] = {
+RIGHT = {
     "all": [("digest", digest(), "cdrwa")],
     "no more than locks need": [("digest", digest(), "cdr")],
     "of two entries": [("world", "anyone", "r"), ("digest", digest(), "cd")],
@@ -183,20 +179,20 @@ RIGHT: dict[str, list[tuple[str, str, str]]] = {
 
 
 @pytest.mark.parametrize("acl", RIGHT.values(), ids=RIGHT.keys())
-def test_a_right_list_is_used_as_it_is(zoo: Zoo, admin: KazooClient, acl: list[Any]) -> None:
+def test_a_right_list_is_used_as_it_is(zoo, admin, acl):
     with zoo.configured(AUTH="shop:secret", ACL=acl):
         use_lock("a/b")
     for path in (zoo.chroot, zoo.base):
         assert [entry.id.scheme for entry in admin.get_acls(path)[0]] == [scheme for scheme, _, _ in acl]
 
 
-def test_a_trial_that_a_quota_ends_is_not_blamed_on_the_acl(zoo: Zoo, admin: KazooClient) -> None:
+def test_a_trial_that_a_quota_ends_is_not_blamed_on_the_acl(zoo, admin):
     with proxied(zoo, 20, AUTH="shop:secret", ACL=RIGHT["all"]) as proxy:
         proxy.alter_reply(MULTI, with_error(0, 0, QuotaExceededError.code), carried_out=False)
         use_lock()
 
 
-def test_the_znode_above_needs_to_allow_creates_only(zoo: Zoo, admin: KazooClient) -> None:
+def test_the_znode_above_needs_to_allow_creates_only(zoo, admin):
     above = [make_digest_acl("admin", "secret", all=True), make_acl("world", "anyone", create=True)]
     admin.create(zoo.chroot, acl=above)
     with zoo.configured(AUTH="shop:secret", ACL=RIGHT["all"]):

@@ -4,13 +4,10 @@ The private names of kazoo that `zk` uses, as they are in kazoo 2.11.0.
 A release of kazoo that changes one fails here, not in production.
 """
 
-from __future__ import annotations
-
 import inspect
-from typing import Any
 
 import pytest
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
@@ -19,7 +16,7 @@ from django_zklock.core.zk.connection import Connection
 from django_zklock.core.zk.options import SessionOptions
 
 
-def test_the_client_has_the_private_attributes() -> None:
+def test_the_client_has_the_private_attributes():
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     for name in (
         "_queue",
@@ -37,7 +34,7 @@ def test_the_client_has_the_private_attributes() -> None:
 
 
 @pytest.mark.parametrize(("ours", "count"), [(Client, 1), (Connection, 12)])
-def test_the_methods_of_kazoo_that_are_replaced_exist_and_have_the_known_parameters(ours: Any, count: int) -> None:
+def test_the_methods_of_kazoo_that_are_replaced_exist_and_have_the_known_parameters(ours, count):
     theirs = dict(inspect.getmembers(ours.__base__, inspect.isfunction))
     replaced = theirs.keys() & vars(ours).keys() - {"__init__"}
     assert len(replaced) == count, replaced
@@ -45,13 +42,13 @@ def test_the_methods_of_kazoo_that_are_replaced_exist_and_have_the_known_paramet
         assert [*inspect.signature(vars(ours)[name]).parameters] == [*inspect.signature(theirs[name]).parameters], name
 
 
-def ask(method: Any, *arguments: Any) -> Any:
-    replies: list[Any] = []
+def ask(method, *arguments):
+    replies = []
     process.current().post(method, *arguments, replies.append)
     return eventually(lambda: replies)[0]
 
 
-def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
+def test_requests_that_kazoo_does_not_have_work(zoo):
     with zk_lock("deep/er") as hold:
         gateway = process.current().gateway
         assert ask(gateway.own_ephemerals, zoo.base) == [hold.path]
@@ -62,7 +59,7 @@ def test_requests_that_kazoo_does_not_have_work(zoo: Zoo) -> None:
     eventually(lambda: not zoo.client.exists(f"{zoo.base}/deep"), message="the empty parents are not reaped")
 
 
-def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
+def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo):
     with zk_lock("a") as hold:
         gateway = process.current().gateway
         before = zoo.client.get(hold.path)[1]
@@ -72,9 +69,7 @@ def test_a_quorum_check_succeeds_or_names_the_missing_node(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(8.04, pytest.approx(8.04, abs=0.001)), (3600, 20.0)])
-def test_the_lease_is_based_on_the_timeout_that_is_granted_and_a_change_is_logged(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture, asked: float, granted: float
-) -> None:
+def test_the_lease_is_based_on_the_timeout_that_is_granted_and_a_change_is_logged(zoo, caplog, asked, granted):
     """The wire carries whole milliseconds. That difference is not logged. The most that is granted are 20 s."""
     with zoo.configured(session_timeout=asked), zk_lock("a") as hold:
         timeout = process.current().timeout

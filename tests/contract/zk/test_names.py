@@ -1,16 +1,12 @@
 """Names of servers: one that is dead, late or has dead addresses costs no more than one server."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from django.test import override_settings
-from support.ensemble import Ensemble
 from support.faults import black_hole, cut, within
 from support.proxy import Proxy
 from support.zoo import ROOM
@@ -18,7 +14,6 @@ from support.zoo import ROOM
 from django_zklock import inspection, zk_lock
 from django_zklock.core.log import on_protocol_thread
 from django_zklock.core.zk import connection, outside, process
-from django_zklock.testing.server import DevServer
 
 CONNECT_TIMEOUT = 5.0
 DEAD = "127.0.0.9"
@@ -26,16 +21,16 @@ Names = dict[str, Callable[[], list[str]]]
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
+def names(monkeypatch):
     """Return what the resolver does, by name. It is never asked on one of our threads."""
-    names: Names = {}
+    names = {}
     real, asked_here, over = socket.getaddrinfo, [], threading.Event()
 
-    def hang() -> list[str]:
+    def hang():
         over.wait(60)
         raise socket.gaierror(socket.EAI_AGAIN, "no answer")
 
-    def getaddrinfo(host: str, port: int, *args: int, **how: int) -> list[tuple[object, ...]]:
+    def getaddrinfo(host, port, *args, **how):
         if host not in names:
             return list(real(host, port, *args, **how))
         if on_protocol_thread():
@@ -52,8 +47,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     assert not asked_here
 
 
-def fail(error: Exception) -> Callable[[], list[str]]:
-    def answer() -> list[str]:
+def fail(error):
+    def answer():
         raise error
 
     return answer
@@ -72,7 +67,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["first", "last"])
-def test_one_bad_name_costs_one_server(server: Ensemble | DevServer, names: Names, bad: str, first: bool) -> None:
+def test_one_bad_name_costs_one_server(server, names, bad, first):
     answer = BAD[bad]
     name = "silent.test" if answer is None else "bad.test"
     names[name] = answer or names["silent.test"]
@@ -91,15 +86,13 @@ def test_one_bad_name_costs_one_server(server: Ensemble | DevServer, names: Name
     assert report.serves or report.problem.startswith("does not answer: ")
 
 
-def test_a_slow_resolver_costs_its_time_once(
-    server: Ensemble | DevServer, names: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_resolver_costs_its_time_once(server, names, monkeypatch):
     monkeypatch.setattr("django_zklock.core.zk.client.FIRST_RETRY", 60.0)
     asked = []
-    looks: Any = []
+    looks = []
     monkeypatch.setattr(connection, "resolve", lambda *how: (looks.append(how), outside.resolve(*how))[1])
 
-    def slow() -> list[str]:
+    def slow():
         asked.append(time.monotonic())
         time.sleep(0.4)
         return ["127.0.0.1"]
@@ -111,7 +104,7 @@ def test_a_slow_resolver_costs_its_time_once(
     assert len(looks) < 500
 
 
-def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(server: Ensemble | DevServer, names: Names) -> None:
+def test_a_hold_outlasts_a_cut_while_the_resolver_hangs(server, names):
     """The addresses of the last look-up are used until there is an answer."""
     with Proxy(server.hosts) as proxy:
         names["zk.test"] = lambda: ["127.0.0.1"]

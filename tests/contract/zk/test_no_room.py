@@ -1,11 +1,8 @@
 """A process that has no room for a thread, a descriptor or memory at one moment gets its next lock all the same."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from support.zoo import Zoo
 
 PROGRAM = """
 import _thread, ctypes, errno, json, logging, os, queue, select, socket, sys, threading, time, traceback
@@ -110,7 +107,7 @@ print(json.dumps(results))
 
 @pytest.mark.parametrize("phase", ["start", pytest.param("replacement", marks=pytest.mark.chaos)])
 @pytest.mark.parametrize("kind", ["room", pytest.param("memory", marks=pytest.mark.chaos)])
-def test_each_call_of_a_start_may_fail_once(zoo: Zoo, kind: str, phase: str) -> None:
+def test_each_call_of_a_start_may_fail_once(zoo, kind, phase):
     process = zoo.spawn(PROGRAM, kind, phase)  # it patches modules
     printed, errors = process.communicate(timeout=300)
     ordinary, *failed = json.loads(printed)
@@ -142,7 +139,7 @@ with zk_lock("a", timeout=20):
 """
 
 
-def test_a_process_without_descriptors_says_so_and_connects_later(zoo: Zoo) -> None:
+def test_a_process_without_descriptors_says_so_and_connects_later(zoo):
     reason, later = zoo.output(DESCRIPTORS)
     assert "too many open files" in reason
     assert later == "granted"

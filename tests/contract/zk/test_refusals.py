@@ -1,7 +1,5 @@
 """A server that closes each session at its first request: the caller learns why, and the server is left in peace."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -10,15 +8,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.test import override_settings
 from support.faults import acquire_once, client, connected
-from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, Proxy
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN
 from support.work import assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import process
@@ -32,7 +28,7 @@ PAUSE = 0.5  # seconds between connections to a server that closes them
 class Refusing:
     """A server that opens each session, and answers its first request with an error code, or not, and closes."""
 
-    def __init__(self, code: int | None) -> None:
+    def __init__(self, code):
         self.sessions = 0
         self.code = code
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -40,39 +36,39 @@ class Refusing:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _serve(self):
         with contextlib.suppress(OSError):  # the end
             while True:
                 peer = self.listener.accept()[0]
                 with peer, contextlib.suppress(OSError, struct.error):
                     self._refuse(peer)
 
-    def _refuse(self, peer: socket.socket) -> None:
+    def _refuse(self, peer):
         request = self._open(peer)
         if request and self.code is not None:
             self._send(peer, request[:4] + struct.pack(">qi", 1, self.code))
 
-    def _open(self, peer: socket.socket) -> bytes:
+    def _open(self, peer):
         if len(connect := self._frame(peer)) < 16:
             return b""  # a four-letter command
         self.sessions += 1
         self._send(peer, struct.pack(">iiqi16s", 0, struct.unpack_from(">i", connect, 12)[0], 1, 16, b"\1" * 16))
         return self._frame(peer)
 
-    def _frame(self, peer: socket.socket) -> bytes:
+    def _frame(self, peer):
         return peer.recv(min(struct.unpack(">i", peer.recv(4))[0], 4096))
 
-    def _send(self, peer: socket.socket, body: bytes) -> None:
+    def _send(self, peer, body):
         peer.sendall(struct.pack(">i", len(body)) + body)
 
-    def close(self) -> None:
+    def close(self):
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self._thread.join()
 
 
 @contextlib.contextmanager
-def locks_at(hosts: str, **options: Any) -> Iterator[None]:
+def locks_at(hosts, **options):
     """Point the locks of this process to these servers. Its session is closed at the end."""
     with override_settings(ZKLOCK={"URL": f"zk://{hosts}/test", **options}):
         yield
@@ -80,16 +76,14 @@ def locks_at(hosts: str, **options: Any) -> Iterator[None]:
 
 
 @pytest.fixture(params=[pytest.param(None, marks=pytest.mark.chaos), *REFUSALS], ids=["silent", "with its reason"])
-def refusing(request: pytest.FixtureRequest) -> Iterator[Refusing]:
+def refusing(request):
     server = Refusing(request.param)
     with contextlib.closing(server), locks_at(server.where, CONNECT_TIMEOUT=0.7):
         yield server
 
 
-def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
-    refusing: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_left_in_peace() -> bool:
+def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(refusing, caplog, monkeypatch):
+    def is_left_in_peace():
         before = refusing.sessions
         time.sleep(2.4 * PAUSE)  # while a caller waits, there are two in this time
         return refusing.sessions == before
@@ -114,13 +108,13 @@ def test_the_reason_reaches_each_caller_and_the_server_is_left_in_peace(
 class Hanging(Refusing):
     """A server that opens each session, and never answers a request, as a leader whose disk hangs."""
 
-    def _refuse(self, peer: socket.socket) -> None:
+    def _refuse(self, peer):
         if self._open(peer):
             while peer.recv(4096):
                 pass
 
 
-def test_a_server_that_hangs_does_not_refuse() -> None:
+def test_a_server_that_hangs_does_not_refuse():
     """This process ends such a connection. The next follows at once, so that a session outlasts the time."""
     with contextlib.closing(Hanging(None)) as server, locks_at(server.where, SESSION_TIMEOUT=1):
         raised = assert_refused(zk_lock("a", timeout=1), ZooKeeperUnavailable)
@@ -128,7 +122,7 @@ def test_a_server_that_hangs_does_not_refuse() -> None:
         assert server.sessions >= 6
 
 
-def test_two_names_of_a_server_are_one_server() -> None:
+def test_two_names_of_a_server_are_one_server():
     server = Refusing(None)
     hosts = f"{server.where},{server.where.replace('127.0.0.1', 'localhost')}"
     with contextlib.closing(server), locks_at(hosts, CONNECT_TIMEOUT=1):
@@ -141,9 +135,7 @@ def test_two_names_of_a_server_are_one_server() -> None:
     [(CREATE_CONTAINER, "createContainer"), pytest.param(GET_CHILDREN, "getChildren", marks=pytest.mark.chaos)],
     ids=["createContainer", "getChildren"],
 )
-def test_a_request_at_which_each_connection_is_closed_is_named(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, operation: int, name: str
-) -> None:
+def test_a_request_at_which_each_connection_is_closed_is_named(proxy, monkeypatch, operation, name):
     """A server or a proxy that does not know it answers all others. It may be the first request of a connection."""
     zklock = {"URL": f"zk://{proxy.address}/new{time.monotonic_ns()}", "CONNECT_TIMEOUT": 3}
     monkeypatch.setattr("django_zklock.core.zk.outage.LONGEST_PAUSE", 1.0)
@@ -159,7 +151,7 @@ def test_a_request_at_which_each_connection_is_closed_is_named(
         process.reset()
 
 
-def test_a_server_that_was_away_in_between_refuses_no_request(proxy: Proxy) -> None:
+def test_a_server_that_was_away_in_between_refuses_no_request(proxy):
     """It has restarted each time, whatever it was asked."""
     acquire_once("a")
     for _ in range(3):
@@ -202,7 +194,7 @@ print("done")
 """
 
 
-def test_a_process_that_is_paused_again_and_again_blames_no_request(zoo: Zoo) -> None:
+def test_a_process_that_is_paused_again_and_again_blames_no_request(zoo):
     """Its session has ended meanwhile, so the server closes the connection at whatever it sends next."""
     with zoo.running(PAUSED, ZKLOCK_URL=zoo.url(session_timeout=1)) as process:
         for _ in range(4):

@@ -1,10 +1,7 @@
 """ZooKeeper refuses a request that this process tries again: that is told as a refusal, and not as silence."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
-from collections.abc import Iterator
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
@@ -12,7 +9,7 @@ from support.faults import BackgroundCall, acquire_once, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, MULTI, NO_AUTH, Proxy, with_error
 from support.work import acquired, assert_refused
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.zk import troubles
@@ -28,16 +25,14 @@ SHORT = 2.0  # seconds: a session timeout
 
 
 @contextlib.contextmanager
-def no_deletes(zoo: Zoo) -> Iterator[None]:
+def no_deletes(zoo):
     zoo.client.set_acls(f"{zoo.base}/{KEY}", [NO_DELETES])
     yield
     zoo.client.set_acls(f"{zoo.base}/{KEY}", OPEN_ACL_UNSAFE)
 
 
 @pytest.mark.parametrize("code", [NO_AUTH, QUOTA, THROTTLED], ids=["no permission", "quota exceeded", "throttled"])
-def test_a_lock_whose_heartbeat_is_refused_is_lost_with_the_reason(
-    zoo: Zoo, code: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_whose_heartbeat_is_refused_is_lost_with_the_reason(zoo, code, caplog):
     reason = f"{troubles.HEARTBEAT_REFUSED}: {meaning(code)}"
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout=SHORT):
         with pytest.raises(LockLost) as caught, zk_lock(KEY, abort_on="never") as hold:
@@ -51,7 +46,7 @@ def test_a_lock_whose_heartbeat_is_refused_is_lost_with_the_reason(
         proxy.heal()
 
 
-def test_a_heartbeat_that_is_accepted_again_ends_the_refusal(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_heartbeat_that_is_accepted_again_ends_the_refusal(zoo, caplog):
     caplog.set_level(logging.DEBUG, "django_zklock.zk")
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address, session_timeout=8), zk_lock(KEY) as hold:
         fired = proxy.alter_reply(MULTI, with_error(0, THROTTLED), carried_out=False)
@@ -62,7 +57,7 @@ def test_a_heartbeat_that_is_accepted_again_ends_the_refusal(zoo: Zoo, caplog: p
         assert session().why_over == troubles.LEASE_OVER
 
 
-def test_a_server_that_fails_at_each_write_is_named_with_its_error(zoo: Zoo) -> None:
+def test_a_server_that_fails_at_each_write_is_named_with_its_error(zoo):
     """Its replies are no refusals, as the writes may have been carried out."""
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
         acquire_once(zk_lock(KEY))
@@ -76,7 +71,7 @@ def test_a_server_that_fails_at_each_write_is_named_with_its_error(zoo: Zoo) -> 
             proxy.heal()
 
 
-def test_a_create_is_repeated_if_a_session_that_was_being_closed_lives_on(proxy: Proxy) -> None:
+def test_a_create_is_repeated_if_a_session_that_was_being_closed_lives_on(proxy):
     """Its leader may die before a quorum has the close."""
     acquire_once(KEY)
     fired = proxy.alter_reply(CREATE2, with_error(EXPIRED), carried_out=False)
@@ -87,7 +82,7 @@ def test_a_create_is_repeated_if_a_session_that_was_being_closed_lives_on(proxy:
     call.result(40)
 
 
-def test_a_hand_over_beyond_the_quota_says_so_at_once(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_hand_over_beyond_the_quota_says_so_at_once(zoo, proxy):
     hold = acquired(zk_lock(KEY, abort_on="lost"))
     for _ in range(10):  # also those of the entry in the index of holds
         proxy.alter_reply(MULTI, with_error(0, QUOTA), carried_out=False)
@@ -98,7 +93,7 @@ def test_a_hand_over_beyond_the_quota_says_so_at_once(zoo: Zoo, proxy: Proxy) ->
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_hand_over_that_may_not_be_written_says_so(zoo: Zoo) -> None:
+def test_a_hand_over_that_may_not_be_written_says_so(zoo):
     hold = acquired(zk_lock(KEY))
     with (
         no_deletes(zoo),
@@ -109,13 +104,13 @@ def test_a_hand_over_that_may_not_be_written_says_so(zoo: Zoo) -> None:
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_hold_of_an_operator_that_may_not_be_written_says_so(zoo: Zoo) -> None:
+def test_a_hold_of_an_operator_that_may_not_be_written_says_so(zoo):
     with no_deletes(zoo), pytest.raises(ZooKeeperUnavailable, match=f"refused the request delete of .*{NO_AUTH}"):
         hold_lock(KEY, seconds=1, reason="test", by="test", reply_timeout=1)
     zoo.wait_contenders(KEY, 0)
 
 
-def test_a_waiter_learns_why_the_hold_ahead_does_not_end(zoo: Zoo) -> None:
+def test_a_waiter_learns_why_the_hold_ahead_does_not_end(zoo):
     hold_lock(KEY, seconds=0.2, reason="test", by="test", reply_timeout=10)
     with no_deletes(zoo):
         error = assert_refused(zk_lock(KEY, timeout=2), LockTimeout)

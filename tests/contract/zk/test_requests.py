@@ -1,24 +1,20 @@
 """Requests and updates survive a broken connection, and end at their deadline."""
 
-from __future__ import annotations
-
 import uuid
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from kazoo.protocol import serialization as wire
 from kazoo.security import make_acl
 from support.faults import BackgroundCall, acquire_once, client, connected, session
-from support.proxy import GET_DATA, MULTI, NO_AUTH, NO_NODE, SYNC, Proxy, with_error
-from support.zoo import Zoo, eventually
+from support.proxy import GET_DATA, MULTI, NO_AUTH, NO_NODE, SYNC, with_error
+from support.zoo import eventually
 
 from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, RequestRefused
-from django_zklock.core.zk.gateway import DirectoryState, Gateway
+from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, SetData
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.requests import (
@@ -26,7 +22,6 @@ from django_zklock.locks.requests import (
     Done,
     FenceGone,
     OptimisticUpdate,
-    Step,
     WaitUntilGone,
     call,
     run,
@@ -34,23 +29,23 @@ from django_zklock.locks.requests import (
 )
 
 
-def soon(seconds: float = 10) -> float:
+def soon(seconds=10):
     return clock.now() + seconds
 
 
-def read(path: str, seconds: float = 10) -> Any:
+def read(path, seconds=10):
     return call(session(), reading(path), soon(seconds))
 
 
-def reading(path: str) -> Callable[[Gateway, Any], object]:
+def reading(path):
     return lambda gateway, done: gateway.read(path, done)
 
 
-def counting(path: str) -> OptimisticUpdate:
+def counting(path):
     """An update that adds one to the number in a node; its value is the sum."""
     name = str(uuid.uuid4())
 
-    def decide(directory: DirectoryState | None, session_id: int) -> Step:
+    def decide(directory, session_id):
         number, writer = directory.data.decode().split() if directory is not None else ("0", "")
         if writer == name:
             return Done(int(number))
@@ -62,14 +57,14 @@ def counting(path: str) -> OptimisticUpdate:
     return OptimisticUpdate(session(), path, decide)
 
 
-def test_a_request_whose_reply_is_lost_is_sent_again(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_request_whose_reply_is_lost_is_sent_again(zoo, proxy):
     zoo.client.create(f"{zoo.base}/node", b"data", makepath=True)
     fired = proxy.kill_after_op(GET_DATA)
     assert read(f"{zoo.base}/node").data == b"data"
     assert fired.is_set()
 
 
-def test_a_znode_without_data_is_read_as_one_with_empty_data(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_znode_without_data_is_read_as_one_with_empty_data(zoo, proxy):
     path, created = zoo.client.create(f"{zoo.base}/n", makepath=True), zoo.client.handler.async_result()
     zoo.client._call(wire.SetData(path, None, -1), created)  # so may ZooKeeper's command line
     created.get(10)
@@ -77,7 +72,7 @@ def test_a_znode_without_data_is_read_as_one_with_empty_data(zoo: Zoo, proxy: Pr
     assert read(path).data == run(update, soon()) == b""
 
 
-def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo, proxy):
     assert isinstance(read(f"{zoo.base}/missing"), NodeMissing)
     proxy.hang = True
     with pytest.raises(ZooKeeperUnavailable):
@@ -85,7 +80,7 @@ def test_a_request_returns_an_error_and_raises_at_the_deadline(zoo: Zoo, proxy: 
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Proxy, cut: str) -> None:
+def test_an_update_that_was_given_up_asks_for_no_connection(zoo, proxy, cut):
     proxy.refuse = True
     if cut == "before":
         proxy.kill_before_op(MULTI)
@@ -97,7 +92,7 @@ def test_an_update_that_was_given_up_asks_for_no_connection(zoo: Zoo, proxy: Pro
     eventually(lambda: update not in session().observers)
 
 
-def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo, proxy):
     """At once, also while the session still waits for the reply to its close."""
     ended = session()
     proxy.hang = True
@@ -109,7 +104,7 @@ def test_a_thread_that_asks_a_session_after_its_end_is_told_so(zoo: Zoo, proxy: 
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
-def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Proxy, strike: str) -> None:
+def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo, proxy, strike):
     path = f"{zoo.base}/deep/number"
     proxy.alter_reply(MULTI, with_error(NO_NODE), carried_out=False)  # it does not name the znode
     assert run(counting(path), soon()) == 1, "the missing directory is created"
@@ -119,19 +114,19 @@ def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo: Zoo, proxy: Prox
     assert zoo.client.get(path)[0].startswith(b"2 ")
 
 
-def test_updates_at_the_same_time_lose_nothing(zoo: Zoo, proxy: Proxy) -> None:
+def test_updates_at_the_same_time_lose_nothing(zoo, proxy):
     path = f"{zoo.base}/number"
     assert sorted(run_all([counting(path) for _ in range(5)], soon())) == [1, 2, 3, 4, 5]
 
 
-def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_update_writes_nothing_without_its_fence(zoo, proxy):
     path = f"{zoo.base}/deep/record"
     fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)
 
-    def decide(directory: DirectoryState | None, session_id: int) -> Step:
+    def decide(directory, session_id):
         return Done("there") if directory is not None else Commit((Create(path=path),), "new")
 
-    def write() -> object:
+    def write():
         return run(OptimisticUpdate(session(), path, decide, fence=fence), soon())
 
     assert write() == "new"
@@ -145,11 +140,11 @@ def test_an_update_writes_nothing_without_its_fence(zoo: Zoo, proxy: Proxy) -> N
     assert zoo.client.exists(path) is None
 
 
-def test_an_update_waits_until_a_child_is_gone(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_update_waits_until_a_child_is_gone(zoo, proxy):
     path = f"{zoo.base}/directory"
     zoo.client.create(f"{path}/child", makepath=True)
 
-    def decide(directory: DirectoryState | None, session_id: int) -> Step:
+    def decide(directory, session_id):
         return WaitUntilGone("child") if directory is not None and "child" in directory.children else Done("gone")
 
     state = DirectoryState(path=path, data=b"", version=0, children=("child",))
@@ -170,15 +165,13 @@ def test_an_update_waits_until_a_child_is_gone(zoo: Zoo, proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(("creates", "syncs"), [(False, 1), (True, 2)])
-def test_a_listing_after_a_sync_serves_those_who_have_created_nothing_since(
-    zoo: Zoo, proxy: Proxy, creates: bool, syncs: int
-) -> None:
+def test_a_listing_after_a_sync_serves_those_who_have_created_nothing_since(zoo, proxy, creates, syncs):
     """It does not show the outcome of a later create, so a contender that leaves would take its znode for gone."""
     zoo.client.create(f"{zoo.base}/k", makepath=True)
     registry, parent = connected().attached(Registry), f"{zoo.base}/k"
-    replies: list[object] = []
+    replies = []
 
-    def list_twice() -> None:
+    def list_twice():
         registry.list_names(parent, replies.append, after_sync=True)
         if creates:
             registry.add("guid", f"{parent}/name")
@@ -192,7 +185,7 @@ def test_a_listing_after_a_sync_serves_those_who_have_created_nothing_since(
     assert replies == [[], []]
 
 
-UNSENT: dict[str, Callable[[Zoo], object]] = {
+UNSENT = {
     "create_and_list": lambda zoo: acquire_once("k", timeout=5),
     "children": lambda zoo: acquire_once("k", timeout=0),
     "read_directory": lambda zoo: run(counting(f"{zoo.base}/number"), soon()),
@@ -200,12 +193,10 @@ UNSENT: dict[str, Callable[[Zoo], object]] = {
 
 
 @pytest.mark.parametrize("name", UNSENT)
-def test_an_unsent_request_stops_no_other(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_an_unsent_request_stops_no_other(zoo, monkeypatch, caplog, name):
     """A defect fails the one call that it strikes, and is logged. The listing that was not sent is not waited for."""
 
-    def fail_once(*args: object) -> None:
+    def fail_once(*args):
         monkeypatch.undo()
         raise RuntimeError("the test says so")
 

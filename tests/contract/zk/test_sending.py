@@ -1,7 +1,5 @@
 """Requests arrive complete and in order, however slowly a server reads; and a cut loses no callback."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket
@@ -9,10 +7,7 @@ import ssl
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
@@ -29,26 +24,26 @@ from django_zklock.core.zk.options import SessionOptions, TlsOptions
 class Server:
     """A server that confirms every delete. It reads while `reads` is set, and ends connections after some bytes."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None, family: socket.AddressFamily = socket.AF_INET) -> None:
+    def __init__(self, tls=None, family=socket.AF_INET):
         self.reads = threading.Event()
         self.reads.set()
         self.answers = True
-        self.requests: list[tuple[int, int, bytes]] = []  # xid, type and body
-        self.cuts: list[tuple[int, bool]] = []  # of the next connections: after how many bytes, and whether by a reset
+        self.requests = []  # xid, type and body
+        self.cuts = []  # of the next connections: after how many bytes, and whether by a reset
         self._tls = tls
         self._listener = socket.create_server(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0), family=family)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self.address = self._listener.getsockname()[:2]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self):
         self.reads.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(10)
 
-    def _run(self) -> None:
+    def _run(self):
         while True:
             try:
                 accepted, _ = self._listener.accept()
@@ -61,11 +56,11 @@ class Server:
                 else:
                     self._serve(accepted)
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, sock):
         left, resets = self.cuts.pop(0) if self.cuts else (-1, False)
         reply = struct.pack("!iiqi", 16, -2, 0, 0)  # to a ping
 
-        def read(count: int) -> bytes:
+        def read(count):
             nonlocal left
             data = b""
             while len(data) < count:
@@ -96,7 +91,7 @@ class Server:
                 sock.sendall(reply[at:])
 
     @property
-    def deletes(self) -> list[tuple[int, bytes]]:
+    def deletes(self):
         """The xid and the body of each delete that has arrived."""
         return [(xid, body) for xid, kind, body in list(self.requests) if kind == Delete.type]
 
@@ -104,11 +99,11 @@ class Server:
 class Result:
     """The outcomes of one request; there should be one."""
 
-    def __init__(self, outcomes: list[list[object]]) -> None:
-        self.own: list[object] = []
+    def __init__(self, outcomes):
+        self.own = []
         outcomes.append(self.own)
 
-    def set(self, value: object) -> None:
+    def set(self, value):
         self.own.append(value)
 
     set_exception = set
@@ -117,19 +112,19 @@ class Result:
 class SlowWrite:
     """A method that writes, after it has said so and may go on."""
 
-    def __init__(self, write: Callable[..., None]) -> None:
+    def __init__(self, write):
         self._write = write
         self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args):
         self.has_begun.set()
         self.may_go_on.wait(10)
         self._write(*args)
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pki(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pki")
     authority(folder, "ca")
     key, signed = certificate(folder, "localhost", "ca")
@@ -137,14 +132,14 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def context_of(pki: Path) -> ssl.SSLContext:
+def context_of(pki):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pki / "both.pem")
     return context
 
 
 @pytest.fixture(params=["plain", "tls", "IPv6"])
-def server(request: pytest.FixtureRequest, pki: Path) -> Iterator[Server]:
+def server(request, pki):
     context = context_of(pki) if request.param == "tls" else None
     try:
         server = Server(context, socket.AF_INET6 if request.param == "IPv6" else socket.AF_INET)
@@ -157,7 +152,7 @@ def server(request: pytest.FixtureRequest, pki: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def client_of(server: Server, pki: Path) -> Iterator[Client]:
+def client_of(server, pki):
     tls = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False) if server._tls is not None else None
     client = Client(SessionOptions(hosts=(server.address,), session_timeout=20, tls=tls))
     client.start_async()
@@ -170,16 +165,16 @@ def client_of(server: Server, pki: Path) -> Iterator[Client]:
         client.join()
 
 
-def deletes(count: int, outcomes: list[list[object]], longest: int) -> list[tuple[Any, Any]]:
+def deletes(count, outcomes, longest):
     """Return so many requests of random sizes. The path of each begins with its number."""
     numbers = range(len(outcomes), len(outcomes) + count)
     return [(Delete(f"/{n}-{'x' * random.randrange(longest)}", -1), Result(outcomes)) for n in numbers]
 
 
 @pytest.mark.parametrize(("batches", "longest"), [(700, 300), (100, 40_000)], ids=["many", "large"])
-def test_requests_arrive_in_order_and_complete(server: Server, pki: Path, batches: int, longest: int) -> None:
-    outcomes: list[list[object]] = []
-    sent: list[Any] = []
+def test_requests_arrive_in_order_and_complete(server, pki, batches, longest):
+    outcomes = []
+    sent = []
     with client_of(server, pki) as client:
         server.reads.clear()
         for number in range(batches):
@@ -198,8 +193,8 @@ def test_requests_arrive_in_order_and_complete(server: Server, pki: Path, batche
     eventually(lambda: max(server.requests)[1] == Close.type, 10, "the last xid; a ping, which has none, may follow")
 
 
-def test_a_cut_anywhere_loses_no_callback(server: Server, pki: Path, caplog: pytest.LogCaptureFixture) -> None:
-    outcomes: list[list[object]] = []
+def test_a_cut_anywhere_loses_no_callback(server, pki, caplog):
+    outcomes = []
     hello = 49  # bytes of a connect, at least
     server.cuts = [(hello + random.randrange(random.choice((60, 9000))), n % 2 == 0) for n in range(12)]
     server.cuts.insert(0, (9, False))
@@ -217,9 +212,9 @@ def test_a_cut_anywhere_loses_no_callback(server: Server, pki: Path, caplog: pyt
     assert xids == sorted(set(xids))
 
 
-def test_a_request_just_after_the_end_of_a_connection_has_an_outcome_at_once(server: Server, pki: Path) -> None:
+def test_a_request_just_after_the_end_of_a_connection_has_an_outcome_at_once(server, pki):
     """The session may not know of the end yet. The request would wait for the next connection."""
-    outcomes: list[list[object]] = []
+    outcomes = []
     with client_of(server, pki) as client:
         client._connection.stop_sending()  # so does kazoo's thread, which then fails all requests
         client.call_together(deletes(2, outcomes, 10))
@@ -227,11 +222,9 @@ def test_a_request_just_after_the_end_of_a_connection_has_an_outcome_at_once(ser
         assert not client._queue
 
 
-def calls_after_the_end(
-    client: Client, monkeypatch: pytest.MonkeyPatch, is_over: Callable[[SlowWrite], bool]
-) -> list[object]:
+def calls_after_the_end(client, monkeypatch, is_over):
     """Send two requests while the last connection seems to be over, and a third. Return the kinds of their outcomes."""
-    outcomes: list[list[object]] = []
+    outcomes = []
     slow = SlowWrite(client._connection._write)
     with monkeypatch.context() as patched:
         patched.setattr(client._connection, "_write", slow)
@@ -244,13 +237,11 @@ def calls_after_the_end(
     return [type(*own) for own in outcomes]
 
 
-def test_a_request_that_is_just_being_sent_has_its_own_outcome(
-    server: Server, pki: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_is_just_being_sent_has_its_own_outcome(server, pki, monkeypatch):
     """The caller has seen the end of the last connection, and kazoo's thread has connected again meanwhile."""
     with client_of(server, pki) as client:
 
-        def is_over(slow: SlowWrite) -> bool:
+        def is_over(slow):
             client._connection.wake()
             return slow.has_begun.wait(10)
 
@@ -258,14 +249,12 @@ def test_a_request_that_is_just_being_sent_has_its_own_outcome(
         assert calls_after_the_end(client, monkeypatch, is_over) == [bool] * 3
 
 
-def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome(
-    server: Server, pki: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome(server, pki, monkeypatch):
     """The thread was woken for nothing, and the caller has seen the end of the last connection."""
     is_empty, is_queued = threading.Event(), threading.Event()
 
     class Queue(deque[object]):
-        def popleft(self) -> object:
+        def popleft(self):
             try:
                 return super().popleft()
             except IndexError:
@@ -273,7 +262,7 @@ def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome
                 is_queued.wait(10)
                 raise
 
-    def is_over(slow: SlowWrite) -> bool:
+    def is_over(slow):
         is_queued.set()
         slow.has_begun.wait(0.2)
         return True
@@ -287,11 +276,11 @@ def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome
 
 
 @pytest.fixture
-def secured(pki: Path) -> Iterator[tuple[Client, ssl.SSLSocket]]:
+def secured(pki):
     """A client that believes to be connected by TLS, and the server's end of its socket."""
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     ours, theirs = socket.socketpair()
-    ends: list[ssl.SSLSocket] = []
+    ends = []
     accepting = threading.Thread(target=lambda: ends.append(context_of(pki).wrap_socket(theirs, server_side=True)))
     accepting.start()
     context = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False).context()
@@ -304,9 +293,9 @@ def secured(pki: Path) -> Iterator[tuple[Client, ssl.SSLSocket]]:
             yield client, ends[0]
 
 
-def replies(client: Client, *sizes: int) -> tuple[list[list[object]], bytes]:
+def replies(client, *sizes):
     """Let the client wait for replies of these sizes. Return its outcomes, and the replies."""
-    outcomes: list[list[object]] = []
+    outcomes = []
     data = b""
     for xid, size in enumerate(sizes, 1):
         client._pending.append((Delete("/", -1), Result(outcomes), xid))
@@ -314,7 +303,7 @@ def replies(client: Client, *sizes: int) -> tuple[list[list[object]], bytes]:
     return outcomes, data
 
 
-def test_replies_in_one_record_of_tls_are_handled_together(secured: tuple[Client, ssl.SSLSocket]) -> None:
+def test_replies_in_one_record_of_tls_are_handled_together(secured):
     """No event of the socket follows for what OpenSSL has read already. It would wait there for later replies."""
     client, server = secured
     outcomes, data = replies(client, 9000, 10, 5000, 10)
@@ -323,7 +312,7 @@ def test_replies_in_one_record_of_tls_are_handled_together(secured: tuple[Client
     assert outcomes == [[True]] * 4
 
 
-def test_replies_over_tls_are_read_after_the_connection_was_dropped(secured: tuple[Client, ssl.SSLSocket]) -> None:
+def test_replies_over_tls_are_read_after_the_connection_was_dropped(secured):
     """They are decrypted, and nothing is sent unencrypted from then on."""
     client, server = secured
     outcomes, data = replies(client, 10)
@@ -333,17 +322,17 @@ def test_replies_over_tls_are_read_after_the_connection_was_dropped(secured: tup
     assert outcomes == [[True]]
 
 
-def test_large_requests_are_in_the_socket_at_once(secured: tuple[Client, ssl.SSLSocket]) -> None:
+def test_large_requests_are_in_the_socket_at_once(secured):
     """TLS takes them in several records. A process that ends now has sent all of them."""
     client, _ = secured
     client._connection._is_open = True
-    outcomes: list[list[object]] = []
+    outcomes = []
     client.call_together([(Delete(f"/{'x' * 30_000}", -1), Result(outcomes))])
     assert not client._connection._unwritten
 
 
 @pytest.fixture
-def woken() -> Iterator[tuple[Client, socket.socket]]:
+def woken():
     """A client that believes to be connected and can be woken, and the server's end of its socket."""
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     handler = client._connection
@@ -356,7 +345,7 @@ def woken() -> Iterator[tuple[Client, socket.socket]]:
         yield client, theirs
 
 
-def test_a_connection_that_cannot_be_written_is_over(woken: tuple[Client, socket.socket]) -> None:
+def test_a_connection_that_cannot_be_written_is_over(woken):
     """The server may not notice it. The requests would wait for their replies for as long as a stall takes."""
     client, _ = woken
     client._connection._socket.shutdown(socket.SHUT_WR)
@@ -365,7 +354,7 @@ def test_a_connection_that_cannot_be_written_is_over(woken: tuple[Client, socket
         client._connection._read_socket(1)
 
 
-def test_replies_that_came_before_the_end_of_a_connection_are_handled(woken: tuple[Client, socket.socket]) -> None:
+def test_replies_that_came_before_the_end_of_a_connection_are_handled(woken):
     client, server = woken
     outcomes, data = replies(client, 3000, 3000, 3000)
     server.sendall(data)
@@ -376,10 +365,10 @@ def test_replies_that_came_before_the_end_of_a_connection_are_handled(woken: tup
     assert outcomes == [[True]] * 3 + [[]]
 
 
-def test_no_request_overtakes_one_that_is_queued(woken: tuple[Client, socket.socket]) -> None:
+def test_no_request_overtakes_one_that_is_queued(woken):
     """Such as one from before the connection was open, which kazoo's thread has not sent yet."""
     client, server = woken
-    outcomes: list[list[object]] = []
+    outcomes = []
     requests = deletes(3, outcomes, 1)
     client._connection._is_open = False
     client.call_together(requests[:1])
@@ -392,7 +381,7 @@ def test_no_request_overtakes_one_that_is_queued(woken: tuple[Client, socket.soc
     assert [data.index(body) for body in sent] == sorted(data.index(body) for body in sent)
 
 
-def test_nothing_follows_a_part_of_a_request(woken: tuple[Client, socket.socket]) -> None:
+def test_nothing_follows_a_part_of_a_request(woken):
     """The socket has been full for too long, and has room again before kazoo tells that the connection is over."""
     client, server = woken
     server.settimeout(0.1)
@@ -408,9 +397,7 @@ def test_nothing_follows_a_part_of_a_request(woken: tuple[Client, socket.socket]
         server.recv(100)
 
 
-def test_a_request_in_the_moment_of_a_ping_is_in_the_socket_at_once(
-    woken: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_in_the_moment_of_a_ping_is_in_the_socket_at_once(woken, monkeypatch):
     """It does not wait for kazoo's thread, as the process may end now."""
     client, server = woken
     monkeypatch.setattr(connection, "WRITE_WAIT", 10)

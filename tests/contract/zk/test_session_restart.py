@@ -1,36 +1,33 @@
 """A session is replaced when its client fails, reports its states, and ends all waits when it is closed."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import KazooState
 from support.faults import BackgroundCall, acquire_once, client, connected, due, proxied, results, within
-from support.proxy import CONNECT, Proxy
+from support.proxy import CONNECT
 from support.signalled import signalled
 from support.work import sleep_in_pieces
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import flush
-from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender
 from django_zklock.core.protocol.spec import Caller
-from django_zklock.core.protocol.story import Story, StoryRun
+from django_zklock.core.protocol.story import StoryRun
 from django_zklock.core.zk import process
 from django_zklock.core.zk.session import Session, SessionObserver
 from django_zklock.exceptions import LockLost, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks.lock import Lock
 
 
-def test_an_error_in_the_thread_of_the_client_costs_a_connection_only(zoo: Zoo) -> None:
+def test_an_error_in_the_thread_of_the_client_costs_a_connection_only(zoo):
     """The request cannot be written: kazoo's thread would end. Our own names are checked before."""
     with zk_lock("a") as hold, signalled("connection_state_changed") as sent:
         session = process.current()
@@ -42,7 +39,7 @@ def test_an_error_in_the_thread_of_the_client_costs_a_connection_only(zoo: Zoo) 
         assert (session._client, session.session_id) == (client, session_id)
 
 
-def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo: Zoo) -> None:
+def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo):
     """ZooKeeper does. A server of another make may just answer a reconnect with a new session."""
     with proxied(zoo) as proxy:
         with within(10), pytest.raises(LockLost), zk_lock("a", abort_on="lost"):
@@ -52,12 +49,12 @@ def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo: Zoo) ->
         connected()
 
 
-def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
+def test_the_states_of_the_connection_are_signalled_in_order(zoo):
     with signalled("connection_state_changed") as sent:
         acquire_once("a")
         session = process.current()
         session_id = session.session_id
-        session.post(session._client.drop_connection)  # type: ignore[union-attr]
+        session.post(session._client.drop_connection)
         eventually(lambda: len(sent) >= 3)
         process.reset()
         eventually(lambda: len(sent) >= 4)
@@ -71,9 +68,7 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("outage", ["never connected", "refused", "closed"])
-def test_a_client_that_does_not_connect_for_long_is_replaced_and_ends(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, outage: str
-) -> None:
+def test_a_client_that_does_not_connect_for_long_is_replaced_and_ends(zoo, monkeypatch, outage):
     """The new one connects as soon as there is a server. One that refuses the old session may open a new one."""
     monkeypatch.setattr("django_zklock.core.zk.outage._pause", lambda count: 600.0)
     with proxied(zoo, 1) as proxy:
@@ -99,11 +94,11 @@ def test_a_client_that_does_not_connect_for_long_is_replaced_and_ends(
             hold.check()
 
 
-def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo, monkeypatch):
     """Its thread sees that it should end, and closes its sockets, just before `end` wakes it."""
 
-    def look_and_wait() -> bool:
-        stopped: bool = is_stopped()
+    def look_and_wait():
+        stopped = is_stopped()
         if threading.current_thread().name == "zklock-loop":
             client.drop_connection()
             client.join()
@@ -111,7 +106,7 @@ def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monk
 
     with zoo.configured("127.0.0.1:1"):
         session = process.current()
-        client: Any = eventually(lambda: session._client)
+        client = eventually(lambda: session._client)
         is_stopped = client._connection.connection_stopped.is_set
         eventually(lambda: not is_stopped())
         monkeypatch.setattr(client._connection.connection_stopped, "is_set", look_and_wait)
@@ -119,7 +114,7 @@ def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo: Zoo, monk
         assert not session.loop._thread.is_alive()
 
 
-def refused(proxy: Proxy) -> Session:
+def refused(proxy):
     """Connect, cut the connection, and return the session when a server has closed its connections."""
     session = connected()
     session.wanted_until = 0.0
@@ -131,20 +126,18 @@ def refused(proxy: Proxy) -> Session:
 
 
 @pytest.mark.parametrize("proxy", [4], indirect=True)
-def test_a_story_that_waits_for_a_connection_ends_on_one_unless_it_is_stopped(
-    zoo: Zoo, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_story_that_waits_for_a_connection_ends_on_one_unless_it_is_stopped(zoo, proxy, caplog):
     """A server that has closed connections is tried for it. The first connection ends before the story has a reply."""
-    replies: list[Any] = []
+    replies = []
     session = refused(proxy)
 
     class Ending(SessionObserver):
-        def on_connected(self, *, resumed: bool) -> None:
+        def on_connected(self, *, resumed):
             session.observers.pop(self)
             session.requests.close()
             client().drop_connection()
 
-    def list_root() -> Story[object]:
+    def list_root():
         return (yield partial(session.gateway.children, "/"))
 
     stopped, running = (StoryRun(session, list_root, replies.append) for _ in range(2))
@@ -160,9 +153,7 @@ def test_a_story_that_waits_for_a_connection_ends_on_one_unless_it_is_stopped(
 
 
 @pytest.mark.parametrize(("longest", "heals"), [(0.1, False), (60.0, True)])
-def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, longest: float, heals: bool
-) -> None:
+def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(zoo, monkeypatch, longest, heals):
     """It tries a server that has closed its connections, although nobody waits for a lock."""
     monkeypatch.setattr("django_zklock.core.zk.session.CLOSE_WAIT", longest)
     monkeypatch.setattr("django_zklock.core.zk.outage._pause", lambda count: count / 2 if heals or count < 2 else 600.0)
@@ -178,10 +169,8 @@ def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(
     assert not session.loop._thread.is_alive()
 
 
-def test_a_waiter_that_cannot_handle_a_cut_is_told_and_stops_no_other(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail_once(self: Contender, *, resumed: bool) -> None:
+def test_a_waiter_that_cannot_handle_a_cut_is_told_and_stops_no_other(zoo, proxy, monkeypatch, caplog):
+    def fail_once(self, *, resumed):
         monkeypatch.undo()
         raise RuntimeError("the test says so")
 
@@ -198,14 +187,14 @@ def test_a_waiter_that_cannot_handle_a_cut_is_told_and_stops_no_other(
     assert "failed on a change of the session" in caplog.text
 
 
-def test_a_contender_that_starts_while_the_session_closes_is_told(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_contender_that_starts_while_the_session_closes_is_told(zoo, caplog):
     """It was not there yet when the others got the error, and could wait for ever."""
     with proxied(zoo) as proxy:
         session = connected()
         proxy.delay = 60.0
         closing = BackgroundCall(process.reset)
         eventually(lambda: session.closing)
-        waiter: ThreadWaiter[Outcome] = ThreadWaiter()
+        waiter = ThreadWaiter()
         wait = CallerWait(waiter.set)
         Contender(session, Lock("late").spec, Caller(thread="", what="test"), wait, waits=True).start()
         assert isinstance(waiter.wait(30), ZooKeeperUnavailable)
@@ -215,7 +204,7 @@ def test_a_contender_that_starts_while_the_session_closes_is_told(zoo: Zoo, capl
     assert "Traceback" not in caplog.text
 
 
-def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> None:
+def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo):
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: zk_lock("a").acquire())
         zoo.wait_contenders("a", 2)
@@ -225,7 +214,7 @@ def test_a_wait_without_a_limit_ends_when_the_session_is_closed(zoo: Zoo) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_threads_of_the_package_receive_no_signals(zoo: Zoo) -> None:
+def test_threads_of_the_package_receive_no_signals(zoo):
     with zk_lock("threads"):
         threads = [thread for thread in threading.enumerate() if thread.name in ("zklock-loop", "zklock-connection")]
         assert len(threads) == 2

@@ -1,19 +1,15 @@
 """A session that moves between servers with other bounds of the session timeout has a lease by the smallest of them."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Iterator
 
 import pytest
 from support.faults import connected
 from support.proxy import Proxy
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core import clock
 from django_zklock.core.zk.lease import LEASE_SHARE
-from django_zklock.core.zk.session import Session
 
 LONG, SHORT = 20.0, 2.0  # seconds
 
@@ -21,10 +17,10 @@ LONG, SHORT = 20.0, 2.0  # seconds
 class Route:
     """Servers with other bounds, of which a session can reach one at a time."""
 
-    def __init__(self, proxies: list[Proxy]) -> None:
+    def __init__(self, proxies):
         self.proxies = proxies
 
-    def move_to(self, number: int) -> Session:
+    def move_to(self, number):
         """Let the session reach this server alone, and wait until a quorum has confirmed it there."""
         for proxy in self.proxies:
             proxy.go_away()
@@ -33,13 +29,13 @@ class Route:
         eventually(lambda: session.server == self.proxies[number].address and not session.suspect)
         return session
 
-    def cut(self) -> None:
+    def cut(self):
         for proxy in self.proxies:
             proxy.go_away()
 
 
 @contextlib.contextmanager
-def route(zoo: Zoo, *bounds: tuple[float, float]) -> Iterator[Route]:
+def route(zoo, *bounds):
     with contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(zoo.address)) for _ in bounds]
         for proxy, its_bounds in zip(proxies, bounds, strict=True):
@@ -53,15 +49,15 @@ def route(zoo: Zoo, *bounds: tuple[float, float]) -> Iterator[Route]:
         connected()  # so that the session can be closed
 
 
-def up_to(*longest: float) -> list[tuple[float, float]]:
+def up_to(*longest):
     return [(0.0, most) for most in longest]
 
 
-def wait_for_leases(session: Session, count: int) -> None:
+def wait_for_leases(session, count):
     """Wait until the lease was extended so many times."""
-    ends: list[float] = []
+    ends = []
 
-    def is_enough() -> bool:
+    def is_enough():
         ends.append(session.leased_until)
         return len(set(ends)) > count
 
@@ -73,7 +69,7 @@ def wait_for_leases(session: Session, count: int) -> None:
     [(LONG, SHORT), (LONG, 6.0, SHORT), (SHORT, LONG), (LONG, SHORT, LONG), (6.0, LONG, SHORT)],
     ids=["falls", "falls twice", "rises", "falls and rises", "rises and falls"],
 )
-def test_a_lease_is_over_before_the_servers_end_the_session(zoo: Zoo, longest: tuple[float, ...]) -> None:
+def test_a_lease_is_over_before_the_servers_end_the_session(zoo, longest):
     with route(zoo, *up_to(*longest)) as way, zk_lock("a", abort_on="never") as hold:
         session = connected()
         for number in range(1, len(longest)):
@@ -85,7 +81,7 @@ def test_a_lease_is_over_before_the_servers_end_the_session(zoo: Zoo, longest: t
         assert session.leased_until < clock.now()
 
 
-def test_a_free_lock_is_granted_after_the_timeout_fell(zoo: Zoo) -> None:
+def test_a_free_lock_is_granted_after_the_timeout_fell(zoo):
     """It would have to wait for the end of the longer lease if that still counted."""
     with route(zoo, *up_to(LONG, SHORT)) as way, zk_lock("a", abort_on="never"):
         session = way.move_to(1)
@@ -93,7 +89,7 @@ def test_a_free_lock_is_granted_after_the_timeout_fell(zoo: Zoo) -> None:
             assert session.timeout == SHORT
 
 
-def test_holders_keep_their_locks_while_the_timeout_falls(zoo: Zoo) -> None:
+def test_holders_keep_their_locks_while_the_timeout_falls(zoo):
     """The heartbeat has the pace of the shorter timeout at once. With the old one, each lease would end before it."""
     with route(zoo, *up_to(LONG, SHORT)) as way, zk_lock("a", abort_on="lost") as hold:
         session = way.move_to(1)
@@ -101,7 +97,7 @@ def test_holders_keep_their_locks_while_the_timeout_falls(zoo: Zoo) -> None:
         assert hold.state == "held"
 
 
-def test_pool_processes_are_told_of_the_earlier_end(zoo: Zoo) -> None:
+def test_pool_processes_are_told_of_the_earlier_end(zoo):
     with route(zoo, *up_to(LONG, SHORT)) as way, zk_lock("a", abort_on="never"):
         session = connected()
         before, ends = session.leased_until, []
@@ -110,7 +106,7 @@ def test_pool_processes_are_told_of_the_earlier_end(zoo: Zoo) -> None:
         assert ends[0] < before
 
 
-def test_a_server_may_grant_more_than_the_session_has_had(zoo: Zoo) -> None:
+def test_a_server_may_grant_more_than_the_session_has_had(zoo):
     """Its least timeout is higher. The lease and the pings keep the pace of the smallest one."""
     with route(zoo, (0.0, SHORT), (5 * SHORT, LONG)) as way, zk_lock("a", abort_on="lost") as hold:
         session = way.move_to(1)
@@ -120,7 +116,7 @@ def test_a_server_may_grant_more_than_the_session_has_had(zoo: Zoo) -> None:
         assert hold.state == "held"
 
 
-def test_a_new_session_may_have_the_longer_timeout_again(zoo: Zoo) -> None:
+def test_a_new_session_may_have_the_longer_timeout_again(zoo):
     with route(zoo, *up_to(SHORT, LONG)) as way, zk_lock("a", abort_on="never") as first:
         session = connected()
         session_id = session.session_id
@@ -132,7 +128,7 @@ def test_a_new_session_may_have_the_longer_timeout_again(zoo: Zoo) -> None:
         assert first.state == "lost"
 
 
-def test_the_server_that_granted_less_is_named_in_one_warning(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_server_that_granted_less_is_named_in_one_warning(zoo, caplog):
     with route(zoo, *up_to(LONG, SHORT, LONG)) as way, zk_lock("a", abort_on="never"):
         for number in (1, 2, 1):
             way.move_to(number)

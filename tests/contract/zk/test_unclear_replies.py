@@ -1,7 +1,5 @@
 """After an unreadable or ambiguous reply to a write, the outcome is read from ZooKeeper."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable
@@ -9,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, due, reconnect, session, within
 from support.primitives import KEY
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, MULTI, NO_AUTH, NO_NODE, Proxy, with_error
+from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, MULTI, NO_AUTH, NO_NODE, with_error
 from support.work import assert_refused
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import eventually, guid_of
 
 from django_zklock import operations, zk_lock
 from django_zklock.core import clock
@@ -29,15 +27,15 @@ pytestmark = pytest.mark.usefixtures("key_directory")
 Change = Callable[[bytes], bytes]
 
 
-def no_text(at: int) -> Change:
+def no_text(at):
     """Corrupt the text of a reply that begins so many bytes after the header."""
     return lambda reply: reply[: HEADER + at] + b"\xff" + reply[HEADER + at + 1 :]
 
 
-def flipped(at: int) -> Change:
+def flipped(at):
     """Flip one bit of the path in a reply to a create; `at` counts from its end if it is below 0."""
 
-    def change(reply: bytes) -> bytes:
+    def change(reply):
         (length,) = struct.unpack_from(">i", reply, HEADER)
         offset = HEADER + 4 + at % length
         return reply[:offset] + bytes([reply[offset] ^ 1]) + reply[offset + 1 :]
@@ -45,7 +43,7 @@ def flipped(at: int) -> Change:
     return change
 
 
-UNCLEAR: dict[str, Change] = {
+UNCLEAR = {
     "no whole header": lambda reply: reply[: HEADER - 6],
     "of a request that nobody made": lambda reply: struct.pack(">i", 2**30) + reply[4:],
     "system error": with_error(-1),
@@ -54,10 +52,10 @@ UNCLEAR: dict[str, Change] = {
     "timeout": with_error(-7),
     "an unknown error": with_error(-999),
 }
-UNREADABLE: dict[str, Change] = {"cut short": lambda reply: reply[:-20], "no text": no_text(4)}
-FLIPPED: dict[str, Change] = {"a bit of the directory": flipped(1), "a bit of the guid": flipped(-20)}
-FLIPPED_NUMBER: dict[str, Change] = {"a bit of the number": flipped(-1)}
-FAILED_PARTS: dict[str, Change] = {
+UNREADABLE = {"cut short": lambda reply: reply[:-20], "no text": no_text(4)}
+FLIPPED = {"a bit of the directory": flipped(1), "a bit of the guid": flipped(-20)}
+FLIPPED_NUMBER = {"a bit of the number": flipped(-1)}
+FAILED_PARTS = {
     "system error of a part": with_error(0, -1),
     "inconsistency of a part": with_error(0, -2),
     "an unknown error of a part": with_error(0, -999),
@@ -68,14 +66,14 @@ FEW_UNCLEAR = {name: UNCLEAR[name] for name in ("no whole header", "an unknown e
 carried_out_or_not = pytest.mark.parametrize("carried_out", [True, False], ids=["carried out", "not carried out"])
 
 
-def changes(*tables: dict[str, Change]) -> pytest.MarkDecorator:
+def changes(*tables):
     merged = {name: change for table in tables for name, change in table.items()}
     return pytest.mark.parametrize("change", merged.values(), ids=merged.keys())
 
 
 @carried_out_or_not
 @changes(UNCLEAR, UNREADABLE)
-def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
+def test_a_create_with_an_unclear_reply_is_granted(zoo, proxy, change, carried_out):
     fired = proxy.alter_reply(CREATE2, change, carried_out=carried_out)
     with within(2), zk_lock(KEY, timeout=30) as hold:
         assert fired.wait(30)
@@ -86,14 +84,12 @@ def test_a_create_with_an_unclear_reply_is_granted(zoo: Zoo, proxy: Proxy, chang
 
 
 @changes(FLIPPED, FLIPPED_NUMBER)
-def test_a_create_whose_reply_names_another_path_is_granted(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+def test_a_create_whose_reply_names_another_path_is_granted(zoo, proxy, change):
     """The path does not fit the request, or the queue does not show it. The node is found by its guid."""
     test_a_create_with_an_unclear_reply_is_granted(zoo, proxy, change, carried_out=True)
 
 
-def test_a_znode_of_another_session_is_not_taken_for_its_own(
-    zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_znode_of_another_session_is_not_taken_for_its_own(zoo, proxy, monkeypatch):
     """Another client has copied its guid, and its own create has no reply."""
     guid = new_guid(Mark.OWN)
     guids = iter([guid])
@@ -106,14 +102,14 @@ def test_a_znode_of_another_session_is_not_taken_for_its_own(
     call.result()
 
 
-def test_a_caller_whose_znode_never_shows_is_told(zoo: Zoo, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_whose_znode_never_shows_is_told(zoo, proxy, monkeypatch):
     monkeypatch.setattr(contender, "MAX_CREATES", 1)
     proxy.alter_reply(CREATE2, with_error(-4), carried_out=False)
     assert_refused(zk_lock(KEY, timeout=10), ZooKeeperUnavailable, "after 1 creates. Does another program delete it")
     assert proxy.counts[CREATE2] == 1
 
 
-def test_a_listing_that_has_not_even_the_directory_is_not_believed(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_listing_that_has_not_even_the_directory_is_not_believed(zoo, proxy):
     fired = proxy.alter_reply(GET_CHILDREN, with_error(NO_NODE))
     acquire_once(KEY, timeout=10)
     assert fired.is_set()
@@ -123,9 +119,7 @@ def test_a_listing_that_has_not_even_the_directory_is_not_believed(zoo: Zoo, pro
 @pytest.mark.parametrize(
     ("change", "left"), [(with_error(NO_AUTH), 0), (with_error(0, NO_NODE), 2)], ids=["refused", "without its znode"]
 )
-def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
-    zoo: Zoo, proxy: Proxy, change: Change, left: int
-) -> None:
+def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(zoo, proxy, change, left):
     """After a long wait, it is told that its request was refused, or comes last again."""
     with zoo.hold_elsewhere(KEY):
         waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=30))
@@ -144,13 +138,11 @@ def test_a_waiter_that_a_quorum_does_not_confirm_is_not_granted(
 
 
 @changes(FEW_UNCLEAR, UNREADABLE, FLIPPED)
-async def test_the_node_of_a_caller_that_gave_up_is_deleted(
-    zoo: Zoo, proxy: Proxy, change: Change, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_node_of_a_caller_that_gave_up_is_deleted(zoo, proxy, change, caplog):
     proxy.delay_op(CREATE2, 60)
     fired = proxy.alter_reply(CREATE2, change)
 
-    async def acquire() -> None:
+    async def acquire():
         async with zk_lock(KEY):
             raise AssertionError("granted to one who had given up")
 
@@ -170,7 +162,7 @@ async def test_the_node_of_a_caller_that_gave_up_is_deleted(
 
 @carried_out_or_not
 @changes(FEW_UNCLEAR)
-def test_a_release_with_an_unclear_reply_is_done(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
+def test_a_release_with_an_unclear_reply_is_done(zoo, proxy, change, carried_out):
     lock = zk_lock(KEY)
     lock.acquire()
     fired = proxy.alter_reply(DELETE, change, carried_out=carried_out)
@@ -182,7 +174,7 @@ def test_a_release_with_an_unclear_reply_is_done(zoo: Zoo, proxy: Proxy, change:
 
 @carried_out_or_not
 @changes(FEW_UNCLEAR, FAILED_PARTS)
-def test_a_break_with_an_unclear_reply_is_done(zoo: Zoo, proxy: Proxy, change: Change, carried_out: bool) -> None:
+def test_a_break_with_an_unclear_reply_is_done(zoo, proxy, change, carried_out):
     with zoo.hold_elsewhere(KEY) as path:
         token = zoo.client.exists(path).czxid
         fired = proxy.alter_reply(MULTI, change, carried_out=carried_out)
@@ -193,7 +185,7 @@ def test_a_break_with_an_unclear_reply_is_done(zoo: Zoo, proxy: Proxy, change: C
 
 
 @changes(FAILED_PARTS)
-def test_a_heartbeat_with_an_unclear_reply_does_not_extend_the_lease(zoo: Zoo, proxy: Proxy, change: Change) -> None:
+def test_a_heartbeat_with_an_unclear_reply_does_not_extend_the_lease(zoo, proxy, change):
     """The reply says that an operation failed. The next heartbeat, on a new connection, extends the lease."""
     with zk_lock(KEY, abort_on="lost") as hold:
         before = proxy.connected
@@ -213,7 +205,7 @@ def test_a_heartbeat_with_an_unclear_reply_does_not_extend_the_lease(zoo: Zoo, p
         pytest.param(GET_DATA, with_error(-1), id="a node with a system error"),
     ],
 )
-def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, opcode: int, change: Change) -> None:
+def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo, proxy, opcode, change):
     """It may come again on each new connection. The caller gets it, its node is deleted, and the connection stays."""
     with zoo.hold_elsewhere(KEY) as other:
         before = proxy.connected
@@ -231,9 +223,7 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo: Zoo, proxy: Proxy, 
 
 @pytest.mark.parametrize("opcodes", [[CREATE2], [GET_CHILDREN], [GET_DATA], [GET_DATA, GET_DATA]])
 @pytest.mark.parametrize("number", [NO_AUTH, -125, -127], ids=["no permission", "quota exceeded", "throttled"])
-def test_a_request_that_is_refused_raises_a_public_error(
-    zoo: Zoo, proxy: Proxy, opcodes: list[int], number: int
-) -> None:
+def test_a_request_that_is_refused_raises_a_public_error(zoo, proxy, opcodes, number):
     with zoo.hold_elsewhere(KEY):
         for passed in opcodes[1:]:  # it reads its own znode before the one ahead
             proxy.alter_reply(passed, lambda reply: reply)
@@ -245,7 +235,7 @@ def test_a_request_that_is_refused_raises_a_public_error(
 
 
 @pytest.mark.timed
-def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) -> None:
+def test_replies_that_stay_unclear_cost_few_connections(zoo, proxy):
     for _ in range(50):
         proxy.alter_reply(CREATE2, with_error(-1), carried_out=False)
     before = proxy.connected
@@ -260,7 +250,7 @@ def test_replies_that_stay_unclear_cost_few_connections(zoo: Zoo, proxy: Proxy) 
     eventually(lambda: zoo.children(KEY) == [], 2)  # the last create may have been on its way
 
 
-def test_a_connection_after_one_with_unclear_replies_is_kept(zoo: Zoo, proxy: Proxy) -> None:
+def test_a_connection_after_one_with_unclear_replies_is_kept(zoo, proxy):
     """The second such connection is dropped a second after the first, if it has not ended before."""
     for _ in range(2):
         proxy.alter_reply(CREATE2, with_error(-1), carried_out=False)

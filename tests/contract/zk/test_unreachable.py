@@ -1,20 +1,17 @@
 """When there is no connection, the error names the server and the cause, and the log has one line for the outage."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import random
 import re
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 from django.test import override_settings
 from kazoo.exceptions import AuthFailedError
 from kazoo.protocol.serialization import GetData
-from support.ensemble import Ensemble, free_ports
+from support.ensemble import free_ports
 from support.frames import frames_with
 from support.work import assert_refused
 from support.zoo import eventually
@@ -28,7 +25,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.testing.server import DevServer
 
 
-def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> str:
+def failure(where, *, scheme="zk", connect_timeout=1.0):
     """Return the error of an acquire at these servers. Its cause is the same after each server has failed."""
     zklock = {"URL": f"{scheme}://{where}/test", "CONNECT_TIMEOUT": connect_timeout}
     with override_settings(ZKLOCK=zklock):
@@ -42,11 +39,11 @@ def failure(where: str, *, scheme: str = "zk", connect_timeout: float = 1.0) -> 
 
 
 @contextlib.contextmanager
-def answering(answer: bytes | None) -> Iterator[str]:
+def answering(answer):
     """Accept connections and reply with `answer`; b"": close them at once; None: send nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as kept:
 
-        def serve() -> None:
+        def serve():
             with contextlib.suppress(OSError):  # the end
                 while True:
                     peer = kept.enter_context(listener.accept()[0])
@@ -66,14 +63,14 @@ def answering(answer: bytes | None) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1:1", "localhost:1"])
-def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server(where: str) -> None:
+def test_a_closed_port_on_loopback_is_named_with_its_cause_and_the_dev_server(where):
     assert failure(where) == (
         f"No connection to ZooKeeper at {where} within N s: connection refused. "
         "For development, start one with: python manage.py zklock devserver"
     )
 
 
-def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
+def test_each_of_several_servers_is_named_with_its_own_cause():
     port = free_ports(1)[0]
     said = failure(f"Nowhere.invalid:2181,localhost:{port}", connect_timeout=3)
     assert said == (
@@ -82,9 +79,7 @@ def test_each_of_several_servers_is_named_with_its_own_cause() -> None:
     )
 
 
-def test_silent_servers_leave_time_for_the_one_that_answers(
-    server: Ensemble | DevServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_servers_leave_time_for_the_one_that_answers(server, monkeypatch):
     """All servers are tried within `CONNECT_TIMEOUT`, the best one last."""
     good = int(server.hosts.rpartition(":")[2])
     monkeypatch.setattr(random, "shuffle", lambda hosts: hosts.sort(key=lambda host: host[-1] == good))
@@ -104,12 +99,12 @@ def test_silent_servers_leave_time_for_the_one_that_answers(
     ],
     ids=["silent", "closing", "text", "tls"],
 )
-def test_a_server_of_another_kind_is_recognized(answer: bytes | None, cause: str) -> None:
+def test_a_server_of_another_kind_is_recognized(answer, cause):
     with answering(answer) as where:
         assert failure(where) == f"No connection to ZooKeeper at {where} within N s: {cause}."
 
 
-def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) -> None:
+def test_tls_to_a_port_without_it_is_recognized(server):
     where = server.hosts
     assert failure(where, scheme="zk+tls", connect_timeout=5) == (
         f"No connection to ZooKeeper at {where} within N s: "
@@ -119,7 +114,7 @@ def test_tls_to_a_port_without_it_is_recognized(server: Ensemble | DevServer) ->
 
 
 @pytest.mark.timed
-def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> None:
+def test_refused_credentials_are_recognized(server):
     """The server closes the connection. The message is the same for a request that was sent before."""
     reason = CREDENTIALS
     options = {"URL": f"zk://{server.hosts}/test", "CONNECT_TIMEOUT": 1, "AUTH": [("nothing", "user:password")]}
@@ -132,9 +127,7 @@ def test_refused_credentials_are_recognized(server: Ensemble | DevServer) -> Non
 
 @pytest.mark.timed
 @pytest.mark.parametrize(("url", "scheme"), [("zk", "nothing"), ("zk+tls", "digest")])
-def test_no_frame_of_a_failed_connect_shows_a_credential(
-    server: Ensemble | DevServer, caplog: pytest.LogCaptureFixture, url: str, scheme: str
-) -> None:
+def test_no_frame_of_a_failed_connect_shows_a_credential(server, caplog, url, scheme):
     caplog.set_level(logging.DEBUG)
     options = {"URL": f"{url}://{server.hosts}/x", "AUTH": [(scheme, "user:MARKEDSECRET")], "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=options), pytest.raises(ZooKeeperUnavailable) as caught, zk_lock("a"):
@@ -145,7 +138,7 @@ def test_no_frame_of_a_failed_connect_shows_a_credential(
     assert ("auth='...'" in caplog.text and "passwd=b'...'" in caplog.text) is (url == "zk")
 
 
-def test_an_outage_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_one_line_of_the_log(caplog):
     port = free_ports(1)[0]
     zklock = {"URL": f"zk://127.0.0.1:{port}/test", "CONNECT_TIMEOUT": 1}
     with override_settings(ZKLOCK=zklock), caplog.at_level(logging.DEBUG, "django_zklock"):

@@ -1,12 +1,9 @@
 """The settings of the admin, for all tests of its pages."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 
 import pytest
-from django.test import Client, override_settings
+from django.test import override_settings
 from support import adminsite
 from support.reply_timeout import ADDED
 
@@ -14,23 +11,23 @@ from django_zklock.admin import LockAdmin
 
 
 @pytest.fixture(scope="package", autouse=True)
-def site() -> Iterator[None]:
+def site():
     """Set what the admin needs: URLs, middleware and templates, which are compiled once for all tests."""
     with override_settings(**adminsite.SETTINGS):
         yield
 
 
 @pytest.fixture(autouse=True)
-def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_pages(monkeypatch):
     """Let ZooKeeper be late on a busy machine: a page that waits no longer shows that it does not answer."""
     monkeypatch.setattr(LockAdmin, "reply_timeout", LockAdmin.reply_timeout + float(os.environ[ADDED]))
 
 
 @pytest.fixture
-def viewer() -> Client:
+def viewer():
     return adminsite.user_with("view_lock")
 
 
 @pytest.fixture
-def operator() -> Client:
+def operator():
     return adminsite.user_with(*adminsite.ALL)

@@ -1,22 +1,17 @@
 """The acknowledgement of an incident: a note that all processes show, and that changes no verdict."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.test import Client
 from support.adminsite import LIST, user_with
 from support.faults import within
 from support.locking import ending
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection, operations
 from django_zklock.core.queue import acknowledgement
@@ -29,43 +24,43 @@ FORM = f"{LIST}acknowledge/"
 PROBE = "/incidents.json"
 
 
-def report() -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(ending("doctor", "--incident", "--json")[1])
+def report():
+    result = json.loads(ending("doctor", "--incident", "--json")[1])
     return result
 
 
-def make_incident(zoo: Zoo, key: str) -> str:
+def make_incident(zoo, key):
     """Put a znode into the queue of a key that no contender has made; return its path."""
-    path: str = zoo.client.create(f"{zoo.base}/{key}/mine-", sequence=True, makepath=True)
+    path = zoo.client.create(f"{zoo.base}/{key}/mine-", sequence=True, makepath=True)
     return path
 
 
 @pytest.fixture
-def card(zoo: Zoo) -> Iterator[dict[str, Any]]:
+def card(zoo):
     path = make_incident(zoo, "a/b")
     (incident,) = eventually(lambda: report()["incidents"])
     yield incident
     zoo.client.delete(path)
 
 
-def acknowledge(client: Client, card: dict[str, Any], minutes: float = 60) -> None:
+def acknowledge(client, card, minutes=60):
     given = {"identity": card["identity"], "minutes": minutes, "reason": "a disk is on its way"}
     assert client.post(FORM, given).status_code == 302
 
 
-def write(zoo: Zoo, identity: str, ends: float) -> str:
+def write(zoo, identity, ends):
     """Write an acknowledgement as another program may write it; return its path."""
     data = Acknowledgement(title="t", by="other", reason="r", ends=ends).encode()
-    path: str = zoo.client.create(f"{acknowledgement.directory(zoo.base)}/{identity}", data, makepath=True)
+    path = zoo.client.create(f"{acknowledgement.directory(zoo.base)}/{identity}", data, makepath=True)
     return path
 
 
-def page(client: Client) -> str:
+def page(client):
     inspection.snapshot(max_age=0.0, max_waiters=1)
     return client.get(LIST).content.decode()
 
 
-def test_an_acknowledgement_changes_no_verdict(operator: Client, card: dict[str, Any]) -> None:
+def test_an_acknowledgement_changes_no_verdict(operator, card):
     before, status = page(operator), ending("doctor", "--incident")[0]
     acknowledge(operator, card)
     assert ending("doctor", "--incident")[0] == status != 0
@@ -76,7 +71,7 @@ def test_an_acknowledgement_changes_no_verdict(operator: Client, card: dict[str,
         assert sign in page(operator)
 
 
-def test_all_show_who_looks_after_an_incident_and_why(operator: Client, card: dict[str, Any]) -> None:
+def test_all_show_who_looks_after_an_incident_and_why(operator, card):
     assert "Acknowledge…" in page(operator)
     acknowledge(operator, card)
     assert [lock.key for lock in inspection.snapshot(max_age=0.0).locks] == ["a/b"], "the directory is no lock"
@@ -88,7 +83,7 @@ def test_all_show_who_looks_after_an_incident_and_why(operator: Client, card: di
         assert "a disk is on its way" in shown
 
 
-def test_an_acknowledged_card_is_below_the_others(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
+def test_an_acknowledged_card_is_below_the_others(zoo, operator, card):
     acknowledge(operator, card)
     path = make_incident(zoo, "another")
     eventually(lambda: len(report()["incidents"]) == 2)
@@ -98,7 +93,7 @@ def test_an_acknowledged_card_is_below_the_others(zoo: Zoo, operator: Client, ca
     zoo.client.delete(path)
 
 
-def test_an_acknowledgement_ends_with_its_incident(zoo: Zoo, operator: Client) -> None:
+def test_an_acknowledgement_ends_with_its_incident(zoo, operator):
     """A later incident of the same queue may have the same identity. It is as new."""
     directory, identity = acknowledgement.directory(zoo.base), "crowded-0123456789abcdef"
     write(zoo, identity, time.time() + 3600)
@@ -107,7 +102,7 @@ def test_an_acknowledgement_ends_with_its_incident(zoo: Zoo, operator: Client) -
     eventually(lambda: zoo.client.get_children(directory) == [kept.rpartition("/")[2]])
 
 
-def test_a_look_at_a_part_ends_no_acknowledgement(zoo: Zoo, card: dict[str, Any]) -> None:
+def test_a_look_at_a_part_ends_no_acknowledgement(zoo, card):
     kept, other = write(zoo, "crowded-0123456789abcdef", time.time() + 3600), make_incident(zoo, "another")
     assert not verdict.now(10.0, max_age=0.0, max_locks=1).verdict.complete
     zoo.client.sync("/")
@@ -115,7 +110,7 @@ def test_a_look_at_a_part_ends_no_acknowledgement(zoo: Zoo, card: dict[str, Any]
     zoo.client.delete(other)
 
 
-def test_an_acknowledgement_ends_and_the_next_look_deletes_it(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
+def test_an_acknowledgement_ends_and_the_next_look_deletes_it(zoo, operator, card):
     over = "hung-0123456789abcdef"
     operations.acknowledge(over, title="old", seconds=0.2, reason="short", by="anna")
     operations.acknowledge(card["identity"], title="b", seconds=0.2, reason="short", by="anna")
@@ -125,9 +120,7 @@ def test_an_acknowledgement_ends_and_the_next_look_deletes_it(zoo: Zoo, operator
     eventually(lambda: report()["acknowledged"] and zoo.client.get_children(parent) == [card["identity"]])
 
 
-def test_an_acknowledgement_is_audited_and_in_the_history_and_may_be_withdrawn(
-    operator: Client, card: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_acknowledgement_is_audited_and_in_the_history_and_may_be_withdrawn(operator, card, caplog):
     with caplog.at_level(logging.WARNING, "zklock.audit"):
         acknowledge(operator, card)
         acknowledge(operator, card, minutes=0)
@@ -141,7 +134,7 @@ def test_an_acknowledgement_is_audited_and_in_the_history_and_may_be_withdrawn(
     ]
 
 
-def test_an_acknowledgement_needs_the_permission_to_break_and_a_reason(card: dict[str, Any], operator: Client) -> None:
+def test_an_acknowledgement_needs_the_permission_to_break_and_a_reason(card, operator):
     assert user_with("view_lock", "request_release_lock").get(FORM).status_code == 403
     assert operator.post(FORM, {"identity": card["identity"], "minutes": 5, "reason": " "}).status_code == 200
     assert report()["acknowledged"] == []
@@ -150,13 +143,13 @@ def test_an_acknowledgement_needs_the_permission_to_break_and_a_reason(card: dic
 @pytest.mark.parametrize(
     "data", [b"", b"{", b'{"title":1}', b'{"title":"","by":"","reason":"","ends":1e999}', b"x" * 9000]
 )
-def test_invalid_data_acknowledge_nothing(zoo: Zoo, card: dict[str, Any], data: bytes) -> None:
+def test_invalid_data_acknowledge_nothing(zoo, card, data):
     zoo.client.create(f"{acknowledgement.directory(zoo.base)}/{card['identity']}", data, makepath=True)
     assert [incident["identity"] for incident in report()["incidents"]] == [card["identity"]]
 
 
 @pytest.mark.timed
-def test_no_page_fails_while_zookeeper_is_away(zoo: Zoo, operator: Client, card: dict[str, Any]) -> None:
+def test_no_page_fails_while_zookeeper_is_away(zoo, operator, card):
     with zoo.configured("127.0.0.1:1"), within(25):
         assert operator.get(LIST).status_code == 200
         given = {"identity": card["identity"], "minutes": 5, "reason": "r"}
@@ -164,7 +157,7 @@ def test_no_page_fails_while_zookeeper_is_away(zoo: Zoo, operator: Client, card:
 
 
 @pytest.mark.parametrize("identity", ["", "quorum-0123456789abcdef", "unreadable-", "../x", "a\x00b", "x" * 5000])
-def test_only_what_is_there_is_acknowledged(zoo: Zoo, operator: Client, card: dict[str, Any], identity: str) -> None:
+def test_only_what_is_there_is_acknowledged(zoo, operator, card, identity):
     given = {"identity": identity, "title": "Only a test", "minutes": "10080", "reason": "ok"}
     for answer in (operator.get(FORM, given), operator.post(FORM, given), operator.post(f"{FORM}?{urlencode(given)}")):
         assert answer.status_code == 409
@@ -173,7 +166,7 @@ def test_only_what_is_there_is_acknowledged(zoo: Zoo, operator: Client, card: di
     assert operations.acknowledgements() == {}
 
 
-def test_the_title_is_that_of_the_incident(operator: Client, card: dict[str, Any]) -> None:
+def test_the_title_is_that_of_the_incident(operator, card):
     more = {"title": "Only a test", "identity": card["identity"]}
     shown = operator.get(FORM, more).content.decode()
     assert card["title"] in shown
@@ -183,7 +176,7 @@ def test_the_title_is_that_of_the_incident(operator: Client, card: dict[str, Any
     assert card["title"] in LogEntry.objects.get().change_message
 
 
-def test_an_incident_that_has_ended_meanwhile_is_not_acknowledged(zoo: Zoo, operator: Client) -> None:
+def test_an_incident_that_has_ended_meanwhile_is_not_acknowledged(zoo, operator):
     path = make_incident(zoo, "a/b")
     (card,) = eventually(lambda: report()["incidents"])
     assert card["title"] in operator.get(FORM, {"identity": card["identity"]}).content.decode()
@@ -196,9 +189,7 @@ def test_an_incident_that_has_ended_meanwhile_is_not_acknowledged(zoo: Zoo, oper
     zoo.client.delete(path)
 
 
-def test_of_two_at_once_one_counts_and_both_are_recorded(
-    zoo: Zoo, card: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_two_at_once_one_counts_and_both_are_recorded(zoo, card, caplog):
     names = [f"operator-{number}" for number in range(6)]
     more = {"title": card["title"], "seconds": 60, "reason": "r"}
     with caplog.at_level(logging.WARNING, "zklock.audit"), ThreadPoolExecutor(6) as pool:
@@ -209,7 +200,7 @@ def test_of_two_at_once_one_counts_and_both_are_recorded(
     assert zoo.client.get_children(acknowledgement.directory(zoo.base)) == [card["identity"]]
 
 
-def test_an_acknowledgement_counts_for_a_week_at_most(zoo: Zoo, card: dict[str, Any]) -> None:
+def test_an_acknowledgement_counts_for_a_week_at_most(zoo, card):
     """The clock of the process that wrote it may be wrong, or it may be an enemy."""
     path = write(zoo, card["identity"], time.time() + 40 * 365 * 86400)
     written = zoo.client.exists(path).mtime / 1000
@@ -217,7 +208,7 @@ def test_an_acknowledgement_counts_for_a_week_at_most(zoo: Zoo, card: dict[str, 
     assert known.until.timestamp() == pytest.approx(written + 7 * 86400, abs=5)
 
 
-def test_all_are_read_and_those_that_are_over_are_deleted_by_a_look(zoo: Zoo, card: dict[str, Any]) -> None:
+def test_all_are_read_and_those_that_are_over_are_deleted_by_a_look(zoo, card):
     """However many there are. One that a process cannot read may be of a newer version, for a week."""
     parent = acknowledgement.directory(zoo.base)
     for number in range(250):

@@ -1,10 +1,6 @@
 """The pages that break a lock, hold one, end a hold, set a limit and request a release."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -14,9 +10,9 @@ from django.test import Client
 from support.adminsite import LIST, user_with
 from support.faults import acquired_by_many
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
-from django_zklock import Hold, zk_lock
+from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.operations import clear_limit, limit_of, request_release, set_limit
 from django_zklock.report.formatting import kind_text, role_text
@@ -24,13 +20,13 @@ from django_zklock.report.formatting import kind_text, role_text
 pytestmark = pytest.mark.django_db
 
 
-def target_of(client: Client) -> str:
+def target_of(client):
     """Return whom the confirmation is about, as its form would send it."""
     ((_lock, row),) = client.get(f"{LIST}break/?key=k").context["holds"]
     return str(row.target)
 
 
-def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_is_broken_with_a_reason(zoo, operator, caplog):
     with zoo.hold_elsewhere("k") as path:
         form = {"break": "1", "target": target_of(operator), "reason": "worker hangs"}
         with caplog.at_level(logging.INFO, "zklock.audit"):
@@ -44,7 +40,7 @@ def test_a_lock_is_broken_with_a_reason(zoo: Zoo, operator: Client, caplog: pyte
     assert "worker hangs" in entry.get_change_message()
 
 
-def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
+def test_only_a_post_breaks_a_lock(zoo, operator):
     with zoo.hold_elsewhere("k") as path:
         response = operator.post(LIST, {"action": "break_selected", "_selected_action": ["k"]})
         assert 'name="target"' in response.content.decode()
@@ -53,15 +49,13 @@ def test_only_a_post_breaks_a_lock(zoo: Zoo, operator: Client) -> None:
 
 
 @pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
-def test_an_invalid_target_breaks_nothing(zoo: Zoo, operator: Client, target: str) -> None:
+def test_an_invalid_target_breaks_nothing(zoo, operator, target):
     response = operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"})
     assert response["Location"] == LIST
 
 
-def test_a_lock_is_broken_even_if_the_history_fails(
-    zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*args: object, **kwargs: object) -> None:
+def test_a_lock_is_broken_even_if_the_history_fails(zoo, operator, monkeypatch, caplog):
+    def fail(*args, **kwargs):
         raise DatabaseError("disk full")
 
     with zoo.hold_elsewhere("k") as path:
@@ -72,7 +66,7 @@ def test_a_lock_is_broken_even_if_the_history_fails(
     assert "is not in the history" in caplog.text
 
 
-def test_a_form_without_a_csrf_token_is_refused(zoo: Zoo) -> None:
+def test_a_form_without_a_csrf_token_is_refused(zoo):
     """Another site cannot make an operator's browser break or hold a lock."""
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_superuser("root"))
@@ -80,12 +74,12 @@ def test_a_form_without_a_csrf_token_is_refused(zoo: Zoo) -> None:
         assert client.post(LIST + page, {"reason": "r"}).status_code == 403
 
 
-def hold_by_form(client: Client, **more: str) -> Any:
+def hold_by_form(client, **more):
     given = {"key": "k", "minutes": "5", "wait": "0", "reason": "deploy of 2.3", **more}
     return client.post(f"{LIST}hold/", given)
 
 
-def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> None:
+def test_an_operator_holds_a_lock_and_ends_it(zoo, operator):
     assert hold_by_form(operator).status_code == 302
     with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
         pytest.fail("granted while an operator held it")
@@ -103,7 +97,7 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo: Zoo, operator: Client) -> Non
     assert "deploy of 2.3" in held.change_message
 
 
-def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator: Client) -> None:
+def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo, operator):
     """It shows none. The message would be lost if another tab refreshed before this one has opened its page."""
     assert hold_by_form(operator).status_code == 302
     for page in ("", "k/change/", "groups/", "health/"):
@@ -113,7 +107,7 @@ def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo: Zoo, operator
     eventually(lambda: not zoo.children("k"))
 
 
-def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -> None:
+def test_a_held_lock_cannot_be_held_by_an_operator(zoo, operator):
     with zoo.hold_elsewhere("k"):
         assert hold_by_form(operator).status_code == 409
     assert zoo.children("k") == []
@@ -122,7 +116,7 @@ def test_a_held_lock_cannot_be_held_by_an_operator(zoo: Zoo, operator: Client) -
 @pytest.mark.parametrize(
     "wrong", [{"minutes": "0"}, {"minutes": "nan"}, {"minutes": "1e9"}, {"wait": "99"}, {"reason": " "}, {"key": "/x"}]
 )
-def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
+def test_an_invalid_form_is_shown_again(zoo, operator, wrong):
     response = hold_by_form(operator, **wrong)
     assert response.status_code == 200
     assert "errornote" in response.content.decode()
@@ -130,7 +124,7 @@ def test_an_invalid_form_is_shown_again(zoo: Zoo, operator: Client, wrong: dict[
 
 
 @pytest.mark.timed
-def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> None:
+def test_without_zookeeper_the_forms_report_it(zoo, operator):
     with zoo.configured(hosts="127.0.0.1:1"):
         target = "aaaaaaaa-0000-4000-8000-000000000001:5:k"
         assert operator.post(f"{LIST}break/", {"break": "1", "target": target, "reason": "r"}).status_code == 503
@@ -141,7 +135,7 @@ def test_without_zookeeper_the_forms_report_it(zoo: Zoo, operator: Client) -> No
 
 
 @pytest.fixture
-def printing(zoo: Zoo) -> Iterator[list[Hold]]:
+def printing(zoo):
     """Three want one of two permits; the holds of those that have one."""
     with acquired_by_many("printers", 3, 2, forgiven=(LockLost,), limit=2) as holds:
         zoo.wait_contenders("printers", 3)
@@ -149,20 +143,20 @@ def printing(zoo: Zoo) -> Iterator[list[Hold]]:
     clear_limit("printers", by="anna", reason="the test is over")
 
 
-def said(client: Client) -> str:
+def said(client):
     return " ".join(str(message) for message in client.get(f"{LIST}limit/").context["messages"])
 
 
-def targets(client: Client) -> dict[int, str]:
+def targets(client):
     """Return by token whom the page of the lock is about, as its forms would send it."""
     return {row.info.token: row.target for row in client.get(f"{LIST}printers/change/").context["lock"].holders}
 
 
-def set_to(client: Client, **form: Any) -> Any:
+def set_to(client, **form):
     return client.post(f"{LIST}limit/", {"key": "printers", "permits": "1", "reason": "one is broken", **form})
 
 
-def test_the_list_shows_the_permits_in_use(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+def test_the_list_shows_the_permits_in_use(zoo, printing, operator):
     with zk_lock("plain"), zk_lock("rates", kind="read"):
         page = operator.get(f"{LIST}?q=").content.decode()
         assert_shows(page, "2 of 2 permits", "Read-write lock")
@@ -171,7 +165,7 @@ def test_the_list_shows_the_permits_in_use(zoo: Zoo, printing: list[Hold], opera
             assert [lock.key for lock in listed] == [key]
 
 
-def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+def test_the_page_of_a_semaphore_shows_all_holders(zoo, printing, operator):
     shown = operator.get(f"{LIST}printers/change/").context["lock"]
     assert sorted(row.info.token for row in shown.holders) == sorted(hold.token for hold in printing)
     assert {role_text(row.info) for row in shown.holders} == {"holds 1 permit"}
@@ -184,9 +178,7 @@ def test_the_page_of_a_semaphore_shows_all_holders(zoo: Zoo, printing: list[Hold
     assert_shows(page, "Limit 1, set by anna at 20", "one is broken")
 
 
-def test_a_limit_is_set_with_a_reason(
-    zoo: Zoo, printing: list[Hold], operator: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_limit_is_set_with_a_reason(zoo, printing, operator, caplog):
     with caplog.at_level(logging.INFO, "zklock.audit"):
         assert set_to(operator, permits="3", reason="a new one")["Location"] == f"{LIST}printers/change/"
     eventually(lambda: len(printing) == 3)
@@ -198,7 +190,7 @@ def test_a_limit_is_set_with_a_reason(
     assert LogEntry.objects.get().get_change_message() == "Limit set to 3: a new one"
 
 
-def test_a_limit_is_cleared_with_a_reason(zoo: Zoo, operator: Client) -> None:
+def test_a_limit_is_cleared_with_a_reason(zoo, operator):
     set_limit("printers", 3, by="anna", reason="a new one")
     assert set_to(operator, permits="", clear="Clear it", reason="it is gone")["Location"]
     assert limit_of("printers") is None
@@ -211,14 +203,14 @@ def test_a_limit_is_cleared_with_a_reason(zoo: Zoo, operator: Client) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"reason": " "}, {"permits": ""}, {"permits": "0"}, {"permits": "10001"}, {"key": "a//b"}, {"key": ""}]
 )
-def test_an_invalid_limit_is_refused(zoo: Zoo, operator: Client, wrong: dict[str, str]) -> None:
+def test_an_invalid_limit_is_refused(zoo, operator, wrong):
     answer = set_to(operator, **wrong)
     assert answer.status_code == 200
     assert "errornote" in answer.content.decode()
     assert limit_of("printers") is None
 
 
-def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+def test_a_release_is_requested_of_one_holder(zoo, printing, operator):
     asked, other = printing
     target = targets(operator)[asked.token]
     answer = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "paper jam"})
@@ -232,11 +224,11 @@ def test_a_release_is_requested_of_one_holder(zoo: Zoo, printing: list[Hold], op
     assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
 
 
-def test_the_json_of_the_list_has_the_requests_of_holders(zoo: Zoo, printing: list[Hold], operator: Client) -> None:
+def test_the_json_of_the_list_has_the_requests_of_holders(zoo, printing, operator):
     asked, other = printing
     request_release("printers", "paper jam", by="anna", token=asked.token)
 
-    def requests() -> dict[int, Any]:
+    def requests():
         (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
         assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
         return {int(holder["token"]): holder["release_request"] for holder in lock["holders"]}
@@ -246,7 +238,7 @@ def test_the_json_of_the_list_has_the_requests_of_holders(zoo: Zoo, printing: li
     assert requests()[other.token] is None
 
 
-def test_a_request_needs_a_reason_and_the_present_holder(zoo: Zoo, operator: Client) -> None:
+def test_a_request_needs_a_reason_and_the_present_holder(zoo, operator):
     with zk_lock("printers", limit=2) as hold:
         target = targets(operator)[hold.token]
         response = operator.post(f"{LIST}break/", {"ask": "1", "target": target, "reason": "  "})
@@ -260,7 +252,7 @@ def test_a_request_needs_a_reason_and_the_present_holder(zoo: Zoo, operator: Cli
     assert not LogEntry.objects.exists()
 
 
-def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: Client) -> None:
+def test_clients_that_do_not_handle_requests_are_not_asked(zoo, operator):
     with zoo.hold_elsewhere("printers", compat="kazoo"):
         page = operator.get(f"{LIST}printers/change/")
         assert "Request release…" not in page.content.decode()
@@ -269,7 +261,7 @@ def test_clients_that_do_not_handle_requests_are_not_asked(zoo: Zoo, operator: C
     assert_shows(response.content.decode(), "Nothing was done: printers. ", "kazoo")
 
 
-def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: list[Hold]) -> None:
+def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo, printing):
     """So the second try breaks no holder that was left out of the first."""
     client = user_with("view_lock", "break_lock")
     chosen, other = targets(client).values()
@@ -281,7 +273,7 @@ def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo: Zoo, printing: li
     assert [f'value="{target}" checked>' in page for target in (chosen, other)] == [True, False]
 
 
-def test_a_holder_beyond_a_lowered_limit_can_be_asked_and_broken(zoo: Zoo, printing: list[Hold]) -> None:
+def test_a_holder_beyond_a_lowered_limit_can_be_asked_and_broken(zoo, printing):
     client = user_with("view_lock", "break_lock", "request_release_lock")
     set_limit("printers", 1, by="anna", reason="one is broken")
     holders = targets(client)

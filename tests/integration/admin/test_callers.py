@@ -1,21 +1,17 @@
 """The card and the strip of an incident show its callers by their work, and the operators who have acted."""
 
-from __future__ import annotations
-
 import html
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 from support.adminsite import LIST
-from support.browser.actors import Part, Stage, staged
+from support.browser.actors import Part, staged
 from support.faults import connected, proxied
-from support.proxy import GET_CHILDREN2, GET_DATA, Proxy
+from support.proxy import GET_CHILDREN2, GET_DATA
 from support.texts import assert_shows
-from support.zoo import Zoo, settle
+from support.zoo import settle
 
 from django_zklock import inspection, operations
 from django_zklock.contrib.events.models import Attempt, OperatorAction
@@ -28,35 +24,35 @@ REFRESH = {"X-ZkLock-Refresh": "1"}
 
 
 @pytest.fixture
-def stage(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(zoo, monkeypatch):
     """Queues in which each holder that others wait for hangs."""
     monkeypatch.setattr("django_zklock.admin.LockAdmin.long_held", 0.001)
     with staged(zoo) as stage:
         yield stage
 
 
-def hang(stage: Stage, *waiters: Part, key: str = "stock") -> str:
+def hang(stage, *waiters, key="stock"):
     holder = stage.join_queue(key, Part("worker-1", 7, what="import", waited=1))
     for waiter in waiters:
         stage.join_queue(key, waiter)
     return holder
 
 
-def page(client: Client, **headers: str) -> str:
+def page(client, **headers):
     inspection.snapshot(max_age=0.0)
     return html.unescape(" ".join(client.get(LIST, headers=headers).content.decode().split()))
 
 
-def groups(text: str) -> list[str]:
+def groups(text):
     part = text.partition("zklock-hurt")[2].partition("</ul>")[0]
     return [re.sub(" +", " ", re.sub("<.*?>", "", row)).strip() for row in re.findall("<li>(.*?)</li>", part)]
 
 
-def strip(text: str) -> str:
+def strip(text):
     return re.sub("<.*?>", "", text.partition("zklock-strip")[2].partition("</p>")[0])
 
 
-def test_callers_are_counted_by_their_work(stage: Stage, operator: Client) -> None:
+def test_callers_are_counted_by_their_work(stage, operator):
     """Two calls of a task are one work, whatever their ids are."""
     refunds = [Part.task("shop.tasks.refund", f"worker-{number}", 9) for number in (3, 4)]
     hang(stage, *[CHECKOUT] * 3, *refunds)
@@ -65,14 +61,14 @@ def test_callers_are_counted_by_their_work(stage: Stage, operator: Client) -> No
     assert re.fullmatch(r"2 × shop.tasks.refund worker-3, worker-4 · \d+\.\d s", second)
 
 
-def test_callers_that_do_not_say_their_work_are_counted_too(stage: Stage, operator: Client) -> None:
+def test_callers_that_do_not_say_their_work_are_counted_too(stage, operator):
     hang(stage, Part("web-1"), Part("web-1"))
     (group,) = groups(page(operator))
     assert group.startswith("2 × code without a name web-1")
 
 
-def test_the_callers_of_a_card_cost_no_request(zoo: Zoo, stage: Stage, operator: Client) -> None:
-    def reads(proxy: Proxy) -> list[int]:
+def test_the_callers_of_a_card_cost_no_request(zoo, stage, operator):
+    def reads(proxy):
         settle()
         return [proxy.counts[opcode] for opcode in (GET_CHILDREN2, GET_DATA)]
 
@@ -90,7 +86,7 @@ def test_the_callers_of_a_card_cost_no_request(zoo: Zoo, stage: Stage, operator:
         assert read_of_page - read <= 1  # the configuration of the servers, once in a while
 
 
-def test_a_refresh_sees_new_callers(stage: Stage, operator: Client) -> None:
+def test_a_refresh_sees_new_callers(stage, operator):
     hang(stage, CHECKOUT)
     assert groups(page(operator))[0].startswith("1 × POST /checkout/")
     for _ in range(3):
@@ -98,14 +94,14 @@ def test_a_refresh_sees_new_callers(stage: Stage, operator: Client) -> None:
     assert groups(page(operator, **REFRESH))[0].startswith("4 × POST /checkout/")
 
 
-def test_callers_that_a_look_does_not_read_are_a_number(stage: Stage, operator: Client) -> None:
+def test_callers_that_a_look_does_not_read_are_a_number(stage, operator):
     hang(stage, *[CHECKOUT] * (MAX_WAITERS + 1))
     first, others = groups(page(operator))
     assert first.startswith(f"{MAX_WAITERS} × POST /checkout/")
     assert others == "and 1 more"
 
 
-def test_refused_callers_are_counted_from_the_begin_of_the_hold_on(stage: Stage, operator: Client) -> None:
+def test_refused_callers_are_counted_from_the_begin_of_the_hold_on(stage, operator):
     hang(stage, CHECKOUT)
     for age in (0, 0, 3600):
         at = timezone.now() - timedelta(seconds=age - 1)
@@ -113,24 +109,24 @@ def test_refused_callers_are_counted_from_the_begin_of_the_hold_on(stage: Stage,
     assert "4 callers were refused meanwhile" in groups(page(operator))
 
 
-def test_the_strip_counts_the_callers_of_the_worst_incident_only(stage: Stage, operator: Client) -> None:
+def test_the_strip_counts_the_callers_of_the_worst_incident_only(stage, operator):
     hang(stage, CHECKOUT, CHECKOUT)
     hang(stage, Part("web-1"), key="other")
     assert "2 things need attention: stock is blocked. 2 of 3 waiting callers are behind it" in strip(page(operator))
 
 
-def test_the_strip_says_since_when_and_that_nobody_has_acted(stage: Stage, operator: Client) -> None:
+def test_the_strip_says_since_when_and_that_nobody_has_acted(stage, operator):
     hang(stage, CHECKOUT)
     assert re.search(r"began \d\d:\d\d:\d\d nobody has acted yet", strip(page(operator)))
 
 
-def test_the_strip_names_who_has_requested_the_release(stage: Stage, operator: Client) -> None:
+def test_the_strip_names_who_has_requested_the_release(stage, operator):
     hang(stage, CHECKOUT)
     operations.request_release("stock", by="anna", reason="deploy")
     assert_shows(strip(page(operator)), "anna has requested the release", hides=["nobody has acted"])
 
 
-def test_the_strip_names_who_looks_after_it(stage: Stage, operator: Client) -> None:
+def test_the_strip_names_who_looks_after_it(stage, operator):
     hang(stage, CHECKOUT)
     page(operator)
     (card,) = operator.get(LIST).context["cards"]
@@ -138,13 +134,13 @@ def test_the_strip_names_who_looks_after_it(stage: Stage, operator: Client) -> N
     assert_shows(strip(page(operator)), "bert looks after it", hides=["nobody has acted"])
 
 
-def test_the_strip_names_who_has_broken_a_lock_of_it(stage: Stage, operator: Client) -> None:
+def test_the_strip_names_who_has_broken_a_lock_of_it(stage, operator):
     hang(stage, CHECKOUT)
     OperatorAction(key="stock", what="broken", by="carl", at=timezone.now() + timedelta(seconds=1), token=1).save()
     assert_shows(strip(page(operator)), "carl has broken a lock", hides=["nobody has acted"])
 
 
-def test_the_text_of_the_live_region_does_not_change_with_the_time(stage: Stage, operator: Client) -> None:
+def test_the_text_of_the_live_region_does_not_change_with_the_time(stage, operator):
     """Screen readers would read it at each refresh."""
     hang(stage, CHECKOUT)
     live = re.compile(r'<strong role="status">(.*?)</strong>')

@@ -1,18 +1,13 @@
 """The chart of the last hour and the last day: when it began, in each database, and never in the way of a page."""
 
-from __future__ import annotations
-
 import re
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from django.db import router
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.utils import timezone
-from pytest_django import DjangoDbBlocker
 from support.adminsite import LIST
 from support.databases import database
 from support.texts import assert_shows
@@ -26,15 +21,15 @@ HOUR, DAY = chart.SPANS.values()
 
 @pytest.fixture(params=[True, False], ids=["aware", "naive"])
 def table(
-    request: pytest.FixtureRequest,
-    database_settings: dict[str, Any],
-    django_db_blocker: DjangoDbBlocker,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
+    request,
+    database_settings,
+    django_db_blocker,
+    monkeypatch,
+):
     """Have the table in each database, with times that have a zone and with times that have none."""
 
     class ToIt:
-        def db_for_read(self, model: object, **hints: object) -> str:
+        def db_for_read(self, model, **hints):
             return alias
 
     zone = override_settings(USE_TZ=request.param, TIME_ZONE="Asia/Kathmandu")
@@ -43,9 +38,9 @@ def table(
         yield alias
 
 
-def attempt(age: float, **given: Any) -> Attempt:
+def attempt(age, **given):
     at = datetime.fromtimestamp(time.time() - age, timezone.now().tzinfo)
-    fields: dict[str, Any] = {"key": "k", "pid": 1, "outcome": Attempt.RELEASED, "held": 0.0, "waited": 0.0}
+    fields = {"key": "k", "pid": 1, "outcome": Attempt.RELEASED, "held": 0.0, "waited": 0.0}
     return Attempt(at=at, **{**fields, **given})
 
 
@@ -54,12 +49,12 @@ each_database = pytest.mark.parametrize(
 )
 
 
-def write(alias: str, *rows: Attempt) -> None:
+def write(alias, *rows):
     Attempt._default_manager.using(alias).bulk_create(rows)
 
 
 @each_database
-def test_a_hold_counts_in_all_bars_that_it_covers(table: str) -> None:
+def test_a_hold_counts_in_all_bars_that_it_covers(table):
     until_ten_minutes_ago = attempt(5400, held=4800.0)
     write(table, until_ten_minutes_ago, *(attempt(1800 + number, held=30.0, key="other") for number in range(60)))
     hour = chart._count(("", HOUR), 0.0)
@@ -73,7 +68,7 @@ def test_a_hold_counts_in_all_bars_that_it_covers(table: str) -> None:
 
 
 @each_database
-def test_a_wait_counts_in_all_bars_and_its_refusal_in_one(table: str) -> None:
+def test_a_wait_counts_in_all_bars_and_its_refusal_in_one(table):
     write(table, attempt(900, waited=600.0, held=None, outcome=Attempt.TIMED_OUT))
     hour = chart._count(("", HOUR), 0.0)
     assert sum(hour.waited) == pytest.approx(10.0, abs=0.01)
@@ -84,7 +79,7 @@ def test_a_wait_counts_in_all_bars_and_its_refusal_in_one(table: str) -> None:
 
 
 @each_database
-def test_a_short_row_at_the_edge_of_a_bar_is_in_both(table: str) -> None:
+def test_a_short_row_at_the_edge_of_a_bar_is_in_both(table):
     """So a lock with one holder never has more than one."""
     second = time.time() % 60
     write(table, *(attempt(1200 + second + 30 - 40 * number, held=40.0) for number in range(20)))
@@ -94,7 +89,7 @@ def test_a_short_row_at_the_edge_of_a_bar_is_in_both(table: str) -> None:
 
 
 @each_database
-def test_rows_of_wrong_clocks_and_without_an_end_do_not_count(table: str) -> None:
+def test_rows_of_wrong_clocks_and_without_an_end_do_not_count(table):
     rows = (attempt(-7200, held=5.0), attempt(90_000 * 3, held=5.0), attempt(600, held=None, outcome=Attempt.HELD))
     write(table, *rows)
     assert chart._count(("", HOUR), 0.0)[1:] == ([0.0] * 60,) * 3
@@ -104,7 +99,7 @@ def test_rows_of_wrong_clocks_and_without_an_end_do_not_count(table: str) -> Non
 pages = pytest.mark.usefixtures("zoo", "db")
 
 
-def texts(client: Client, path: str = "?") -> str:
+def texts(client, path="?"):
     """Return the words of the chart of a page."""
     page = client.get(f"{LIST}{path}").content.decode()
     shown = re.search(r'<details class="zklock-chart".*?<ul>(.*?)</ul>', page, re.DOTALL)
@@ -113,7 +108,7 @@ def texts(client: Client, path: str = "?") -> str:
 
 @pages
 @pytest.mark.parametrize("path", ["", "?", "k/change/"])
-def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path: str) -> None:
+def test_a_page_says_how_many_there_are_and_when_it_began(operator, path):
     attempt(120, waited=30.0, held=None, outcome=Attempt.TIMED_OUT).save()
     began = timezone.localtime(timezone.now() - timedelta(seconds=120), timezone.get_default_timezone())
     with zk_lock("k"):
@@ -123,5 +118,5 @@ def test_a_page_says_how_many_there_are_and_when_it_began(operator: Client, path
 
 
 @pages
-def test_a_chart_without_rows_is_not_shown(operator: Client) -> None:
+def test_a_chart_without_rows_is_not_shown(operator):
     assert texts(operator) == ""

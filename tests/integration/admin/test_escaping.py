@@ -1,15 +1,11 @@
 """Texts of others, in every field that anybody can write, stay texts on every page and in every answer to a form."""
 
-from __future__ import annotations
-
 import contextlib
 import html.parser
 import json
-from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 
 import pytest
@@ -19,8 +15,7 @@ from django.db import models
 from django.test import Client, override_settings
 from django.utils import timezone
 from kazoo.exceptions import NoNodeError
-from support.locking import Contend
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.execution import stack
@@ -42,13 +37,13 @@ THEMES = ["admin", *(["themed"] if find_spec("unfold") else [])]
 class Tags(html.parser.HTMLParser):
     """The tags of a page that a hostile text has made, or has changed."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__()
-        self.evil: list[str] = []
-        self.links: list[str] = []
+        self.evil = []
+        self.links = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         names = dict(attrs)
         if any("evil" in name for name in (tag, *names)):
             self.evil.append(str(self.get_starttag_text()))
@@ -58,12 +53,12 @@ class Tags(html.parser.HTMLParser):
         if tag == "a" and names.get("href"):
             self.links.append(str(names["href"]))
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.cdata_elem in self.CDATA_CONTENT_ELEMENTS and "evil" in data:  # as in a script, nothing is escaped
             self.evil.append(data)
 
 
-def assert_harmless(response: Any) -> Tags:
+def assert_harmless(response):
     """Fail if a text has become a tag or an attribute, or does not print. In JSON and CSV, it can only be a text."""
     assert response.status_code < 500, response.content
     for name, value in response.headers.items():
@@ -81,28 +76,28 @@ def assert_harmless(response: Any) -> Tags:
     return tags
 
 
-def payload(**more: Any) -> bytes:
+def payload(**more):
     """Return a payload with the text in each field that can have one, also in those of later releases."""
     text = EVIL + UNPRINTABLE
-    texts: dict[str, Any] = {field.name: text for field in fields(nodes.Payload) if field.type == "str"}
+    texts = {field.name: text for field in fields(nodes.Payload) if field.type == "str"}
     about = dict.fromkeys(("task", "id", "queue", "retries", "request", "trace", "span", "message", text), text)
     request = {"by": EVIL, "reason": EVIL, "at": EVIL}
     numbers = {"version": 1, "pid": 7, "owner": 3, "session_timeout": 9000, "lasts": ""}
     return json.dumps({**texts, "about": about, "release_request": request, **numbers, **more}).encode()
 
 
-def join(zoo: Zoo, key: str, name: str, data: bytes, **more: Any) -> str:
+def join(zoo, key, name, data, **more):
     options = {"ephemeral": True, "sequence": True, "makepath": True, **more}
-    path: str = zoo.client.create(f"{zoo.base}/{key}/{name}", data, **options)
+    path = zoo.client.create(f"{zoo.base}/{key}/{name}", data, **options)
     return path
 
 
-def contender(zoo: Zoo, key: str, kind: nodes.Kind = nodes.Kind.LOCK, **more: Any) -> str:
+def contender(zoo, key, kind=nodes.Kind.LOCK, **more):
     guid = nodes.new_guid(nodes.Mark.OWN)
     return join(zoo, key, nodes.prefix(guid, kind), payload(guid=guid, **more))
 
 
-def hostile_row(model: type[models.Model], **values: Any) -> None:
+def hostile_row(model, **values):
     """Store a row with the text in each column that can have it."""
     columns = [field for field in model._meta.fields if isinstance(field, (models.CharField, models.TextField))]
     texts = {field.name: EVIL[: field.max_length] for field in columns}
@@ -110,7 +105,7 @@ def hostile_row(model: type[models.Model], **values: Any) -> None:
 
 
 @pytest.fixture
-def hostile(zoo: Zoo, contend: Contend) -> Iterator[None]:
+def hostile(zoo, contend):
     """Fill each kind of znode and each table."""
     paths = [contender(zoo, key) for key in KEYS[:2] * 2]
     paths += [contender(zoo, KEYS[2], nodes.Kind.READ, lasts="leader") for _ in range(2)]
@@ -145,14 +140,14 @@ def hostile(zoo: Zoo, contend: Contend) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def hostile_answers(zoo: Zoo) -> Iterator[None]:
+def hostile_answers(zoo):
     """Answer each request for a stack by the text."""
     directory = f"{zoo.base}/{stack.DIRECTORY}"
     zoo.client.ensure_path(directory)
     going = [True]
 
-    @zoo.client.ChildrenWatch(directory)  # type: ignore[untyped-decorator]
-    def answer(names: list[str]) -> bool:
+    @zoo.client.ChildrenWatch(directory)
+    def answer(names):
         for name in names:
             zoo.client.set_async(f"{directory}/{name}", f"{EVIL}\n{EVIL}".encode())
         return going[0]
@@ -163,7 +158,7 @@ def hostile_answers(zoo: Zoo) -> Iterator[None]:
 
 
 @pytest.fixture(params=THEMES)
-def lock_list(request: pytest.FixtureRequest) -> Iterator[str]:
+def lock_list(request):
     """Return the address of the list, in each theme."""
     links = {"Task": "https://flower/{id}", "Host": "/hosts/{host}?{what}"}
     apps = ["unfold.apps.BasicAppConfig"] if request.param == "themed" else []
@@ -174,7 +169,7 @@ def lock_list(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def evil_olga(language: str) -> Client:
+def evil_olga(language):
     """Return the browser of an operator with that name, which sends the text in each header that pages may show."""
     user = User.objects.create_user(EVIL, first_name=EVIL, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(content_type__app_label="zklock"))
@@ -184,7 +179,7 @@ def evil_olga(language: str) -> Client:
     return client
 
 
-def crawl(client: Client, start: str) -> list[str]:
+def crawl(client, start):
     """Follow all links below the list, but one only of those that differ in their values."""
     waiting = [start, *(f"{start}{page}" for page in ("?q=", "data.json"))]
     seen = set()
@@ -206,7 +201,7 @@ PARAMETERS = [
 ]
 PAGES = ("", "groups/", "health/", "history/", "host/", "break/", "hold/", "acknowledge/", "limit/", "stack/")
 ODD = (EVIL, f"{EVIL}\r\n{EVIL}", "javascript:evil()")
-FORMS: list[tuple[str, dict[str, Any]]] = [
+FORMS = [
     ("", {"action": "break_selected", "_selected_action": KEYS}),
     ("", {"action": "request_release_of_selected", "_selected_action": KEYS}),
     ("", {"action": EVIL, "_selected_action": EVIL}),
@@ -235,9 +230,7 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
     ],
 )
 @pytest.mark.usefixtures("hostile")
-def test_texts_of_others_are_texts_on_all_pages_and_in_all_answers(
-    zoo: Zoo, lock_list: str, evil_olga: Client, language: str
-) -> None:
+def test_texts_of_others_are_texts_on_all_pages_and_in_all_answers(zoo, lock_list, evil_olga, language):
     cards = eventually(lambda: cards_of(evil_olga, lock_list))
     for card in cards:
         data = json.dumps({"version": 1, "title": EVIL, "by": EVIL, "reason": EVIL, "ends": 4_000_000_000}).encode()
@@ -262,16 +255,16 @@ def test_texts_of_others_are_texts_on_all_pages_and_in_all_answers(
     assert_harmless(evil_olga.get(lock_list.removesuffix("zklock/lock/")))  # the latest actions of this user
 
 
-def cards_of(client: Client, url: str) -> list[dict[str, Any]]:
-    response: Any = client.get(url)
+def cards_of(client, url):
+    response = client.get(url)
     assert "evil=1" in response.content.decode(), "the page shows the texts"
-    cards: list[dict[str, Any]] = response.context["cards"]
+    cards = response.context["cards"]
     return cards
 
 
-def break_it(client: Client, page: str) -> None:
+def break_it(client, page):
     """Submit the form of a break with what it asks for."""
-    response: Any = client.get(page)
+    response = client.get(page)
     targets = [str(row.target) for _lock, row in response.context.get("holds", ())]
     values = {"break": "1", "end": "1", "target": targets, "reason": EVIL, "confirm": EVIL}
     assert_harmless(client.post(page, values, follow=True))

@@ -1,21 +1,18 @@
 """The first page and the frame say what is wrong and what to do; on the page of one lock, what helps comes first."""
 
-from __future__ import annotations
-
 import html
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.utils import timezone
 from support.adminsite import LIST, user_with
-from support.browser.actors import Part, Stage, staged
+from support.browser.actors import Part, staged
 from support.faults import within
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection, operations
 from django_zklock.contrib.events.models import OperatorAction
@@ -44,24 +41,24 @@ PAGES = {
 
 
 @pytest.fixture
-def stage(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(zoo, monkeypatch):
     """Queues in which each holder that others wait for hangs."""
     monkeypatch.setattr("django_zklock.admin.LockAdmin.long_held", 0.001)
     with staged(zoo) as stage:
         yield stage
 
 
-def task(name: str, host: str, pid: int = 7) -> Part:
+def task(name, host, pid=7):
     return replace(Part.task(f"shop.tasks.{name}", host, pid), waited=1)
 
 
-def page(client: Client, path: str = "") -> str:
+def page(client, path=""):
     """Return a page as it is now, without its tags' spaces."""
     inspection.snapshot(max_age=0.0, max_waiters=1)
     return html.unescape(" ".join(client.get(LIST + path).content.decode().split()))
 
 
-def chain(stage: Stage) -> None:
+def chain(stage):
     """Let w1 hold root, and w2 hold mid and wait for root, and w3 hold leaf and wait for mid."""
     slow, refund, charge = task("slow", "w1"), task("refund", "w2"), task("charge", "w3")
     for key, part in (("root", slow), ("mid", refund), ("root", refund), ("leaf", charge), ("mid", charge)):
@@ -69,14 +66,14 @@ def chain(stage: Stage) -> None:
     stage.join_queue("leaf", Part("web-1", 5))
 
 
-def deadlock(stage: Stage) -> tuple[Part, Part]:
+def deadlock(stage):
     there, back = task("move", "w3"), task("move", "w4")
     for key, part in (("a", there), ("b", back), ("b", there), ("a", back)):
         stage.join_queue(key, part)
     return there, back
 
 
-def test_every_page_has_the_tabs_and_names_its_own(stage: Stage, operator: Client) -> None:
+def test_every_page_has_the_tabs_and_names_its_own(stage, operator):
     chain(stage)
     for path, label in PAGES.items():
         text = page(operator, path)
@@ -89,7 +86,7 @@ def test_every_page_has_the_tabs_and_names_its_own(stage: Stage, operator: Clien
         assert 'href="/admin/zklock/lock/data.json">JSON</a>' in text.partition("</nav>")[2], path
 
 
-def test_a_chain_is_one_card_with_a_tree(stage: Stage, operator: Client) -> None:
+def test_a_chain_is_one_card_with_a_tree(stage, operator):
     chain(stage)
     text = page(operator)
     assert text.count("<section") == 1
@@ -100,7 +97,7 @@ def test_a_chain_is_one_card_with_a_tree(stage: Stage, operator: Client) -> None
     assert re.findall(r"break/\?key=(\w+)&do=(\w+)", text) == [("root", "ask"), ("root", "break")]
 
 
-def test_a_deadlock_is_a_row_for_each_holder(stage: Stage, operator: Client) -> None:
+def test_a_deadlock_is_a_row_for_each_holder(stage, operator):
     parts = deadlock(stage)
     text = page(operator)
     rows = re.findall("<tr>.*?</tr>", text.partition("<tbody>")[2].partition("</tbody>")[0])
@@ -114,7 +111,7 @@ def test_a_deadlock_is_a_row_for_each_holder(stage: Stage, operator: Client) -> 
     assert "Break a…" not in page(user_with("view_lock"))
 
 
-def test_equal_cards_are_folded(stage: Stage, operator: Client) -> None:
+def test_equal_cards_are_folded(stage, operator):
     for number in range(5):
         stage.join_queue(f"pay/{number}", task("pay", f"w{number}"))
         stage.join_queue(f"pay/{number}", Part("web-1", 77))
@@ -128,7 +125,7 @@ def test_equal_cards_are_folded(stage: Stage, operator: Client) -> None:
     assert folded.count("Acknowledge…") == 4
 
 
-def test_a_calm_page_says_what_was_read_and_what_comes_next(zoo: Zoo, operator: Client) -> None:
+def test_a_calm_page_says_what_was_read_and_what_comes_next(zoo, operator):
     text = page(operator)
     assert_shows(text, "Nothing needs attention.", "No lock is held now.")
     hold = operations.hold_lock("stock", seconds=600, reason="deploy of 2.3", by="anna")
@@ -140,7 +137,7 @@ def test_a_calm_page_says_what_was_read_and_what_comes_next(zoo: Zoo, operator: 
 
 
 @pytest.mark.timed
-def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: Client) -> None:
+def test_without_zookeeper_nothing_is_offered(stage, zoo, operator):
     deadlock(stage)
     assert "Acknowledge…" in page(operator)
     with zoo.configured("127.0.0.1:1"), within(15):
@@ -151,7 +148,7 @@ def test_without_zookeeper_nothing_is_offered(stage: Stage, zoo: Zoo, operator: 
         assert offer not in text
 
 
-def test_a_missing_permission_is_named_within_the_admin(zoo: Zoo) -> None:
+def test_a_missing_permission_is_named_within_the_admin(zoo):
     viewer = user_with("view_lock")
     for path, text in (
         ("break/?key=a&do=break", "but not break them. Needs: break_lock."),
@@ -181,7 +178,7 @@ def test_a_missing_permission_is_named_within_the_admin(zoo: Zoo) -> None:
         ("limit/?key=root", "Set the limit of root?", "No limit is set for root."),
     ],
 )
-def test_a_form_is_about_one_action(stage: Stage, operator: Client, path: str, title: str, text: str) -> None:
+def test_a_form_is_about_one_action(stage, operator, path, title, text):
     chain(stage)
     for _ in range(2):
         OperatorAction(key="x", what="broken", by="anna", reason="rush hour", at=timezone.now()).save()
@@ -195,7 +192,7 @@ def test_a_form_is_about_one_action(stage: Stage, operator: Client, path: str, t
         assert ("Instead:" in shown, shown.count('type="submit" form="lock_form"')) == (True, 1)
 
 
-def test_an_acknowledgement_is_one_click_and_can_be_withdrawn(stage: Stage, operator: Client) -> None:
+def test_an_acknowledgement_is_one_click_and_can_be_withdrawn(stage, operator):
     deadlock(stage)
     page(operator)
     identity = operator.get(LIST).context["cards"][0]["identity"]
@@ -211,17 +208,15 @@ def test_an_acknowledgement_is_one_click_and_can_be_withdrawn(stage: Stage, oper
     assert_shows(form, "Withdraw the acknowledgement?", 'name="minutes" value="0">Withdraw<')
 
 
-def looks() -> list[threading.Thread]:
+def looks():
     return [thread for thread in threading.enumerate() if thread.name == "zklock-outside"]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
-    stage: Stage, zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(stage, zoo, operator, monkeypatch):
     deadlock(stage)
 
-    def index(client: Client = operator) -> str:
+    def index(client=operator):
         return client.get("/admin/").content.decode()
 
     monkeypatch.setattr(frame, "LOOK_EVERY", 0.0)
@@ -241,10 +236,10 @@ def test_the_index_has_the_count_of_the_last_look_and_waits_for_none(
             look.join(30)
 
 
-def test_a_look_that_hangs_is_not_joined_by_others(zoo: Zoo, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_hangs_is_not_joined_by_others(zoo, operator, monkeypatch):
     hangs, goes_on = threading.Event(), threading.Event()
 
-    def hang(*_: object, **__: object) -> None:
+    def hang(*_, **__):
         hangs.set()
         goes_on.wait(60)
 
@@ -261,7 +256,7 @@ def test_a_look_that_hangs_is_not_joined_by_others(zoo: Zoo, operator: Client, m
     look.join(30)
 
 
-def test_a_victim_leads_to_the_root_and_is_not_to_be_broken(stage: Stage, operator: Client) -> None:
+def test_a_victim_leads_to_the_root_and_is_not_to_be_broken(stage, operator):
     root, middle = Part.task("shop.import", "worker-1", 1), Part.task("shop.refund", "worker-1", 2)
     for key, parts in (("root", (root, middle)), ("mid", (middle, Part("web-1", 3)))):
         for part in parts:
@@ -274,7 +269,7 @@ def test_a_victim_leads_to_the_root_and_is_not_to_be_broken(stage: Stage, operat
     assert "waits for another lock" in host
 
 
-def test_the_queue_has_a_row_for_each_process(stage: Stage, operator: Client) -> None:
+def test_the_queue_has_a_row_for_each_process(stage, operator):
     for number in range(15):
         stage.join_queue("k", Part("web-1", number))
     for _ in range(7):
@@ -289,7 +284,7 @@ def test_the_queue_has_a_row_for_each_process(stage: Stage, operator: Client) ->
     assert "<strong>×2</strong>" in page(operator, "few/change/")
 
 
-def test_the_holders_of_a_semaphore_are_rows(stage: Stage, operator: Client) -> None:
+def test_the_holders_of_a_semaphore_are_rows(stage, operator):
     for number in range(3):
         stage.join_queue("printers", Part(f"web-{number}", limit=3), Kind.PERMIT)
     links = re.findall(r'href="([^"]*target=[^"]*)"', page(operator, "printers/change/"))
@@ -298,7 +293,7 @@ def test_the_holders_of_a_semaphore_are_rows(stage: Stage, operator: Client) -> 
     assert re.findall(r'aria-label="printers, ([^"]*)" value="[^"]*" checked', form) == ["web-1 · pid 4711"]
 
 
-def test_groups_are_sorted_by_a_figure(stage: Stage, operator: Client) -> None:
+def test_groups_are_sorted_by_a_figure(stage, operator):
     for number in range(3):
         stage.join_queue(f"a/{number}", Part("web-1", number))
     for number in range(2):

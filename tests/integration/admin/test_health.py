@@ -1,11 +1,8 @@
 """The health of ZooKeeper: for probes, and on its page in the admin; and servers of several ensembles in one URL."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
 
 import pytest
 from django.test import Client
@@ -32,7 +29,7 @@ CLOSED = "may not be asked until srvr is in 4lw.commands.whitelist of its config
 PAGE = "/admin/zklock/lock/health/"
 
 
-def test_a_probe_is_answered_without_a_login(zoo: Zoo) -> None:
+def test_a_probe_is_answered_without_a_login(zoo):
     """It says no more than that: anybody may ask."""
     healthy = Client().get("/health.json")
     assert (healthy.status_code, healthy.json()) == (200, {"healthy": True})
@@ -43,7 +40,7 @@ def test_a_probe_is_answered_without_a_login(zoo: Zoo) -> None:
 
 
 @pytest.mark.timed
-def test_django_health_check_has_a_check(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_django_health_check_has_a_check(zoo, caplog):
     assert asyncio.run(ZooKeeper().get_result()).error is None
     with zoo.configured(hosts="127.0.0.1:1"):
         error = asyncio.run(ZooKeeper().get_result()).error
@@ -52,13 +49,13 @@ def test_django_health_check_has_a_check(zoo: Zoo, caplog: pytest.LogCaptureFixt
     assert "connection refused" in caplog.text
 
 
-def test_its_check_of_incidents_is_not_green_over_what_was_not_looked_at(zoo: Zoo) -> None:
-    def said() -> str:
+def test_its_check_of_incidents_is_not_green_over_what_was_not_looked_at(zoo):
+    def said():
         error = asyncio.run(Incidents().get_result()).error
         assert error is None or isinstance(error, ServiceWarning)
         return str(error or "")
 
-    def look() -> str:
+    def look():
         background.last.store(*verdict.now(10))
         return said()
 
@@ -70,7 +67,7 @@ def test_its_check_of_incidents_is_not_green_over_what_was_not_looked_at(zoo: Zo
     eventually(lambda: look() == "")
 
 
-def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
+def test_the_page_shows_servers_and_the_connection(zoo):
     page = user_with("view_lock").get(PAGE).content.decode()
     assert zoo.address in page
     assert_shows(page, "standalone", "The only server runs. If it stops, all locks stop.")
@@ -85,7 +82,7 @@ def test_the_page_shows_servers_and_the_connection(zoo: Zoo) -> None:
         (["", "", CLOSED], "1 of 3 servers cannot be asked, so it is not known how many may fail."),
     ],
 )
-def test_the_page_says_first_how_many_servers_may_fail(problems: list[str], sentence: str) -> None:
+def test_the_page_says_first_how_many_servers_may_fail(problems, sentence):
     reports = [
         ServerReport(address=f"zk{number}", role="" if problem else "follower", problem=problem)
         for number, problem in enumerate(problems)
@@ -95,7 +92,7 @@ def test_the_page_says_first_how_many_servers_may_fail(problems: list[str], sent
     assert user_with().get(PAGE).status_code == 403
 
 
-def test_a_process_that_only_reads_believes_its_own_answers(zoo: Zoo) -> None:
+def test_a_process_that_only_reads_believes_its_own_answers(zoo):
     """Between it and ZooKeeper, something passes sessions and no four-letter words."""
     with Proxy(zoo.address) as filtering, zoo.configured(hosts=filtering.address):
         inspection.snapshot(reply_timeout=10)
@@ -103,14 +100,14 @@ def test_a_process_that_only_reads_believes_its_own_answers(zoo: Zoo) -> None:
     assert_shows(page, f"{filtering.address} does not answer", hides=["No majority"])
 
 
-def test_servers_that_had_no_time_to_answer_are_not_called_down(zoo: Zoo) -> None:
+def test_servers_that_had_no_time_to_answer_are_not_called_down(zoo):
     with socket.create_server(("127.0.0.1", 0)) as silent, zoo.configured(hosts=f"127.0.0.1:{silent.getsockname()[1]}"):
         (error, _) = inspection.ensemble(reply_timeout=0.05).findings
     assert error.text.startswith("It is unknown whether there is a majority: 0 of 1 servers answered within 0.05 s.")
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[Ensemble]:
+def alone():
     """One server that knows itself only, and says "leader", as `standaloneEnabled=false` makes it do."""
     peer, election = free_ports(2)
     properties = {"standaloneEnabled": "false", "server.1": f"127.0.0.1:{peer}:{election}"}
@@ -119,12 +116,12 @@ def alone() -> Iterator[Ensemble]:
 
 
 @pytest.fixture
-def arena(three: Ensemble) -> Iterator[Zoo]:
+def arena(three):
     with Zoo(three.hosts, three) as zoo:
         yield zoo
 
 
-def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, alone: Ensemble) -> None:
+def test_two_ensembles_are_named_by_all_that_look(arena, three, alone):
     with arena.configured(hosts=f"{three.hosts},{alone.hosts}"):
         inspection.check_quorum(reply_timeout=20)
         operator = user_with("view_lock")
@@ -138,7 +135,7 @@ def test_two_ensembles_are_named_by_all_that_look(arena: Zoo, three: Ensemble, a
     assert status == ExitCode.SPLIT
 
 
-def test_an_address_that_is_no_member_is_no_server_that_is_down(arena: Zoo, three: Ensemble) -> None:
+def test_an_address_that_is_no_member_is_no_server_that_is_down(arena, three):
     with arena.configured(hosts=f"{three.hosts},127.0.0.1:1"):
         status, printed, message = ending("doctor", "--incident", "--reply-timeout=60s")
         page = user_with("view_lock").get("/admin/zklock/lock/").content.decode()

@@ -1,17 +1,13 @@
 """The past in the admin: the history of a lock and of all, and the last grants on the page of a lock."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -20,19 +16,18 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import AsyncClient, Client, override_settings
+from django.test import AsyncClient, override_settings
 from django.utils import timezone
 from support.adminsite import LIST, user_with
 from support.faults import within
 from support.locking import as_json, ending, zklock
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import operations, zk_lock
 from django_zklock.contrib.events import facts, table
 from django_zklock.contrib.events.models import Attempt, OperatorAction
 from django_zklock.core.zk import troubles
-from django_zklock.inspection import OperatorHold
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
 from django_zklock.report import formatting, incident, past
@@ -42,29 +37,29 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("zoo")]
 JUERGEN = "kunden/J%C3%BCrgen"
 
 
-def shown(client: Client, path: str) -> list[list[str]]:
+def shown(client, path):
     page = client.get(f"{LIST}{path}").content.decode()
     rows = re.findall(r"<tr role=\"row\">(.*?)</tr>", page.partition("<tbody")[2], re.DOTALL)
     cells = [re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL) for row in rows]
     return [[" ".join(re.sub(r"<.*?>", "", cell).split()) for cell in row] for row in cells]
 
 
-def attempt(key: str = "k", **more: Any) -> Attempt:
-    given: dict[str, Any] = {"template": key, "host": "web-3", "pid": 812, "work": "GET /buy/", "token": 7}
+def attempt(key="k", **more):
+    given = {"template": key, "host": "web-3", "pid": 812, "work": "GET /buy/", "token": 7}
     given |= {"at": timezone.now(), "waited": 0.5, "held": 2.0, "outcome": Attempt.RELEASED, **more}
     made = Attempt(key=key, **given)
     made.save()
     return made
 
 
-def action(key: str = "k", **more: Any) -> OperatorAction:
-    given: dict[str, Any] = {"what": "broken", "by": "anna", "reason": "worker hangs", "via": "command", "token": 7}
+def action(key="k", **more):
+    given = {"what": "broken", "by": "anna", "reason": "worker hangs", "via": "command", "token": 7}
     made = OperatorAction(key=key, **{"at": timezone.now(), "holder": "web-3 · pid 812", **given, **more})
     made.save()
     return made
 
 
-def test_the_history_has_actions_and_grants_by_their_time(operator: Client) -> None:
+def test_the_history_has_actions_and_grants_by_their_time(operator):
     ago = timezone.now() - timedelta(minutes=1)
     attempt("k", at=ago - timedelta(hours=1), outcome=Attempt.LOST, reason="the session is over")
     action(at=ago)
@@ -83,7 +78,7 @@ def test_the_history_has_actions_and_grants_by_their_time(operator: Client) -> N
     assert "Nothing is recorded of this lock." in operator.get(f"{LIST}other/history/").content.decode()
 
 
-def test_equal_successes_of_a_lock_are_one_row_of_their_day(operator: Client) -> None:
+def test_equal_successes_of_a_lock_are_one_row_of_their_day(operator):
     noon = timezone.localtime().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
     for seconds, held, outcome in ((1, 2.0, "lost"), (2, 2.0, "released"), (3, 2.0, "released"), (4, 5.0, "released")):
         attempt(at=noon - timedelta(seconds=seconds), held=held, outcome=outcome)
@@ -95,7 +90,7 @@ def test_equal_successes_of_a_lock_are_one_row_of_their_day(operator: Client) ->
     assert operator.get(f"{LIST}history/").content.decode().count('class="zklock-day"') == 2
 
 
-def test_rows_of_another_release_are_shown(operator: Client) -> None:
+def test_rows_of_another_release_are_shown(operator):
     """It may know more outcomes, and a table may hold any number."""
     action(what="defrosted", via="drone", seconds=1e308)
     attempt(outcome="frozen\x1b", held=1e308, waited=float("inf"))
@@ -105,7 +100,7 @@ def test_rows_of_another_release_are_shown(operator: Client) -> None:
     assert "frozen" in zklock("history", "k")
 
 
-def test_the_page_of_a_lock_has_its_last_grants(operator: Client) -> None:
+def test_the_page_of_a_lock_has_its_last_grants(operator):
     for seconds in (1, 2, 9):
         attempt(held=seconds, at=timezone.now() - timedelta(hours=10 - seconds))
     attempt(outcome=Attempt.LOST, reason="the session is over", at=timezone.now() - timedelta(minutes=2))
@@ -130,7 +125,7 @@ def test_the_page_of_a_lock_has_its_last_grants(operator: Client) -> None:
     assert past.summaries == (("Hold", hold), ("Wait", wait)), "what has no end would count as 0 s"
 
 
-def test_a_hold_is_compared_with_the_usual_duration(operator: Client) -> None:
+def test_a_hold_is_compared_with_the_usual_duration(operator):
     for _ in range(5):
         attempt(held=100.0)
     times_usual = incident.times_usual
@@ -144,10 +139,10 @@ def test_a_hold_is_compared_with_the_usual_duration(operator: Client) -> None:
         table.usual.clear()
         assert times_usual(0.9, "k") == ""
         for path in ("?q=", "k/change/"):
-            eventually(lambda path=path: "its usual time" in operator.get(f"{LIST}{path}").content.decode())  # type: ignore[misc]
+            eventually(lambda path=path: "its usual time" in operator.get(f"{LIST}{path}").content.decode())
 
 
-def test_without_the_app_the_history_is_that_of_this_admin(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_app_the_history_is_that_of_this_admin(operator, monkeypatch):
     attempt("k")
     action()
     monkeypatch.setattr(past, "source", None)
@@ -164,7 +159,7 @@ def test_without_the_app_the_history_is_that_of_this_admin(operator: Client, mon
     assert (status, "Nothing is recorded" in message) == (ExitCode.FAILED, True)
 
 
-def test_a_table_that_cannot_be_read_breaks_no_page(operator: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_that_cannot_be_read_breaks_no_page(operator, caplog):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE zklock_events_attempt RENAME TO elsewhere")
     for path in ("history/", "k/history/"):
@@ -175,7 +170,7 @@ def test_a_table_that_cannot_be_read_breaks_no_page(operator: Client, caplog: py
     assert LogEntry.objects.count() == 0
 
 
-def test_a_host_that_loses_its_locks_again_and_again_needs_attention(operator: Client) -> None:
+def test_a_host_that_loses_its_locks_again_and_again_needs_attention(operator):
     for number in range(4):
         for key in "ab":
             attempt(key, host="worker-3", session=number, outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
@@ -191,16 +186,14 @@ def test_a_host_that_loses_its_locks_again_and_again_needs_attention(operator: C
 
 
 @pytest.mark.parametrize("held", [2.0, 20.0])
-def test_a_release_is_no_crash_before_its_end_is_written(
-    operator: Client, held: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_is_no_crash_before_its_end_is_written(operator, held, monkeypatch):
     """The end of a hold is written a moment after it. A look at an older row waits for that, the first time."""
     row = attempt(outcome=Attempt.HELD, held=None, at=timezone.now() - timedelta(seconds=held))
     if held < facts.LATE:
         assert shown(operator, "k/history/")[0][0] == "Released a moment ago"
         return
 
-    def write(seconds: float) -> None:  # as the writer of its process does meanwhile
+    def write(seconds):  # as the writer of its process does meanwhile
         Attempt.objects.filter(pk=row.pk).update(outcome=Attempt.RELEASED, held=held)
 
     monkeypatch.setattr(facts, "time", SimpleNamespace(sleep=write))
@@ -212,7 +205,7 @@ def test_a_release_is_no_crash_before_its_end_is_written(
     assert killed.missed_at
 
 
-def test_the_page_of_a_host_has_its_losses(operator: Client) -> None:
+def test_the_page_of_a_host_has_its_losses(operator):
     attempt("orders/1", host="worker-3", outcome=Attempt.LOST, reason=troubles.SESSION_OVER)
     ago = timezone.now() - timedelta(minutes=1)
     attempt("orders/2", host="worker-3", outcome=Attempt.HELD, held=None, at=ago, missed_at=ago)
@@ -227,7 +220,7 @@ def test_the_page_of_a_host_has_its_losses(operator: Client) -> None:
     assert "None is recorded." in operator.get(f"{LIST}host/?host=worker-5").content.decode()
 
 
-def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) -> None:
+def test_the_history_tells_live_holds_from_others(zoo, operator):
     ago = timezone.now() - timedelta(minutes=1)
     with zk_lock("k") as hold:
         attempt("k", outcome=Attempt.HELD, held=None, token=hold.token, at=ago)
@@ -241,11 +234,11 @@ def test_the_history_tells_live_holds_from_others(zoo: Zoo, operator: Client) ->
         assert {row[1] for row in shown(operator, "history/")} == {"Granted; its end is not known"}
 
 
-def keys(client: Client, **given: str) -> list[str]:
+def keys(client, **given):
     return sorted(row[0] for row in shown(client, f"history/?{urlencode(given)}"))
 
 
-def test_the_history_is_filtered(operator: Client) -> None:
+def test_the_history_is_filtered(operator):
     ago = timezone.now() - timedelta(hours=3)
     attempt("a/1", work="task charge", host="web-1")
     attempt("a/2", outcome=Attempt.LOST, host="web-2", at=ago)
@@ -270,7 +263,7 @@ def test_the_history_is_filtered(operator: Client) -> None:
 @pytest.mark.parametrize(
     ("part", "rows"), [("Jürgen Groß", 1), ("J%C3%BCrgen", 1), ("kunden/J", 2), ("Jörg", 1)], ids=str
 )
-def test_a_key_is_found_as_it_is_written(operator: Client, part: str, rows: int) -> None:
+def test_a_key_is_found_as_it_is_written(operator, part, rows):
     for key in ("kunden/J%C3%BCrgen%20Gro%C3%9F", "kunden/Jörg", "other"):
         attempt(key, outcome=Attempt.LOST)  # ordinary releases are folded
     assert len(keys(operator, part=part)) == rows
@@ -287,11 +280,11 @@ def test_a_key_is_found_as_it_is_written(operator: Client, part: str, rows: int)
         ("before", "0001-01-01T00:00"),
     ],
 )
-def test_a_wrong_filter_is_refused(operator: Client, name: str, value: str) -> None:
+def test_a_wrong_filter_is_refused(operator, name, value):
     assert operator.get(f"{LIST}history/?{urlencode({name: value})}").status_code == 400
 
 
-def pages_of(client: Client, query: str) -> Iterator[list[str]]:
+def pages_of(client, query):
     """Yield the keys of each page of the history, which leads to the next one."""
     while query:
         page = client.get(f"{LIST}history/{query}")
@@ -300,7 +293,7 @@ def pages_of(client: Client, query: str) -> Iterator[list[str]]:
         query = html.unescape(older[1]) if older else ""
 
 
-def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
+def test_the_history_has_pages_and_none_misses_a_row(operator):
     now = timezone.now()
     action("k/acted", at=now - timedelta(hours=1))
     attempt("other", at=now - timedelta(minutes=30))
@@ -315,12 +308,12 @@ def test_the_history_has_pages_and_none_misses_a_row(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("row", ["-1", "9" * 30])
-def test_a_page_after_no_row_is_a_page(operator: Client, row: str) -> None:
+def test_a_page_after_no_row_is_a_page(operator, row):
     query = urlencode({"before": timezone.now().isoformat(), "row": row})
     assert operator.get(f"{LIST}history/?{query}").status_code == 200
 
 
-def test_ordinary_releases_between_other_rows_are_folded(operator: Client) -> None:
+def test_ordinary_releases_between_other_rows_are_folded(operator):
     """They take no room of the page, so that what is out of the ordinary is seen in a busy hour."""
     now = timezone.now()
     for number in range(200):
@@ -334,7 +327,7 @@ def test_ordinary_releases_between_other_rows_are_folded(operator: Client) -> No
     ]
 
 
-def test_no_page_misses_folded_releases(operator: Client) -> None:
+def test_no_page_misses_folded_releases(operator):
     now = timezone.now()
     for number in range(120):
         outcome = Attempt.RELEASED if number % 2 else Attempt.LOST
@@ -350,13 +343,13 @@ def test_no_page_misses_folded_releases(operator: Client) -> None:
     assert (pages, seen) == (2, [f"k/{number:03}" for number in range(120)])
 
 
-def test_releases_that_a_filter_selects_are_not_folded(operator: Client) -> None:
+def test_releases_that_a_filter_selects_are_not_folded(operator):
     for number in range(3):
         attempt(f"k/{number}")
     assert [row[0] for row in shown(operator, "history/?what=released")] == ["k/2", "k/1", "k/0"]
 
 
-def test_the_download_has_the_rows_of_the_filter_and_no_formula(operator: Client) -> None:
+def test_the_download_has_the_rows_of_the_filter_and_no_formula(operator):
     for number in range(60):
         attempt(f"k{number}", at=timezone.now() - timedelta(seconds=number), work="=cmd|' /C calc'!A0")
     attempt("other")
@@ -369,7 +362,7 @@ def test_the_download_has_the_rows_of_the_filter_and_no_formula(operator: Client
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_download_works_under_asgi() -> None:
+def test_the_download_works_under_asgi():
     """Django warns of a streaming response with an iterator that is not asynchronous."""
     attempt("k")
     client = AsyncClient()
@@ -379,7 +372,7 @@ def test_the_download_works_under_asgi() -> None:
     assert b"web-3" in response.content
 
 
-def test_figures_are_numbers_in_json() -> None:
+def test_figures_are_numbers_in_json():
     attempt("k", held=1.25, waited=None, work="", at=timezone.now() - timedelta(minutes=1))
     attempt("k", outcome=Attempt.HELD, held=None, waited=float("inf"), token=9)
     action("k")
@@ -397,7 +390,7 @@ def test_figures_are_numbers_in_json() -> None:
     assert as_json("status")["longest_wait"] is None
 
 
-def test_the_command_shows_the_rows_of_the_page() -> None:
+def test_the_command_shows_the_rows_of_the_page():
     attempt("a")
     action("b", at=timezone.now() - timedelta(minutes=1))
     text = zklock("history")
@@ -417,7 +410,7 @@ def test_the_command_shows_the_rows_of_the_page() -> None:
     ],
     ids=" ".join,
 )
-def test_the_command_has_the_filters_of_the_page(options: list[str], kinds: list[str]) -> None:
+def test_the_command_has_the_filters_of_the_page(options, kinds):
     attempt("a", at=timezone.now() - timedelta(hours=3))
     attempt("b", outcome=Attempt.LOST, reason="the session is over", at=timezone.now() - timedelta(minutes=2))
     action("b", at=timezone.now() - timedelta(minutes=1))
@@ -425,12 +418,12 @@ def test_the_command_has_the_filters_of_the_page(options: list[str], kinds: list
 
 
 @pytest.mark.parametrize("wrong", ["--limit=0", "--what=x", "--since=soon"])
-def test_the_command_refuses_a_wrong_filter(wrong: str) -> None:
+def test_the_command_refuses_a_wrong_filter(wrong):
     assert ending("history", wrong)[0] != ExitCode.OK
 
 
 @pytest.fixture(params=[True, False], ids=["aware", "naive"])
-def in_shanghai(request: pytest.FixtureRequest) -> Iterator[OperatorHold]:
+def in_shanghai(request):
     """An operator holds a lock of Jürgen in a project whose times are aware or naive."""
     with override_settings(TIME_ZONE="Asia/Shanghai", USE_TZ=request.param):
         hold = operations.hold_lock(JUERGEN, seconds=600, reason="deploy", by="anna")
@@ -440,7 +433,7 @@ def in_shanghai(request: pytest.FixtureRequest) -> Iterator[OperatorHold]:
             operations.end_hold(left["key"], token=int(left["holders"][0]["token"]), by="anna")
 
 
-def test_all_times_are_in_the_time_zone_of_the_project(in_shanghai: OperatorHold) -> None:
+def test_all_times_are_in_the_time_zone_of_the_project(in_shanghai):
     operator = user_with("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
     until = f"{in_shanghai.until + timedelta(hours=8):%Y-%m-%d %H:%M:%S} CST"
     assert formatting.time_text(in_shanghai.until) == until
@@ -459,7 +452,7 @@ def test_all_times_are_in_the_time_zone_of_the_project(in_shanghai: OperatorHold
     assert until in command
 
 
-def test_times_in_json_are_utc(in_shanghai: OperatorHold) -> None:
+def test_times_in_json_are_utc(in_shanghai):
     (holder,) = as_json("show", JUERGEN)["holders"]
     assert holder["operator"]["until"].endswith("+00:00")
     assert {row["at"][-6:] for row in as_json("history")["events"]} == {"+00:00"}

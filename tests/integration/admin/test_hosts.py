@@ -1,22 +1,15 @@
 """The page of a host, and actions on many locks at once."""
 
-from __future__ import annotations
-
 import logging
 import re
 from itertools import chain, repeat
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.test import Client
 from support.adminsite import LIST, user_with
-from support.ensemble import Ensemble
-from support.locking import Contend
 from support.signalled import received
 from support.texts import assert_shows
-from support.zoo import Zoo
 
 from django_zklock import inspection
 from django_zklock.admin import LockAdmin
@@ -33,17 +26,17 @@ BREAK_ALL = {"reason": "it hangs", "confirm": "worker-7", "break": "1"}
 
 
 @pytest.fixture
-def held(contend: Contend) -> list[str]:
+def held(contend):
     """Thirty locks of one host, for one of which it waits behind another host."""
     paths = [contend(f"orders/{number:02}", host="worker-7", pid=7 + number % 2) for number in range(MANY)]
     return [*paths, contend("stock"), contend("stock", host="worker-7", pid=7)]
 
 
-def ticks(response: Any) -> list[str]:
+def ticks(response):
     return [row.target for _lock, row in response.context["holds"]]
 
 
-def test_a_host_shows_all_that_it_holds_and_waits_for(zoo: Zoo, held: list[str], operator: Client) -> None:
+def test_a_host_shows_all_that_it_holds_and_waits_for(zoo, held, operator):
     response = operator.get(WORKER)
     assert sorted(lock.key for lock, _row in response.context["holds"]) == [f"orders/{n:02}" for n in range(MANY)]
     assert [lock.key for lock, _row in response.context["waits"]] == ["stock"]
@@ -51,14 +44,14 @@ def test_a_host_shows_all_that_it_holds_and_waits_for(zoo: Zoo, held: list[str],
     assert operator.get(HOST)["Location"] == LIST
 
 
-def test_only_those_who_may_break_get_ticks_and_a_button(zoo: Zoo, held: list[str], operator: Client) -> None:
+def test_only_those_who_may_break_get_ticks_and_a_button(zoo, held, operator):
     page = operator.get(WORKER).content.decode()
     assert page.count(" checked>") == MANY
     assert "Break the ticked locks" in page
     assert "Break the ticked locks" not in user_with("view_lock").get(WORKER).content.decode()
 
 
-def test_the_pages_link_to_the_host(zoo: Zoo, held: list[str], operator: Client) -> None:
+def test_the_pages_link_to_the_host(zoo, held, operator):
     link = 'host/?host=worker-7&amp;pid=7"'
     page = operator.get(f"{LIST}orders_2F00/change/").content.decode()
     assert page.count(link) == 2  # its process, and "and 4 more" of its other locks
@@ -66,9 +59,7 @@ def test_the_pages_link_to_the_host(zoo: Zoo, held: list[str], operator: Client)
     assert WORKER in operator.get(f"{LIST}groups/?by=host").content.decode()
 
 
-def test_all_locks_of_a_host_are_broken_with_its_name_typed(
-    zoo: Zoo, held: list[str], operator: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_locks_of_a_host_are_broken_with_its_name_typed(zoo, held, operator, caplog):
     form = {"target": ticks(operator.get(WORKER)), **BREAK_ALL}
     response = operator.post(WORKER, {**form, "confirm": "worker-8"})
     assert "Nothing was broken" in response.content.decode()
@@ -82,7 +73,7 @@ def test_all_locks_of_a_host_are_broken_with_its_name_typed(
     assert LogEntry.objects.count() == caplog.text.count("it hangs") == MANY
 
 
-def test_a_stale_target_is_left_out_of_many(zoo: Zoo, contend: Contend, held: list[str], operator: Client) -> None:
+def test_a_stale_target_is_left_out_of_many(zoo, contend, held, operator):
     targets = ticks(operator.get(WORKER))
     zoo.client.delete(held[3])
     successor = contend("orders/03", host="worker-7", pid=7)
@@ -93,7 +84,7 @@ def test_a_stale_target_is_left_out_of_many(zoo: Zoo, contend: Contend, held: li
     assert zoo.client.exists(successor)
 
 
-def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[str], operator: Client) -> None:
+def test_the_release_of_all_locks_of_a_host_is_requested(zoo, held, operator):
     form = {"target": ticks(operator.get(WORKER)), "ask": "1"}
     assert "required" in operator.post(WORKER, {**form, "reason": ""}).content.decode()
     page = operator.post(WORKER, {**form, "reason": "a deploy"}, follow=True).content.decode()
@@ -102,7 +93,7 @@ def test_the_release_of_all_locks_of_a_host_is_requested(zoo: Zoo, held: list[st
     assert LogEntry.objects.count() == MANY
 
 
-def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], operator: Client) -> None:
+def test_many_ticked_locks_of_the_list_are_broken(zoo, held, operator):
     keys = [f"orders/{number:02}" for number in range(25)]
     response = operator.post(LIST, {"action": "break_selected", "_selected_action": keys})
     assert len(ticks(response)) == response.content.decode().count(" checked>") == 25
@@ -115,9 +106,7 @@ def test_many_ticked_locks_of_the_list_are_broken(zoo: Zoo, held: list[str], ope
     assert len(ticks(response)) == 1
 
 
-def test_a_request_ends_before_a_web_server_ends_it(
-    zoo: Zoo, held: list[str], operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_ends_before_a_web_server_ends_it(zoo, held, operator, monkeypatch):
     times = chain([0.0, 1.0, 14.0], repeat(16.0))  # at first, and before each lock
     shown = operator.get(WORKER)
     first, second = (lock.key for lock, _row in shown.context["holds"][:2])
@@ -132,16 +121,16 @@ def test_a_request_ends_before_a_web_server_ends_it(
 
 
 def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
-    single: Ensemble,
-    zoo: Zoo,
-    held: list[str],
-    operator: Client,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    broken: list[str] = []
+    single,
+    zoo,
+    held,
+    operator,
+    caplog,
+    monkeypatch,
+):
+    broken = []
 
-    def pause_after_three(lock: str, **more: object) -> None:
+    def pause_after_three(lock, **more):
         broken.append(lock)
         if len(broken) == 3:
             single.servers[0].pause()
@@ -169,7 +158,7 @@ def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(
     assert gone in (broken, logged)
 
 
-def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(contend: Contend, operator: Client) -> None:
+def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(contend, operator):
     for number in range(52):
         contend(f"jobs/{number:02}", host="worker-8")
     worker = f"{HOST}?host=worker-8"
@@ -183,15 +172,13 @@ def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(contend: Conten
 
 
 @pytest.mark.parametrize("action", ["break", "ask"])
-def test_bulk_actions_need_their_permission(zoo: Zoo, held: list[str], action: str) -> None:
+def test_bulk_actions_need_their_permission(zoo, held, action):
     other = {"break": "request_release_lock", "ask": "break_lock"}[action]
     assert user_with("view_lock", other).post(WORKER, {action: "1"}).status_code == 403
     assert user_with(other).get(HOST).status_code == 403
 
 
-def test_a_host_is_found_among_more_locks_than_are_shown(
-    contend: Contend, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_is_found_among_more_locks_than_are_shown(contend, operator, monkeypatch):
     original = inspection.snapshot
     monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 3, "max_age": 0, **more}))
     for key in ("k0", "k1", "k2", "k3") * 2:
@@ -202,7 +189,7 @@ def test_a_host_is_found_among_more_locks_than_are_shown(
     assert len(ticks(operator.get(f"{HOST}?host=web-2"))) == 1
 
 
-def test_a_long_key_is_found_by_its_words_and_by_its_path(contend: Contend, operator: Client) -> None:
+def test_a_long_key_is_found_by_its_words_and_by_its_path(contend, operator):
     long = "import/" + "x" * 373
     for key in ("k0", "k1", long):
         contend(key)
@@ -210,7 +197,7 @@ def test_a_long_key_is_found_by_its_words_and_by_its_path(contend: Contend, oper
         assert [lock.key for lock in operator.get(LIST + query).context["cl"].result_list] == [long]
 
 
-def test_an_unreadable_lock_offers_the_commands_that_help(zoo: Zoo, operator: Client) -> None:
+def test_an_unreadable_lock_offers_the_commands_that_help(zoo, operator):
     path = f"{zoo.base}/odd/strange-0000000001"
     zoo.client.create(path, b"", makepath=True)
     try:
@@ -221,7 +208,7 @@ def test_an_unreadable_lock_offers_the_commands_that_help(zoo: Zoo, operator: Cl
     assert_shows(page, hides=["for maintenance"])
 
 
-def test_the_new_holder_is_named_after_a_refused_break(zoo: Zoo, contend: Contend, operator: Client) -> None:
+def test_the_new_holder_is_named_after_a_refused_break(zoo, contend, operator):
     """Nothing is ticked, the reason is empty, and the first button leads back, so a second Enter breaks nothing."""
     first, _second = contend("k", 1), contend("k", 2)
     target = ticks(operator.get(f"{LIST}break/?key=k"))[0]

@@ -1,14 +1,10 @@
 """Staged incidents: cause and remedy on the page, by the doctor and in JSON; `test_incident_drill` has processes."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from datetime import timezone as zones
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -19,9 +15,9 @@ from kazoo.security import make_digest_acl
 from support.adminsite import LIST, user_with
 from support.browser.actors import Part
 from support.faults import within
-from support.locking import Contend, ending
+from support.locking import ending
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection, operations
 from django_zklock.contrib.events import facts, table
@@ -41,44 +37,44 @@ HUNG = 3.0  # seconds from which on a holder may be hung; 10 in production
 
 
 @pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_waits(monkeypatch):
     monkeypatch.setattr(report_facts, "LEAST_SECONDS", HUNG)
     monkeypatch.setattr(facts, "LATE", 2.0)
 
 
 @pytest.fixture
-def contend(contend: Contend) -> Contend:
+def contend(contend):
     """Have contenders of tasks that have said when they got the lock."""
 
-    def join(key: str, host: str = "worker-1", pid: int = 77, **more: Any) -> str:
+    def join(key, host="worker-1", pid=77, **more):
         return contend(key, host=host, pid=pid, **{"what": "shop.tasks.charge", "waited": 1, **more})
 
     return join
 
 
-def attempts(rows: int, outcome: str, **more: Any) -> None:
+def attempts(rows, outcome, **more):
     for number in range(rows):
-        given: dict[str, Any] = {"key": f"orders/{number}", "host": "worker-1", "pid": 77, "held": 1.0, "waited": 0.0}
+        given = {"key": f"orders/{number}", "host": "worker-1", "pid": 77, "held": 1.0, "waited": 0.0}
         given |= {"at": timezone.now() - timedelta(seconds=60), "token": number + 1, "session": number, **more}
         Attempt(outcome=outcome, **given).save()
 
 
-def doctor(*arguments: str) -> tuple[str, int]:
+def doctor(*arguments):
     status, printed, _ = ending("doctor", "--incident", *arguments)
     return printed, status
 
 
-def cards(operator: Client) -> list[dict[str, Any]]:
+def cards(operator):
     inspection.snapshot(max_age=0, max_waiters=1)
     return list(operator.get(LIST).context.get("cards", []))
 
 
-def await_cause(operator: Client, cause: str) -> None:
+def await_cause(operator, cause):
     """Wait until the first card has this cause: a holder is hung after `HUNG` seconds at the earliest."""
     eventually(lambda: [card["cause"] for card in cards(operator)][:1] == [cause], 30)
 
 
-def assert_named(operator: Client, cause: str, status: int, *texts: str, options: Sequence[str] = ()) -> None:
+def assert_named(operator, cause, status, *texts, options=()):
     """Fail unless the first card, and the first lines of the doctor as text and as JSON, have these texts."""
     (first, *_) = cards(operator)
     printed, returned = doctor(*options)
@@ -94,7 +90,7 @@ def assert_named(operator: Client, cause: str, status: int, *texts: str, options
     assert (probe.status_code, probe.json()["incidents"][0]["cause"]) == (503, cause)
 
 
-def test_the_doctor_waits_only_if_a_host_may_have_died(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_waits_only_if_a_host_may_have_died(monkeypatch):
     monkeypatch.setattr(facts, "LATE", 50.0)
     attempts(2, Attempt.HELD, held=None)
     attempts(2, Attempt.HELD, held=None, host="worker-2")
@@ -102,7 +98,7 @@ def test_the_doctor_waits_only_if_a_host_may_have_died(monkeypatch: pytest.Monke
         assert doctor() == ("Nothing needs attention. Looked at: 0 of 0 locks, 1 of 1 servers.\n", 0)
 
 
-def test_locks_that_were_just_released_are_no_incident(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_that_were_just_released_are_no_incident(operator, monkeypatch):
     """Their rows have no end yet, for a second or so."""
     monkeypatch.setattr(facts, "LATE", 50.0)
     attempts(3, Attempt.HELD, held=None)
@@ -114,10 +110,10 @@ def test_locks_that_were_just_released_are_no_incident(operator: Client, monkeyp
     assert "Nothing needs attention." in operator.get(LIST).content.decode()
 
 
-def test_the_first_look_is_stored_for_all_processes(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_look_is_stored_for_all_processes(operator, monkeypatch):
     """The drills in `chaos/admin` have real ones. Here, another process is one that has read nothing yet."""
 
-    def seen() -> list[tuple[str, str]]:
+    def seen():
         table.past_unfinished.clear()
         return [(card["cause"], card["identity"]) for card in cards(operator)]
 
@@ -132,7 +128,7 @@ def test_the_first_look_is_stored_for_all_processes(operator: Client, monkeypatc
     assert first == seen()
 
 
-def test_broken_work_is_an_incident_until_it_ends(operator: Client) -> None:
+def test_broken_work_is_an_incident_until_it_ends(operator):
     attempts(1, Attempt.HELD, held=None)
     given = {"what": "broken", "by": "anna", "via": "command", "reason": "hung", "token": 1, "sure": True}
     OperatorAction(key="orders/0", at=timezone.now(), **given).save()
@@ -147,9 +143,7 @@ def test_broken_work_is_an_incident_until_it_ends(operator: Client) -> None:
     assert cards(operator) == []
 
 
-def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(
-    operator: Client, contend: Contend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(operator, contend, monkeypatch):
     attempts(5, Attempt.RELEASED, template="orders/1")
     contend("orders/1")
     contend("orders/1", "worker-2", 5)
@@ -173,9 +167,7 @@ def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(
     assert cards(operator)[0]["identity"] == before["identity"]
 
 
-def test_the_causes_of_a_whole_night_fit_into_the_first_lines(
-    operator: Client, contend: Contend, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend, zoo, monkeypatch):
     """Each with its remedy and a command. The ages are certain, or null: a hold without a grant time may be younger."""
     monkeypatch.setattr(holders, "FORGOTTEN", 0.0)
     attempts(5, Attempt.RELEASED, template="orders/{number}")
@@ -210,13 +202,13 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(
         zoo.client.delete(path)
 
 
-def test_an_unknown_znode_says_what_to_look_for(operator: Client, zoo: Zoo) -> None:
+def test_an_unknown_znode_says_what_to_look_for(operator, zoo):
     path = zoo.client.create(f"{zoo.base}/orders/9/mine-", ephemeral=True, sequence=True, makepath=True)
     assert_named(operator, "unreadable", ExitCode.UNREADABLE, "orders/9", "Find the program that made the znode")
     zoo.client.delete(path)
 
 
-def test_a_contender_without_a_session_is_named_at_once(operator: Client, contend: Contend, zoo: Zoo) -> None:
+def test_a_contender_without_a_session_is_named_at_once(operator, contend, zoo):
     """A restored or copied contender is persistent. All of them are one card, whether anybody waits or not."""
     guids = [str(uuid.uuid4()), str(uuid.uuid4())]
     payloads = (Part.task("shop.tasks.charge", "worker-1", 77).data(guids[0]), b"10.0.0.7")
@@ -237,7 +229,7 @@ def test_a_contender_without_a_session_is_named_at_once(operator: Client, conten
     assert cards(operator) == []
 
 
-def test_a_restored_waiter_is_named_and_cannot_be_broken(operator: Client, contend: Contend, zoo: Zoo) -> None:
+def test_a_restored_waiter_is_named_and_cannot_be_broken(operator, contend, zoo):
     contend("orders/1")
     path = f"{zoo.base}/orders/1/{nodes.prefix(str(uuid.uuid4()))}"
     path = zoo.client.create(path, b"10.0.0.7", sequence=True)
@@ -246,7 +238,7 @@ def test_a_restored_waiter_is_named_and_cannot_be_broken(operator: Client, conte
     zoo.client.delete(path)
 
 
-def test_a_restored_waiter_behind_others_is_named_in_all_places(operator: Client, contend: Contend, zoo: Zoo) -> None:
+def test_a_restored_waiter_behind_others_is_named_in_all_places(operator, contend, zoo):
     for host in ("worker-1", "worker-2"):
         contend("orders/1", host)
     path = f"{zoo.base}/orders/1/{nodes.prefix(str(uuid.uuid4()))}"
@@ -258,7 +250,7 @@ def test_a_restored_waiter_behind_others_is_named_in_all_places(operator: Client
     zoo.client.delete(path)
 
 
-def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator: Client, zoo: Zoo) -> None:
+def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator, zoo):
     zoo.client.ensure_path(zoo.base)
     zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
     inspection.snapshot(max_age=0, max_waiters=1)
@@ -277,7 +269,7 @@ def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operato
     zoo.client.delete(f"{zoo.base}/secret")
 
 
-def test_no_process_has_ended_for_a_look_that_did_not_see_all_holders(operator: Client, zoo: Zoo) -> None:
+def test_no_process_has_ended_for_a_look_that_did_not_see_all_holders(operator, zoo):
     """Its session may be that of the holder of the queue that may not be listed."""
     zoo.client.ensure_path(zoo.base)
     zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
@@ -298,23 +290,21 @@ def test_no_process_has_ended_for_a_look_that_did_not_see_all_holders(operator: 
     ],
     ids=["three locks", "one of them twice", "one lock thrice", "one lock on three hosts", "two locks of a host"],
 )
-def test_ended_processes_count_their_locks_once(
-    operator: Client, rows: list[tuple[str, str]], causes: list[tuple[str, list[str]]]
-) -> None:
+def test_ended_processes_count_their_locks_once(operator, rows, causes):
     ended(rows)
     present = cards(operator)
     assert [(card["cause"], sorted(card["keys"])) for card in present] == causes
     assert [card["title"] for card in present if card["cause"] == "ended" and "with 3 locks" not in card["title"]] == []
 
 
-def ended(rows: list[tuple[str, str]]) -> None:
+def ended(rows):
     """Record holds, each of a host and a key, whose processes have ended."""
     for number, (host, key) in enumerate(rows):
         missed = timezone.now() - timedelta(seconds=20 + number)
         attempts(1, Attempt.HELD, held=None, host=host, key=key, token=number + 1, missed_at=missed, work="charge")
 
 
-def test_processes_that_ended_without_an_alarm_are_told_below_the_cards(operator: Client) -> None:
+def test_processes_that_ended_without_an_alarm_are_told_below_the_cards(operator):
     ended([("w1", "a"), ("w1", "a"), ("w1", "b"), ("w2", "c")])
     printed, status = doctor("--json")
     lines = [f"held {key} (charge)" for key in "abc"]
@@ -323,14 +313,14 @@ def test_processes_that_ended_without_an_alarm_are_told_below_the_cards(operator
     assert status == 0
 
 
-def test_processes_of_an_incident_are_not_told_a_second_time(operator: Client) -> None:
+def test_processes_of_an_incident_are_not_told_a_second_time(operator):
     ended([("w1", "a")] * 3)
     assert json.loads(doctor("--json")[0])["recently_ended"] == []
     assert "held a (charge)" not in operator.get(LIST).content.decode()
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=-1), timedelta(minutes=10)], ids=["clock right", "clock ahead"])
-def test_a_restarted_container_does_not_hide_its_deaths(operator: Client, contend: Contend, ahead: timedelta) -> None:
+def test_a_restarted_container_does_not_hide_its_deaths(operator, contend, ahead):
     """It has the same host name and pid in each life, so a life is its session."""
     contend("orders/7")
     for number in range(3):
@@ -339,7 +329,7 @@ def test_a_restarted_container_does_not_hide_its_deaths(operator: Client, conten
     await_cause(operator, "dying")
 
 
-def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: Client, contend: Contend) -> None:
+def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator, contend):
     """A page reads first waiters, and the names of all others."""
     attempts(5, Attempt.RELEASED, template="slow")
     contend("root", template="slow", owner=1)
@@ -355,7 +345,7 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator: C
     assert "do=break" in operator.get(f"{LIST}root/change/").content.decode()
 
 
-def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Contend) -> None:
+def test_a_lock_that_is_refused_to_many_is_named(operator, contend):
     now = timezone.now()
     attempts(19, Attempt.TIMED_OUT, key="few", token=None, at=now)
     attempts(100, Attempt.TIMED_OUT, key="before", token=None)
@@ -370,7 +360,7 @@ def test_a_lock_that_is_refused_to_many_is_named(operator: Client, contend: Cont
     assert "pay_2F7/change/" in operator.get(LIST).content.decode()
 
 
-def test_a_process_that_hangs_with_many_locks_offers_its_stack(operator: Client, contend: Contend) -> None:
+def test_a_process_that_hangs_with_many_locks_offers_its_stack(operator, contend):
     for number in range(4):
         contend(f"stock/{number}", owner=1)
         contend(f"stock/{number}", f"web-{number}", number, owner=1)
@@ -380,9 +370,7 @@ def test_a_process_that_hangs_with_many_locks_offers_its_stack(operator: Client,
     assert f'formaction="{LIST}stack/" name="key" value="stock/' in page
 
 
-def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incident(
-    operator: Client, contend: Contend
-) -> None:
+def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incident(operator, contend):
     attempts(5, Attempt.RELEASED, template="slow")
     contend("pay/7", template="slow")
     contend("pay/7", "other-2", 2)
@@ -391,7 +379,7 @@ def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incid
     assert [card["cause"] for card in cards(operator)] == ["hung"]
 
 
-def test_refused_writes_of_holders_are_named(operator: Client) -> None:
+def test_refused_writes_of_holders_are_named(operator):
     """They have the lock, but the rows have higher tokens: ZooKeeper was restored."""
     attempts(2, Attempt.STALE, template="orders/{pk}", token=None)
     assert cards(operator) == []
@@ -402,8 +390,8 @@ def test_refused_writes_of_holders_are_named(operator: Client) -> None:
     assert "Fenced write refused" in operator.get(f"{LIST}history/").content.decode()
 
 
-def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client) -> None:
-    def deadlock(minutes_ago: float, *waits: tuple[str, str, str], **more: Any) -> None:
+def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator):
+    def deadlock(minutes_ago, *waits, **more):
         at = timezone.now() - timedelta(minutes=minutes_ago)
         for number, (work, reason, key) in enumerate(waits, start=1):
             ended = {"waited": 1.0 if number == len(waits) else None, "held": None, "token": None, **more}
@@ -442,11 +430,11 @@ def test_deadlocks_that_have_ended_name_the_order_of_the_locks(operator: Client)
         ("dying", {"outcome": Attempt.HELD, "key": "pay/7", "held": None, "missed_at": LONG_AGO}),
     ],
 )
-def test_trouble_after_a_pause_is_another_incident(operator: Client, cause: str, more: dict[str, Any]) -> None:
+def test_trouble_after_a_pause_is_another_incident(operator, cause, more):
     """So an acknowledgement of the first one is none of this one. Half an hour is a pause."""
     now = timezone.now()
 
-    def identity(*minutes_ago: float) -> str:
+    def identity(*minutes_ago):
         Attempt.objects.all().delete()
         for minutes in minutes_ago:
             attempts(1 if minutes else 25, at=now - timedelta(minutes=minutes), **more)
@@ -475,7 +463,7 @@ READ_ONLY = "CREATE TRIGGER no BEFORE UPDATE ON zklock_events_attempt BEGIN SELE
     ],
     ids=["read", "write"],
 )
-def test_tables_that_cannot_be_used_are_not_green(operator: Client, statement: str, text: str) -> None:
+def test_tables_that_cannot_be_used_are_not_green(operator, statement, text):
     attempts(5, Attempt.HELD, held=None)
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -484,9 +472,7 @@ def test_tables_that_cannot_be_used_are_not_green(operator: Client, statement: s
     assert operator.get(PROBE).status_code == 503
 
 
-def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(
-    operator: Client, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(operator, zoo, monkeypatch):
     original = inspection.snapshot
     monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 1000, "max_age": 0, **more}))
     zoo.client.ensure_path(f"{zoo.base}/orders")
@@ -509,7 +495,7 @@ def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(
         path.get(30)
 
 
-def test_calm_is_one_green_sentence(operator: Client) -> None:
+def test_calm_is_one_green_sentence(operator):
     page = operator.get(LIST).content.decode()
     assert_shows(page, "Nothing needs attention.", "0 locks and 1 server read ", "No lock is held now.")
     assert doctor() == ("Nothing needs attention. Looked at: 0 of 0 locks, 1 of 1 servers.\n", 0)
@@ -522,6 +508,6 @@ def test_calm_is_one_green_sentence(operator: Client) -> None:
     assert (probe.status_code, probe.json()) == (200, calm)
 
 
-def test_the_probe_of_incidents_needs_the_permission() -> None:
+def test_the_probe_of_incidents_needs_the_permission():
     assert user_with().get(PROBE).status_code == 403
     assert Client().get(PROBE).status_code in {302, 403}

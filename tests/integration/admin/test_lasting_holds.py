@@ -1,12 +1,9 @@
 """Leaders, beat, `zklock run` and leases are meant to hold their locks: no incident, unless their work falls silent."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 from support.adminsite import LIST, user_with
@@ -14,11 +11,9 @@ from support.beats import Beats
 from support.faults import BackgroundCall
 from support.locking import MANAGE, ending, zklock
 from support.serving import Serving
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection, zk_leader, zk_lock
-from django_zklock.inspection import LockInfo
-from django_zklock.locks.hold import Hold
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report import verdict
 from django_zklock.report.formatting import state_text
@@ -31,20 +26,20 @@ LEASE = """import time, zklock_client
 with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sleep(300)"""
 
 
-def locks() -> dict[str, LockInfo]:
+def locks():
     return {lock.key: lock for lock in inspection.snapshot(max_age=0, max_waiters=1).locks}
 
 
-def causes(long_held: float = LONG) -> list[tuple[str, tuple[str, ...]]]:
+def causes(long_held=LONG):
     seen = verdict.look(inspection.snapshot(max_age=0, max_waiters=1), inspection.ensemble(reply_timeout=10), long_held)
     return [(incident.cause, incident.keys) for incident in seen.incidents]
 
 
-def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(zoo: Zoo, tmp_path: Path) -> None:
+def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(zoo, tmp_path):
     keys = {"reports": "Leader", "daemon": "Command", "device": "Lease", KEY: "Leader"}
     over = threading.Event()
 
-    def lead(hold: Hold) -> None:
+    def lead(hold):
         over.wait(60)
 
     with contextlib.ExitStack() as stack:
@@ -61,7 +56,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
             zoo.wait_contenders(key, 1, 60)
             stack.enter_context(zoo.hold_elsewhere(key))
 
-        def all_are_long_held() -> bool:
+        def all_are_long_held():
             seen = locks()
             return all(seen[key].waiting > 0 and seen[key].held_longer_than(2 * LONG) for key in (*keys, "plain"))
 
@@ -83,7 +78,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         pytest.param(3.0, id="asleep for longer than between two signs of life", marks=pytest.mark.chaos),
     ],
 )
-def test_a_beat_whose_loop_hangs_is_an_incident_and_a_busy_one_is_none(zoo: Zoo, tmp_path: Path, entry: float) -> None:
+def test_a_beat_whose_loop_hangs_is_an_incident_and_a_busy_one_is_none(zoo, tmp_path, entry):
     """Its session lives on, as heartbeats have a thread of their own. Nobody takes over until it is broken."""
     with Beats(zoo, tmp_path, {"often": entry}, session_timeout=10) as beats:
         (first,) = beats.start("first", BEAT_RENEW_EVERY="2")

@@ -1,20 +1,15 @@
 """Over what could not be read, nothing says that all is well, that a lock is free, or that there is none."""
 
-from __future__ import annotations
-
 import contextlib
 import re
-from collections.abc import Collection, Iterator
 
 import pytest
-from django.test import Client
 from django.utils.html import strip_tags
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from support.adminsite import LIST
 from support.browser.pages import address
-from support.locking import Contend, ending
+from support.locking import ending
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI_READ, Proxy, with_failed_reads
-from support.zoo import Zoo
 
 from django_zklock import inspection
 from django_zklock.inspection import scan
@@ -35,13 +30,13 @@ GREEN = ("Nothing needs attention", "No lock is held", "All locks are free", "is
 
 
 @pytest.fixture
-def admin(zoo: Zoo) -> None:
+def admin(zoo):
     """Let the test see and restore what nobody else may read."""
     zoo.use_own_client().add_auth("digest", "admin:secret")
 
 
 @pytest.fixture
-def held(zoo: Zoo, admin: None, contend: Contend) -> dict[str, str]:
+def held(zoo, admin, contend):
     """Have a lock with a holder and a waiter of other processes; return the paths of what a look reads."""
     holder, waiter = contend(KEY, 1, waited=1), contend(KEY, 2)
     directory = holder.rpartition("/")[0]
@@ -54,12 +49,12 @@ def held(zoo: Zoo, admin: None, contend: Contend) -> dict[str, str]:
     }
 
 
-def words(html: str) -> str:
+def words(html):
     body = re.sub(r"(?s)<(script|style|template|select)\b.*?</\1>", " ", html)
     return " ".join(strip_tags(body).split())
 
 
-def shown(operator: Client) -> dict[str, tuple[int, str]]:
+def shown(operator):
     """Return what each place says, with its status: 0 or 200 if it is content."""
     commands = ("status",), ("list",), ("show", "--", KEY), ("doctor",), ("doctor", "--incident")
     said = {}
@@ -75,7 +70,7 @@ def shown(operator: Client) -> dict[str, tuple[int, str]]:
     return said
 
 
-def assert_not_green(operator: Client, *, except_for: Collection[str] = ()) -> None:
+def assert_not_green(operator, *, except_for=()):
     wrong = {}
     for name, (status, text) in shown(operator).items():
         green = [word for word in GREEN if re.search(rf"\b{word}\b", text)]
@@ -85,7 +80,7 @@ def assert_not_green(operator: Client, *, except_for: Collection[str] = ()) -> N
 
 
 @contextlib.contextmanager
-def denied(zoo: Zoo, path: str) -> Iterator[None]:
+def denied(zoo, path):
     zoo.client.set_acls(path, OTHERS)
     try:
         yield
@@ -94,14 +89,14 @@ def denied(zoo: Zoo, path: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", ["the root of locks", "a directory above keys", "a queue", "the holder"])
-def test_a_denied_read_is_no_calm(zoo: Zoo, operator: Client, held: dict[str, str], part: str) -> None:
+def test_a_denied_read_is_no_calm(zoo, operator, held, part):
     with denied(zoo, held[part]):
         assert_not_green(operator, except_for=() if part in {"a queue", "the holder"} else ONE_LOCK)
 
 
 @pytest.mark.parametrize("opcode", [GET_CHILDREN, GET_DATA], ids=["lists", "reads"])
 @pytest.mark.parametrize("code", CODES)
-def test_a_refused_request_is_no_calm(zoo: Zoo, operator: Client, held: dict[str, str], opcode: int, code: int) -> None:
+def test_a_refused_request_is_no_calm(zoo, operator, held, opcode, code):
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
         inspection.snapshot(max_age=0, reply_timeout=10)  # the page must not use this one again
         for _ in range(300):
@@ -112,7 +107,7 @@ def test_a_refused_request_is_no_calm(zoo: Zoo, operator: Client, held: dict[str
             proxy.heal()
 
 
-def test_silence_is_no_calm(zoo: Zoo, operator: Client, held: dict[str, str]) -> None:
+def test_silence_is_no_calm(zoo, operator, held):
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
         inspection.snapshot(max_age=0)
         proxy.hang = True
@@ -122,9 +117,7 @@ def test_silence_is_no_calm(zoo: Zoo, operator: Client, held: dict[str, str]) ->
             proxy.heal()
 
 
-def test_data_that_a_limit_cuts_is_no_calm(
-    operator: Client, held: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_a_limit_cuts_is_no_calm(operator, held, monkeypatch):
     """A deadlock may be in the data of a znode."""
     monkeypatch.setattr(scan, "MAX_HELD", 10)
     assert_not_green(operator, except_for=ONE_LOCK)

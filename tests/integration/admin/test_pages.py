@@ -1,14 +1,10 @@
 """The pages of the locks: contents, permissions, and behaviour while ZooKeeper does not answer."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -16,11 +12,9 @@ from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from support import adminsite
 from support.adminsite import LIST, user_with
-from support.ensemble import Ensemble
 from support.faults import within
-from support.locking import Contend
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.dashboard import stacks
@@ -43,7 +37,7 @@ PAGES = [
 
 
 @pytest.fixture
-def queues(contend: Contend) -> list[str]:
+def queues(contend):
     task = {"task": "shop.tasks.charge", "id": "91ab"}
     return [
         contend("orders/42", 1, what="shop.tasks.charge", about=task, session_timeout=10_000),
@@ -53,13 +47,13 @@ def queues(contend: Contend) -> list[str]:
     ]
 
 
-def keys(client: Client, query: str = "?q=") -> list[str]:
+def keys(client, query="?q="):
     response = client.get(LIST + query)
     assert response.status_code == 200, response
     return [lock.key for lock in response.context["cl"].result_list]
 
 
-def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+def test_the_list_shows_holders_and_waiters(zoo, queues, viewer):
     response = viewer.get(f"{LIST}?q=")
     assert_shows(response.content.decode(), "orders/42", "web-1 · pid 71", "shop.tasks.charge")
     figures = response.context["figures"]
@@ -90,11 +84,11 @@ def test_the_list_shows_holders_and_waiters(zoo: Zoo, queues: list[str], viewer:
     ],
 )
 @pytest.mark.usefixtures("queues")
-def test_the_list_is_searched_filtered_and_sorted(operator: Client, query: str, expected: list[str]) -> None:
+def test_the_list_is_searched_filtered_and_sorted(operator, query, expected):
     assert keys(operator, query) == expected
 
 
-def test_the_list_is_paginated(contend: Contend, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_paginated(contend, viewer, monkeypatch):
     monkeypatch.setattr("django_zklock.admin.LockAdmin.list_per_page", 2)
     for number in range(5):
         contend(f"k{number}", number)
@@ -104,8 +98,8 @@ def test_the_list_is_paginated(contend: Contend, viewer: Client, monkeypatch: py
 
 
 def test_the_list_queries_the_database_for_the_user_only(
-    zoo: Zoo, queues: list[str], viewer: Client, django_assert_max_num_queries: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    zoo, queues, viewer, django_assert_max_num_queries, monkeypatch
+):
     """Session, user and permissions. How long holds usually last is asked of long ones, and kept."""
     monkeypatch.setattr("django_zklock.inspection.info.GRANT_WRITTEN_AFTER", 0.0)  # how long these last is not known
     viewer.get(f"{LIST}?q=")
@@ -115,7 +109,7 @@ def test_the_list_queries_the_database_for_the_user_only(
     assert (len(queries) <= 4, "zklock_lock" in str(queries)) == (True, False), queries
 
 
-def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo, queues, viewer):
     response = viewer.get(f"{LIST}orders_2F42/change/")
     page = response.content.decode()
     assert_shows(page, "web-1 · pid 71 has held it for", "2 callers wait.")
@@ -128,11 +122,11 @@ def test_the_page_of_a_lock_shows_holder_queue_and_reason(zoo: Zoo, queues: list
 
 
 @pytest.mark.parametrize("key", ["_2Fa", "a_2F_2Fb", "a_2F..", "%21waiting", "a%1B", "a_2F%21x", "a_0A"])
-def test_an_invalid_key_has_no_page(zoo: Zoo, viewer: Client, key: str) -> None:
+def test_an_invalid_key_has_no_page(zoo, viewer, key):
     assert viewer.get(f"{LIST}{key}/change/").status_code == 302
 
 
-def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+def test_admin_links_are_shown(zoo, queues, viewer):
     links = {"Flower": "https://flower/task/{id}", "Other": "/x/{nothing}"}
     with override_settings(ZKLOCK={"URL": zoo.url(), "ADMIN_LINKS": links}):
         page = viewer.get(f"{LIST}orders_2F42/change/").content.decode()
@@ -140,7 +134,7 @@ def test_admin_links_are_shown(zoo: Zoo, queues: list[str], viewer: Client) -> N
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_page_needs_a_login_and_the_permission(zoo: Zoo, page: str) -> None:
+def test_every_page_needs_a_login_and_the_permission(zoo, page):
     stranger = Client().get(page)
     assert (stranger.status_code, "/login/" in stranger["Location"]) == (302, True)
     nobody = user_with()
@@ -149,7 +143,7 @@ def test_every_page_needs_a_login_and_the_permission(zoo: Zoo, page: str) -> Non
 
 
 @pytest.mark.parametrize("page", ["break/", "hold/", "limit/"])
-def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer: Client, page: str) -> None:
+def test_each_action_has_its_own_permission(zoo, queues, viewer, page):
     for client in (viewer, user_with("break_lock", "hold_lock", "limit_lock", "request_release_lock")):
         assert client.get(LIST + page).status_code == 403
         assert client.post(LIST + page, {"target": "x", "reason": "y"}).status_code == 403
@@ -159,7 +153,7 @@ def test_each_action_has_its_own_permission(zoo: Zoo, queues: list[str], viewer:
 STACK = f"{LIST}stack/"
 
 
-def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo) -> None:
+def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo):
     client = user_with("view_lock", "show_stack_lock")
     with zk_lock("a"):
         assert f'formaction="{STACK}" name="key" value="a"' in client.get(f"{LIST}a/change/").content.decode()
@@ -169,13 +163,13 @@ def test_the_stack_of_a_holder_is_shown_to_those_who_may_see_it(zoo: Zoo) -> Non
     assert [message.startswith("Stack shown of ") for message in messages] == [True], "two questions are one action"
 
 
-def test_the_stack_of_a_new_holder_is_an_action_of_its_own(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stack_of_a_new_holder_is_an_action_of_its_own(zoo, monkeypatch):
     """It got the lock between the two questions."""
     client = user_with("view_lock", "show_stack_lock")
     with contextlib.ExitStack() as holds:
         holds.enter_context(zk_lock("a"))
 
-        def change_hands(_seconds: float) -> None:
+        def change_hands(_seconds):
             holds.close()
             holds.enter_context(zk_lock("a"))
 
@@ -184,7 +178,7 @@ def test_the_stack_of_a_new_holder_is_an_action_of_its_own(zoo: Zoo, monkeypatch
     assert LogEntry.objects.count() == 2
 
 
-def test_a_stack_that_may_not_be_shown_is_not_asked_for(zoo: Zoo, viewer: Client) -> None:
+def test_a_stack_that_may_not_be_shown_is_not_asked_for(zoo, viewer):
     client = user_with("view_lock", "show_stack_lock")
     with zk_lock("a"):
         (before,) = zoo.payloads("a")
@@ -199,13 +193,13 @@ def test_a_stack_that_may_not_be_shown_is_not_asked_for(zoo: Zoo, viewer: Client
         assert STACK not in client.get(f"{LIST}a/change/").content.decode()
 
 
-def test_without_a_holder_there_is_no_stack(zoo: Zoo) -> None:
+def test_without_a_holder_there_is_no_stack(zoo):
     client = user_with("view_lock", "show_stack_lock")
     assert client.post(STACK, {"key": "a"}, follow=True).redirect_chain[0][0] == f"{LIST}a/change/"
     assert client.post(STACK, {"key": "../x"}).status_code == 302
 
 
-def test_a_viewer_is_offered_no_action(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+def test_a_viewer_is_offered_no_action(zoo, queues, viewer):
     for path in ("?q=", "", "orders_2F42/change/", "free/change/"):
         page = viewer.get(LIST + path).content.decode()
         assert_shows(page, hides=["break_selected", "/break/", "hold/", "/limit/"])
@@ -214,13 +208,13 @@ def test_a_viewer_is_offered_no_action(zoo: Zoo, queues: list[str], viewer: Clie
 
 
 @pytest.mark.parametrize("page", ["add/", "a/delete/"])
-def test_locks_cannot_be_added_or_deleted_in_the_admin(zoo: Zoo, operator: Client, page: str) -> None:
+def test_locks_cannot_be_added_or_deleted_in_the_admin(zoo, operator, page):
     assert operator.get(LIST + page).status_code == 403
     assert operator.post(LIST + page, {"key": "x"}).status_code == 403
     assert operator.post(f"{LIST}a/change/", {"key": "x"}).status_code == 405
 
 
-def test_the_list_is_available_as_json(zoo: Zoo, queues: list[str], viewer: Client) -> None:
+def test_the_list_is_available_as_json(zoo, queues, viewer):
     """Numbers that JavaScript would round are strings."""
     locks = {lock["key"]: lock for lock in viewer.get(f"{LIST}data.json").json()["locks"]}
     (holder,) = locks["orders/42"]["holders"]
@@ -228,13 +222,13 @@ def test_the_list_is_available_as_json(zoo: Zoo, queues: list[str], viewer: Clie
     assert (locks["orders/42"]["waiting"], holder["about"]["id"], holder["token"]) == (2, "91ab", token)
 
 
-def test_the_json_view_of_a_project_checks_the_permission(zoo: Zoo, viewer: Client) -> None:
+def test_the_json_view_of_a_project_checks_the_permission(zoo, viewer):
     assert Client().get("/locks.json").status_code == 403
     assert user_with().get("/locks.json").status_code == 403
     assert viewer.get("/locks.json").json()["problem"] is None
 
 
-def test_links_stay_within_their_admin_site(zoo: Zoo, queues: list[str], operator: Client) -> None:
+def test_links_stay_within_their_admin_site(zoo, queues, operator):
     others = ("groups/?by=host", "host/?host=web-1", "history/", "health/", "limit/")
     for page in ("", "orders_2F42/change/", "break/?key=orders/42", "hold/", *others):
         text = operator.get(f"/own/zklock/lock/{page}").content.decode()
@@ -242,14 +236,14 @@ def test_links_stay_within_their_admin_site(zoo: Zoo, queues: list[str], operato
 
 
 @pytest.mark.parametrize("page", ["", "orders_2F42/change/", "break/?key=orders/42", "hold/"])
-def test_pages_have_no_inline_scripts_or_styles(zoo: Zoo, queues: list[str], operator: Client, page: str) -> None:
+def test_pages_have_no_inline_scripts_or_styles(zoo, queues, operator, page):
     """A strict Content-Security-Policy needs no exception."""
     text = operator.get(LIST + page).content.decode().lower()
     assert_shows(text, hides=[" style=", "<style", " onclick=", "<script>"])
 
 
 @pytest.mark.timed
-def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) -> None:
+def test_without_zookeeper_the_pages_answer_in_time(zoo, operator):
     with zoo.configured(hosts="127.0.0.1:1"):
         for page in ("/admin/", f"{LIST}a/change/", LIST):
             with within(3):
@@ -261,7 +255,7 @@ def test_without_zookeeper_the_pages_answer_in_time(zoo: Zoo, operator: Client) 
 
 @pytest.mark.timed
 @pytest.mark.usefixtures("queues")
-def test_without_zookeeper_the_last_state_is_shown_with_its_age(single: Ensemble, operator: Client) -> None:
+def test_without_zookeeper_the_last_state_is_shown_with_its_age(single, operator):
     assert keys(operator) == ["orders/42", "invoice"]
     single.servers[0].pause()
     try:
@@ -279,12 +273,12 @@ def test_without_zookeeper_the_last_state_is_shown_with_its_age(single: Ensemble
     assert "do=break" in operator.get(f"{LIST}orders_2F42/change/").content.decode()
 
 
-def test_the_index_lists_locks_only_with_the_permission(zoo: Zoo, viewer: Client) -> None:
+def test_the_index_lists_locks_only_with_the_permission(zoo, viewer):
     assert LIST in viewer.get("/admin/").content.decode()
     assert LIST not in user_with().get("/admin/").content.decode()
 
 
-def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, contend: Contend, viewer: Client) -> None:
+def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo, contend, viewer):
     came, idle = datetime.now(timezone.utc), datetime.now(timezone.utc) + timedelta(seconds=0.1)
     path = contend("orders/42", since=came.isoformat(), idle=idle.isoformat())
     time.sleep(0.2)
@@ -302,7 +296,7 @@ def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo: Zoo, contend: Conten
     assert_shows(page, "kept for the next user, idle for ", hides=["Held for"])
 
 
-def test_a_deadlock_that_is_over_is_not_shown_for_long(zoo: Zoo, contend: Contend, viewer: Client) -> None:
+def test_a_deadlock_that_is_over_is_not_shown_for_long(zoo, contend, viewer):
     """Else somebody breaks a second lock. The waits of other locks may be older."""
     paths = [contend(key, number, owner=number) for key, number in (("a", 1), ("b", 2), ("a", 2), ("b", 1))]
     assert "Break one of them: its work" in viewer.get(f"{LIST}a/change/").content.decode()
@@ -323,14 +317,14 @@ THEME = """{% extends "admin/base_site.html" %}
 
 
 @pytest.fixture
-def client(zoo: Zoo) -> Iterator[Client]:
+def client(zoo):
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     with zk_lock("a"):
         yield client
 
 
-def breadcrumbs(page: str) -> list[str]:
+def breadcrumbs(page):
     """Return the tags of the breadcrumbs, without what they say."""
     _, _, rest = page.partition('<nav aria-label="Breadcrumbs">')
     tags = re.findall(r'<(/?\w+)(?:[^>]*?(class="[^"]*"|aria-current="[^"]*"))?[^>]*>', rest.partition("</nav>")[0])
@@ -338,7 +332,7 @@ def breadcrumbs(page: str) -> list[str]:
     return [" ".join(tag).strip() for tag in tags if "bdi" not in tag[0]]
 
 
-def test_breadcrumbs_and_tools_are_as_in_a_change_form(client: Client) -> None:
+def test_breadcrumbs_and_tools_are_as_in_a_change_form(client):
     user = User.objects.get()
     stock = client.get(f"/admin/auth/user/{user.pk}/change/").content.decode()
     for path in FORMS:
@@ -348,13 +342,13 @@ def test_breadcrumbs_and_tools_are_as_in_a_change_form(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", FORMS)
-def test_pages_fill_the_change_form_of_a_theme(client: Client, path: str) -> None:
+def test_pages_fill_the_change_form_of_a_theme(client, path):
     (engine,) = adminsite.SETTINGS["TEMPLATES"]
     loaders = [
         ("django.template.loaders.locmem.Loader", {"admin/change_form.html": THEME}),
         "django.template.loaders.app_directories.Loader",
     ]
-    themed: dict[str, Any] = {**engine, "APP_DIRS": False, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}
+    themed = {**engine, "APP_DIRS": False, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}
     with override_settings(TEMPLATES=[themed]):
         page = client.get(path).content.decode()
     assert "trail of the theme" in page
@@ -363,7 +357,7 @@ def test_pages_fill_the_change_form_of_a_theme(client: Client, path: str) -> Non
         assert text in form
 
 
-def test_a_key_is_not_capitalised_in_breadcrumbs(client: Client) -> None:
+def test_a_key_is_not_capitalised_in_breadcrumbs(client):
     """Themes capitalize breadcrumbs, and a capitalized key is another key."""
     from django.template.defaultfilters import capfirst
 

@@ -1,18 +1,13 @@
 """One Celery worker on Redis for the tests that leave it alive."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 from support.brokers import Redis
-from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo
 
 
 @pytest.fixture(scope="package")
-def redis_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def redis_worker(single, tmp_path_factory):
     """A worker of two processes, with a Redis of its own: other tests clear theirs."""
     zoo = Zoo(single.hosts, single)
     home = tmp_path_factory.mktemp("redis")
@@ -22,5 +17,5 @@ def redis_worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def shared_worker(redis_worker: Worker) -> Worker:
+def shared_worker(redis_worker):
     return redis_worker

@@ -1,26 +1,18 @@
 """Tasks whose base class drops duplicates of calls. A conflict is no new call, so none of them is lost."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from celery.result import AsyncResult
 from celery_once import AlreadyQueued
 from redis import Redis as RedisClient
 from support.basetasks import BASES, POLICIES, configure, make_tasks
-from support.brokers import RabbitMQ, Redis
-from support.ensemble import Ensemble
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 CALLS = 20
 QUORUM = {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"}
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "classic": {},
     "quorum direct": QUORUM,
     "quorum topic": {  # with Celery's native delay
@@ -30,7 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "task_create_missing_queue_exchange_type": "topic",
     },
 }
-WHILE_BUSY: dict[str, dict[str, int]] = {
+WHILE_BUSY = {
     "wait": {"PENDING": CALLS},
     "retry": {"RETRY": CALLS},
     "raise": {"FAILURE": CALLS},
@@ -46,17 +38,15 @@ AT_THE_END = {
 
 
 @pytest.fixture(scope="module", params=["redis", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in KINDS)])
-def shared_worker(
-    request: pytest.FixtureRequest, single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
+def shared_worker(request, single, redis, tmp_path_factory):
     redis.clear()
     conf = {**redis.conf, **configure(f"redis://127.0.0.1:{redis.port}/2")}
-    rabbitmq: RabbitMQ | None = None
+    rabbitmq = None
     if request.param != "redis":
         rabbitmq = request.getfixturevalue("rabbitmq")
         rabbitmq.clear()
         conf |= {**rabbitmq.conf, "result_backend": redis.conf["result_backend"], **KINDS[request.param]}
-    options: Any = {"conf": conf, "tasks": "support.basetasks", "concurrency": 4}
+    options = {"conf": conf, "tasks": "support.basetasks", "concurrency": 4}
     with Zoo(single.hosts, single) as zoo, Worker(zoo, tmp_path_factory.mktemp("bases"), **options) as worker:
         make_tasks(worker.app)
         yield worker
@@ -65,15 +55,15 @@ def shared_worker(
 
 
 @pytest.fixture
-def base_keys(worker: Worker) -> Iterator[RedisClient]:
+def base_keys(worker):
     """The keys by which the base classes know the calls that are queued or run."""
     with RedisClient.from_url(worker.app.conf.singleton_backend_url) as client:
         client.flushdb()
         yield client
 
 
-def send(worker: Worker, name: str, key: str, journal: Path | str, number: int) -> AsyncResult[Any]:
-    result: AsyncResult[Any] = worker.app.tasks[name].delay(key, "tell", str(number), str(journal))
+def send(worker, name, key, journal, number):
+    result = worker.app.tasks[name].delay(key, "tell", str(number), str(journal))
     return result
 
 
@@ -86,9 +76,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("base", "policy"), CASES)
-def test_each_call_has_the_outcome_of_its_policy(
-    worker: Worker, base_keys: RedisClient, base: str, policy: str, tmp_path: Path
-) -> None:
+def test_each_call_has_the_outcome_of_its_policy(worker, base_keys, base, policy, tmp_path):
     name, journal = f"{base}, {policy}", tmp_path / "journal"
     journal.touch()
     key = f"calls-{base.replace(' ', '-')}-{policy}"
@@ -104,14 +92,12 @@ def test_each_call_has_the_outcome_of_its_policy(
         eventually(lambda: base_keys.keys() == [])
 
 
-def count_states(results: list[AsyncResult[Any]]) -> dict[str, int]:
+def count_states(results):
     return dict(Counter(str(result.state) for result in results))
 
 
 @pytest.mark.parametrize("base", [base for base in BASES if base != "plain"])
-def test_a_call_that_waits_for_its_lock_has_duplicates_until_its_end(
-    worker: Worker, base_keys: RedisClient, base: str, tmp_path: Path
-) -> None:
+def test_a_call_that_waits_for_its_lock_has_duplicates_until_its_end(worker, base_keys, base, tmp_path):
     """The key of the base class is freed at the end of the work, and not when the task is sent again."""
     journal, name, key = tmp_path / "journal", f"{base}, retry", f"twice-{base.replace(' ', '-')}"
     with worker.zoo.hold_elsewhere(key):

@@ -1,20 +1,14 @@
 """Workers whose tasks wait in the main process, from their start to their end, on Redis and RabbitMQ."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from celery.exceptions import TaskRevokedError
-from support.brokers import RabbitMQ, Redis
-from support.ensemble import Ensemble
+from support.brokers import Redis
 from support.waitingtasks import SLOW_LOOP, SLOW_RELEASE
 from support.worker import Worker
 from support.zoo import Zoo, eventually
@@ -24,7 +18,7 @@ from django_zklock.exceptions import LockLost
 
 
 @pytest.fixture(scope="module")
-def narrow(redis_worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def narrow(redis_worker, tmp_path_factory):
     """A worker with one process, which gets many messages ahead. Its locks are those of the shared worker."""
     home, how = tmp_path_factory.mktemp("narrow"), {"worker_prefetch_multiplier": 16}
     with Redis() as redis, Worker(redis_worker.zoo, home, concurrency=1, conf={**redis.conf, **how}) as worker:
@@ -32,14 +26,14 @@ def narrow(redis_worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="module")
-def narrow_threads(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def narrow_threads(single, tmp_path_factory):
     """A worker with one thread, which gets many messages ahead. Its dispatcher has a thread of its own, too."""
     home, conf = tmp_path_factory.mktemp("narrow"), {"worker_prefetch_multiplier": 16}
     with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool="threads", concurrency=1, conf=conf) as worker:
         yield worker
 
 
-def test_a_warm_shutdown_gives_waiting_messages_back(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_a_warm_shutdown_gives_waiting_messages_back(zoo, redis, tmp_path):
     redis.clear()
     with Worker(zoo, tmp_path, conf=redis.conf) as worker:
         worker.run("ping")
@@ -101,13 +95,13 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("pool", ["threads", pytest.param("solo", marks=pytest.mark.chaos)])
-def test_workers_in_the_process_of_a_test_leave_nothing_to_each_other(zoo: Zoo, pool: str) -> None:
+def test_workers_in_the_process_of_a_test_leave_nothing_to_each_other(zoo, pool):
     with zoo.running(EMBEDDED, pool) as process:
         said, problems = process.communicate(timeout=120)
     assert said.splitlines() == ["[]"] * 3 + ["{} False"], problems
 
 
-def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
+def open_connections(worker, zoo):
     ports = {int(host.rpartition(":")[2]) for host in zoo.all_hosts.split(",")}
     return {
         pid
@@ -117,7 +111,7 @@ def open_connections(worker: Worker, zoo: Zoo) -> set[int]:
     }
 
 
-def test_a_worker_whose_protocol_thread_is_slow(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_worker_whose_protocol_thread_is_slow(zoo, tmp_path):
     """The task does not take its own znode, which the main process is slow to delete, for that of a copy."""
     with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2", SLOW_RELEASE: "2"}) as worker:
         assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
@@ -128,7 +122,7 @@ def test_a_worker_whose_protocol_thread_is_slow(zoo: Zoo, tmp_path: Path) -> Non
         assert "retry: Retry in" not in worker.log.read_text()
 
 
-def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow: Worker, worker: Worker) -> None:
+def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow, worker):
     with worker.zoo.hold_elsewhere("shared"):
         first = narrow.send("waiting.wait", "shared")
         worker.zoo.wait_contenders("shared", 2)
@@ -142,7 +136,7 @@ def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow: Worker,
     narrow.get(long)
 
 
-def test_messages_get_slots_in_the_order_in_which_they_came(narrow: Worker) -> None:
+def test_messages_get_slots_in_the_order_in_which_they_came(narrow):
     book = narrow.home / "book"
     first, gate = narrow.begin("waiting.wait", "first")
     names = ["waiting.note", "waiting.plain_note"] * 5
@@ -153,7 +147,7 @@ def test_messages_get_slots_in_the_order_in_which_they_came(narrow: Worker) -> N
     assert book.read_text().split() == [str(number) for number in range(len(names))]
 
 
-def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(worker: Worker) -> None:
+def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(worker):
     worker.run("waiting.wait", "warm")
     worker.app.control.pool_grow(1, reply=True, timeout=5, limit=1)
     eventually(lambda: len(worker.children()) == 3)
@@ -163,7 +157,7 @@ def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(worker: Worker) -> No
     worker.finish([worker.begin("waiting.wait", f"shrunk-{number}") for number in range(2)])
 
 
-def test_an_error_outside_a_task_frees_its_slot(narrow_threads: Worker) -> None:
+def test_an_error_outside_a_task_frees_its_slot(narrow_threads):
     """Celery raises it for a bad message, and calls nothing back. The worker goes on with tasks that need a lock."""
     amqp = narrow_threads.app.amqp
     message = amqp.create_task_message(uuid.uuid4().hex, "ping")._replace(body=([], {}, ["no", "mapping"]))
@@ -172,7 +166,7 @@ def test_an_error_outside_a_task_frees_its_slot(narrow_threads: Worker) -> None:
     narrow_threads.run("waiting.wait", "after")
 
 
-def test_all_messages_with_the_same_id_end(narrow_threads: Worker) -> None:
+def test_all_messages_with_the_same_id_end(narrow_threads):
     """A dispatcher on a thread of its own gets several before it has begun with the first one."""
     worker = narrow_threads
     book = worker.home / "book"
@@ -187,7 +181,7 @@ def test_all_messages_with_the_same_id_end(narrow_threads: Worker) -> None:
 
 
 @pytest.mark.chaos  # it takes seven seconds of two processors
-def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo, redis, tmp_path):
     redis.clear()
     keys = [f"{'k' * 190}{number:03}" for number in range(700)]
     url = f"{zoo.url()}&jute_maxbuffer={2**17}"
@@ -203,12 +197,12 @@ def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo: Zoo, red
 
 
 @pytest.mark.chaos
-def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo, redis, tmp_path):
     redis.clear()
     conf = {**redis.conf, "worker_prefetch_multiplier": 4}
     with Worker(zoo, tmp_path, conf=conf) as worker:
         worker.run("waiting.wait", "before")
-        (server,) = zoo.ensemble.servers  # type: ignore[union-attr]
+        (server,) = zoo.ensemble.servers
         server.pause()
         try:
             locked, unlocked = [], []
@@ -225,13 +219,13 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo: Zoo, redis: Redis
             worker.get(result)
 
 
-def with_room(rabbitmq: RabbitMQ) -> dict[str, Any]:
+def with_room(rabbitmq):
     """Return a configuration with which ten tasks may wait for their locks, also if the prefetch count is fixed."""
     return {**rabbitmq.conf, "worker_prefetch_multiplier": 20}
 
 
 @pytest.mark.chaos
-def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+def test_greenlets_wait_while_rabbitmq_is_read(zoo, rabbitmq, tmp_path):
     rabbitmq.clear()
     with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=with_room(rabbitmq)) as worker:
         first, gate = worker.begin("waiting.wait", "green")
@@ -243,7 +237,7 @@ def test_greenlets_wait_while_rabbitmq_is_read(zoo: Zoo, rabbitmq: RabbitMQ, tmp
 
 
 @pytest.mark.chaos
-def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_processes_that_come_later_share_the_session(zoo, redis, tmp_path):
     redis.clear()
     conf = {**redis.conf, "worker_pool_restarts": True}
     with Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker:
@@ -258,7 +252,7 @@ def test_processes_that_come_later_share_the_session(zoo: Zoo, redis: Redis, tmp
 
 
 @pytest.mark.chaos
-def test_ending_processes_get_no_grants(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_ending_processes_get_no_grants(zoo, redis, tmp_path):
     """Celery still sends tasks to a process that has run its last one. A task with the lock would wait there."""
     redis.clear()
     with Worker(zoo, tmp_path, conf=redis.conf, concurrency=2, options=["--max-tasks-per-child=1"]) as worker:
@@ -269,7 +263,7 @@ def test_ending_processes_get_no_grants(zoo: Zoo, redis: Redis, tmp_path: Path) 
         assert spent < 15  # 4 s on an idle machine; 30 s if such processes get tasks
 
 
-def test_messages_that_may_not_wait_any_more_are_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_messages_that_may_not_wait_any_more_are_sent_again(zoo, redis, tmp_path):
     """Those beyond `zklock_max_waiting`, and those that have waited for `zklock_longest_wait`. They run in the end."""
     redis.clear()
     with Worker(zoo, tmp_path, conf={**redis.conf, "zklock_max_waiting": 3, "zklock_longest_wait": 4}) as worker:
@@ -288,7 +282,7 @@ def test_messages_that_may_not_wait_any_more_are_sent_again(zoo: Zoo, redis: Red
             worker.get(result, 40)
 
 
-def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker: Worker) -> None:
+def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker):
     """The main process is stopped; the pool process sees the end of the lease by the clock."""
     zoo, marks = worker.zoo, worker.home / "marks"
     result = worker.send("waiting.mark", "stopped", str(marks))
@@ -302,7 +296,7 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker
 
 
 @pytest.mark.chaos
-def test_a_worker_that_loses_its_broker_leaves_all_queues(zoo: Zoo, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+def test_a_worker_that_loses_its_broker_leaves_all_queues(zoo, rabbitmq, tmp_path):
     rabbitmq.clear()
     with Worker(zoo, tmp_path, conf=with_room(rabbitmq)) as worker:
         book = worker.home / "book"

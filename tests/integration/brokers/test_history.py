@@ -1,18 +1,12 @@
 """A task that was sent again still knows what RabbitMQ has counted."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import kombu
 import pytest
-from support.brokers import RabbitMQ
 from support.policytasks import POLICIES
 from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 LIMITED = {"x-queue-type": "quorum", "x-delivery-limit": 2, **DEAD}
@@ -21,17 +15,17 @@ PAUSE = {"x-message-ttl": 100, "x-dead-letter-exchange": "", "x-dead-letter-rout
 
 
 @pytest.fixture
-def queues(rabbitmq: RabbitMQ) -> Iterator[Any]:
+def queues(rabbitmq):
     """Declare and delete queues with arguments. No other test knows them."""
     with kombu.Connection(rabbitmq.conf["broker_url"]) as connection:
         names = ["celery", "other", "dead"]
 
-        def declare(**arguments: dict[str, Any]) -> None:
+        def declare(**arguments):
             for name, given in arguments.items():
-                queue: Any = kombu.Queue(name, queue_arguments=given)
+                queue = kombu.Queue(name, queue_arguments=given)
                 queue(connection.default_channel).declare()
 
-        def forget() -> None:
+        def forget():
             for name in names:
                 kombu.Queue(name).bind(connection.default_channel).delete()
 
@@ -40,24 +34,24 @@ def queues(rabbitmq: RabbitMQ) -> Iterator[Any]:
         forget()
 
 
-def waiting(rabbitmq: RabbitMQ, queue: str) -> int:
+def waiting(rabbitmq, queue):
     with kombu.Connection(rabbitmq.conf["broker_url"]) as connection:
-        channel: Any = connection.default_channel
+        channel = connection.default_channel
         return int(channel.queue_declare(queue, passive=True).message_count)
 
 
-def wait_sent_again(worker: Worker, task_id: str) -> None:
+def wait_sent_again(worker, task_id):
     """Wait until a task meets a busy lock once more, and then again: it was sent again since."""
     before = worker.log.read_text().count(f"[{task_id}] retry")
     eventually(lambda: worker.log.read_text().count(f"[{task_id}] retry") > before + 1, 20)
 
 
 @contextlib.contextmanager
-def consuming(rabbitmq: RabbitMQ, zoo: Zoo, home: Path, arguments: dict[str, Any]) -> Iterator[Worker]:
+def consuming(rabbitmq, zoo, home, arguments):
     """A worker on the queue `celery`, which has these arguments."""
     queue = {"celery": {"routing_key": "celery", "queue_arguments": arguments}}
     conf = {**rabbitmq.conf, "task_queues": queue}
-    options: Any = {"tasks": "support.historytasks", "options": ["--queues=celery"], "session_timeout": 4}
+    options = {"tasks": "support.historytasks", "options": ["--queues=celery"], "session_timeout": 4}
     with Worker(zoo, home, conf=conf, **options) as worker:
         yield worker
 
@@ -65,9 +59,7 @@ def consuming(rabbitmq: RabbitMQ, zoo: Zoo, home: Path, arguments: dict[str, Any
 @pytest.mark.parametrize(
     "policy", [name if name == "retry" else pytest.param(name, marks=pytest.mark.chaos) for name in POLICIES]
 )
-def test_a_task_that_kills_its_process_each_time_is_dead_lettered(
-    rabbitmq: RabbitMQ, queues: Any, zoo: Zoo, tmp_path: Path, policy: str
-) -> None:
+def test_a_task_that_kills_its_process_each_time_is_dead_lettered(rabbitmq, queues, zoo, tmp_path, policy):
     """After as many runs as without a lock: the first one, and as many as `x-delivery-limit` allows after it."""
     queues(celery=LIMITED, dead={})
     book = tmp_path / "book"
@@ -78,7 +70,7 @@ def test_a_task_that_kills_its_process_each_time_is_dead_lettered(
     assert waiting(rabbitmq, "celery") == 0
 
 
-def test_a_task_sees_that_its_worker_died(rabbitmq: RabbitMQ, queues: Any, zoo: Zoo, tmp_path: Path) -> None:
+def test_a_task_sees_that_its_worker_died(rabbitmq, queues, zoo, tmp_path):
     queues(celery=LIMITED, dead={})
     book = tmp_path / "book"
     with consuming(rabbitmq, zoo, tmp_path, LIMITED) as worker:
@@ -88,16 +80,14 @@ def test_a_task_sees_that_its_worker_died(rabbitmq: RabbitMQ, queues: Any, zoo: 
 
 
 @pytest.mark.chaos
-def test_a_task_that_is_moved_back_from_the_dead_letter_queue_has_all_its_tries(
-    rabbitmq: RabbitMQ, queues: Any, zoo: Zoo, tmp_path: Path
-) -> None:
+def test_a_task_that_is_moved_back_from_the_dead_letter_queue_has_all_its_tries(rabbitmq, queues, zoo, tmp_path):
     queues(celery=LIMITED, dead={})
     book = tmp_path / "book"
     with consuming(rabbitmq, zoo, tmp_path, LIMITED) as worker:
         worker.send("history.killed", "moved", str(book), 4)
         eventually(lambda: waiting(rabbitmq, "dead") == 1, 120)
         with kombu.Connection(rabbitmq.conf["broker_url"]) as connection:
-            message: Any = kombu.Queue("dead").bind(connection.default_channel).get()
+            message = kombu.Queue("dead").bind(connection.default_channel).get()
             producer = connection.Producer()
             properties = {name: value for name, value in message.properties.items() if name != "application_headers"}
             producer.publish(message.body, routing_key="celery", headers=message.headers, **properties)
@@ -107,9 +97,7 @@ def test_a_task_that_is_moved_back_from_the_dead_letter_queue_has_all_its_tries(
 
 
 @pytest.mark.parametrize("kind", ["quorum", pytest.param("classic", marks=pytest.mark.chaos)])
-def test_a_task_sees_how_often_it_was_dead_lettered(
-    rabbitmq: RabbitMQ, queues: Any, zoo: Zoo, tmp_path: Path, kind: str
-) -> None:
+def test_a_task_sees_how_often_it_was_dead_lettered(rabbitmq, queues, zoo, tmp_path, kind):
     """Though it was sent again between two rejections. So it can give up, and nothing goes round for ever."""
     arguments = {"x-queue-type": kind, **DEAD}
     queues(celery=arguments, dead=PAUSE)

@@ -1,18 +1,11 @@
 """No message ends a worker, and no failure in what its main process does with messages for locked tasks."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from celery.result import AsyncResult
-from support.brokers import RabbitMQ, Redis
-from support.ensemble import Ensemble
+from support.brokers import Redis
 from support.failingsteps import FAILING, steps
 from support.hostiletasks import assert_excluded, hostile_messages
 from support.worker import Worker, outcome
@@ -24,22 +17,22 @@ OPTIONS = ("--include=support.hostiletasks,support.failingsteps",)
 ENDED = ("SUCCESS", "FAILURE", "REVOKED")
 
 
-def hostile_worker(zoo: Zoo, home: Path, failing: str = "", **options: Any) -> Worker:
+def hostile_worker(zoo, home, failing="", **options):
     return Worker(zoo, home, options=OPTIONS, env={FAILING: failing}, **options)
 
 
-def own_conf(redis: Redis, home: Path) -> dict[str, Any]:
+def own_conf(redis, home):
     """Return the settings of workers that share messages with no other worker on this Redis."""
     return {**redis.conf, "broker_transport_options": {"global_keyprefix": f"{home.name}-"}}
 
 
 @pytest.fixture(scope="module")
-def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Worker]]:
+def living(single, redis, tmp_path_factory):
     """Return a worker with two processes for all tests, or another one if a test has failed and ended it."""
-    workers: list[Worker] = []
+    workers = []
     with Zoo(single.hosts, single) as zoo, contextlib.ExitStack() as stack:
 
-        def living() -> Worker:
+        def living():
             if not workers or workers[-1].process.poll() is not None:
                 stack.close()
                 redis.clear()
@@ -51,13 +44,13 @@ def living(single: Ensemble, redis: Redis, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def worker(living: Callable[[], Worker]) -> Iterator[Worker]:
+def worker(living):
     worker = living()
     with worker.log_shown():
         yield worker
 
 
-def assert_survives(worker: Worker, count: int, timeout: float) -> None:
+def assert_survives(worker, count, timeout):
     book = worker.home / f"book-{uuid.uuid4().hex}"
     kinds = itertools.cycle(["write", "write.late", "write_two", "unlocked"])
     left, good = [], {}
@@ -79,17 +72,17 @@ def assert_survives(worker: Worker, count: int, timeout: float) -> None:
     worker.zoo.assert_empty()
 
 
-def assert_alive(worker: Worker) -> None:
+def assert_alive(worker):
     eventually(lambda: not worker.ask("main_process")["unacknowledged"], 10, "messages are left")
     assert worker.ask("main_process")["pid"] == worker.process.pid
 
 
-def test_hostile_messages_do_not_end_a_worker(worker: Worker) -> None:
+def test_hostile_messages_do_not_end_a_worker(worker):
     assert_survives(worker, 60, timeout=20)
 
 
 @pytest.mark.parametrize("key", ["\ud800", "\x00", "x" * 2_000_000], ids=["surrogate", "control", "long"])
-def test_a_key_in_a_header_that_could_be_none_is_not_sent_to_zookeeper(worker: Worker, key: str) -> None:
+def test_a_key_in_a_header_that_could_be_none_is_not_sent_to_zookeeper(worker, key):
     """A surrogate would end the connection of the main process, a long one would make ZooKeeper close it."""
     headers = {"zklock_unique": key, "zklock_waiting": key}
     worker.send("hostile.plain", "odd", headers=headers)
@@ -112,14 +105,12 @@ def test_a_key_in_a_header_that_could_be_none_is_not_sent_to_zookeeper(worker: W
         ("files", "prefork"),
     ],
 )
-def test_a_thousand_hostile_messages_do_not_end_a_worker(
-    zoo: Zoo, request: pytest.FixtureRequest, tmp_path: Path, broker_name: str, pool: str
-) -> None:
-    conf: dict[str, Any] = {}
+def test_a_thousand_hostile_messages_do_not_end_a_worker(zoo, request, tmp_path, broker_name, pool):
+    conf = {}
     if broker_name == "redis":
         conf = own_conf(request.getfixturevalue("redis"), tmp_path)
     elif broker_name == "rabbitmq":
-        rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
+        rabbitmq = request.getfixturevalue("rabbitmq")
         rabbitmq.clear()
         conf = rabbitmq.conf
     conf["worker_prefetch_multiplier"] = 25  # on Redis, workers without an event loop fetch once in two seconds
@@ -127,7 +118,7 @@ def test_a_thousand_hostile_messages_do_not_end_a_worker(
         assert_survives(worker, 1000, timeout=80)
 
 
-def assert_mended(worker: Worker, name: str, times: int) -> None:
+def assert_mended(worker, name, times):
     """Make a function fail, and check that all tasks end, and exclude each other. If not, end the worker."""
     book = worker.home / f"book-{uuid.uuid4().hex}"
     try:
@@ -146,19 +137,19 @@ def assert_mended(worker: Worker, name: str, times: int) -> None:
         raise
 
 
-def fail(worker: Worker, name: str, times: int) -> int:
+def fail(worker, name, times):
     """Make a function fail so often from now on; return how often the last one was still to fail."""
     assert not name or name in steps()
     arguments = {"name": name, "times": times}
     return int(worker.ask("fail", arguments=arguments))
 
 
-def exercised(worker: Worker, book: Path) -> dict[str, AsyncResult[Any]]:
+def exercised(worker, book):
     """Send tasks that run at once, wait for their lock, share one, or expire; return the results of all but those."""
     marks = (f"m{number}" for number in itertools.count())
-    results: dict[str, AsyncResult[Any]] = {}
+    results = {}
 
-    def send(kind: str, *args: str, **options: Any) -> None:
+    def send(kind, *args, **options):
         mark = next(marks)
         results[mark] = worker.send(f"hostile.{kind}", *args, mark, **options)
 
@@ -196,7 +187,7 @@ SAMPLE = (
         *(pytest.param(name, times, marks=pytest.mark.chaos) for name in steps() for times in (1, 3)),
     ],
 )
-def test_no_failing_step_of_the_dispatcher_loses_a_task(worker: Worker, name: str, times: int) -> None:
+def test_no_failing_step_of_the_dispatcher_loses_a_task(worker, name, times):
     assert_mended(worker, name, times)
 
 
@@ -209,9 +200,7 @@ AT_START = (
 @pytest.mark.chaos
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("name", [name for name in steps() if name.endswith(AT_START)])
-def test_a_dispatcher_that_cannot_start_loses_no_task(
-    zoo: Zoo, redis: Redis, tmp_path: Path, name: str, times: int
-) -> None:
+def test_a_dispatcher_that_cannot_start_loses_no_task(zoo, redis, tmp_path, name, times):
     conf = own_conf(redis, tmp_path)
     with hostile_worker(zoo, tmp_path, f"{name} {times}", conf=conf) as worker:
         assert_mended(worker, name, 0)
@@ -223,7 +212,7 @@ def test_a_dispatcher_that_cannot_start_loses_no_task(
     "name",
     [name for name in steps() if name.endswith((".stop", ".close", ".cancel", ".run", ".release", "_send_count"))],
 )
-def test_a_dispatcher_that_cannot_stop_loses_no_task(zoo: Zoo, redis: Redis, tmp_path: Path, name: str) -> None:
+def test_a_dispatcher_that_cannot_stop_loses_no_task(zoo, redis, tmp_path, name):
     conf = own_conf(redis, tmp_path)
     book = tmp_path / "book"
     with hostile_worker(zoo, tmp_path, conf=conf) as worker:
@@ -240,7 +229,7 @@ def test_a_dispatcher_that_cannot_stop_loses_no_task(zoo: Zoo, redis: Redis, tmp
 
 
 @pytest.mark.chaos
-def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo, tmp_path):
     """Celery 5.5 clears its timers when it loses the broker."""
     with Redis() as redis, hostile_worker(zoo, tmp_path, conf=redis.conf) as worker:
         with zoo.hold_elsewhere("busy"):

@@ -1,16 +1,10 @@
 """Limits of a worker for messages that it has not acknowledged. Tasks that wait for locks leave room for others."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support.brokers import RabbitMQ, Redis
 from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.exceptions import LockTimeout
 
@@ -18,7 +12,7 @@ from django_zklock.exceptions import LockTimeout
 @pytest.fixture(
     params=["quorum", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in ("quorum by default", "classic"))]
 )
-def fixed(request: pytest.FixtureRequest, rabbitmq: RabbitMQ) -> Iterator[Callable[..., dict[str, Any]]]:
+def fixed(request, rabbitmq):
     """Return the configuration of a worker whose prefetch count is fixed; some queues have that from RabbitMQ 4 on."""
     kind = request.param
     if kind != "quorum" and not rabbitmq.fixes_prefetch_counts:
@@ -33,13 +27,11 @@ def fixed(request: pytest.FixtureRequest, rabbitmq: RabbitMQ) -> Iterator[Callab
     rabbitmq.clear()
 
 
-def retries(worker: Worker) -> int:
+def retries(worker):
     return worker.log.read_text().count("] retry: Retry")
 
 
-def test_tasks_that_wait_do_not_count_for_the_limit_of_tasks_with_an_eta(
-    zoo: Zoo, redis: Redis, tmp_path: Path
-) -> None:
+def test_tasks_that_wait_do_not_count_for_the_limit_of_tasks_with_an_eta(zoo, redis, tmp_path):
     """`worker_eta_task_limit` leaves as many places for others as without tasks that wait."""
     redis.clear()
     conf = {**redis.conf, "worker_prefetch_multiplier": 2, "worker_eta_task_limit": 7}
@@ -54,9 +46,7 @@ def test_tasks_that_wait_do_not_count_for_the_limit_of_tasks_with_an_eta(
             assert worker.get(result)["headers"] == {}
 
 
-def test_after_tasks_with_an_eta_above_the_limit_all_processes_get_tasks(
-    zoo: Zoo, redis: Redis, tmp_path: Path
-) -> None:
+def test_after_tasks_with_an_eta_above_the_limit_all_processes_get_tasks(zoo, redis, tmp_path):
     """Celery lowers its prefetch count too often then."""
     redis.clear()
     conf = {**redis.conf, "worker_prefetch_multiplier": 1, "worker_eta_task_limit": 3}
@@ -67,9 +57,7 @@ def test_after_tasks_with_an_eta_above_the_limit_all_processes_get_tasks(
         worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
 
 
-def test_at_a_fixed_prefetch_count_tasks_wait_while_there_is_room(
-    zoo: Zoo, fixed: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_at_a_fixed_prefetch_count_tasks_wait_while_there_is_room(zoo, fixed, tmp_path):
     """Of eight places, two are for the pool. Tasks may wait in half of the others; the rest take turns."""
     with Worker(zoo, tmp_path, conf=fixed(worker_prefetch_multiplier=4)) as worker:
         with zoo.hold_elsewhere("room"):
@@ -88,9 +76,7 @@ def test_at_a_fixed_prefetch_count_tasks_wait_while_there_is_room(
         worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
 
 
-def test_at_a_fixed_prefetch_count_tasks_with_an_eta_have_places_first(
-    zoo: Zoo, fixed: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_at_a_fixed_prefetch_count_tasks_with_an_eta_have_places_first(zoo, fixed, tmp_path):
     with Worker(zoo, tmp_path, conf=fixed(worker_prefetch_multiplier=4)) as worker:
         with zoo.hold_elsewhere("eta"):
             waiting = [worker.send("waiting.wait", "eta") for _ in range(3)]
@@ -105,9 +91,7 @@ def test_at_a_fixed_prefetch_count_tasks_with_an_eta_have_places_first(
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
-def test_any_number_of_tasks_that_wait_leave_places_to_others(
-    zoo: Zoo, fixed: Callable[..., dict[str, Any]], tmp_path: Path, pool: str
-) -> None:
+def test_any_number_of_tasks_that_wait_leave_places_to_others(zoo, fixed, tmp_path, pool):
     """Tasks that wait take turns at the places."""
     with Worker(zoo, tmp_path, pool=pool, conf=fixed(worker_prefetch_multiplier=1)) as worker:
         with zoo.hold_elsewhere("turns"):
@@ -119,7 +103,7 @@ def test_any_number_of_tasks_that_wait_leave_places_to_others(
             worker.get(result, 40)
 
 
-def test_the_timeout_goes_on_when_a_task_is_sent_again(zoo: Zoo, redis: Redis, tmp_path: Path) -> None:
+def test_the_timeout_goes_on_when_a_task_is_sent_again(zoo, redis, tmp_path):
     redis.clear()
     conf = {**redis.conf, "zklock_longest_wait": 0.6}
     with Worker(zoo, tmp_path, conf=conf) as worker, zoo.hold_elsewhere("bounded"):

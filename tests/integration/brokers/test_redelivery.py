@@ -1,36 +1,29 @@
 """Tasks that Redis or RabbitMQ delivers again while they run, and busy locks on kinds of queues."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import celery
 import pytest
-from celery.result import AsyncResult
-from support.brokers import Broker, RabbitMQ, Redis
 from support.policytasks import POLICIES
-from support.worker import Gate, Worker
-from support.zoo import Zoo, eventually
+from support.worker import Worker
+from support.zoo import eventually
 
 SESSION_TIMEOUT = 4.0
 VISIBILITY = 1.0  # seconds, far less than a task takes: Redis delivers it again while it runs
 
 
 @pytest.fixture
-def lone_worker(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
+def lone_worker(rabbitmq, zoo, tmp_path):
     rabbitmq.clear()
     with Worker(zoo, tmp_path, session_timeout=SESSION_TIMEOUT, conf=rabbitmq.conf) as worker:
         yield worker
 
 
 @pytest.fixture
-def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
+def hasty_worker(redis, zoo, tmp_path):
     """A worker to which Redis delivers a task again after one second, even if the task runs."""
     redis.clear()
     conf = redis.returning(VISIBILITY)
@@ -38,8 +31,8 @@ def hasty_worker(redis: Redis, zoo: Zoo, tmp_path: Path) -> Iterator[Worker]:
         yield worker
 
 
-def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any]) -> None:
-    def delivered_again() -> bool:
+def wait_delivered_again(redis, worker, result):
+    def delivered_again():
         redis.bring_back(VISIBILITY)
         return worker.log.read_text().count(f"[{result.id}] received") > 1
 
@@ -51,7 +44,7 @@ def wait_delivered_again(redis: Redis, worker: Worker, result: AsyncResult[Any])
     celery.VERSION < (5, 7), reason="this Celery forgets which processes are busy, and a copy may wait behind the first"
 )
 @pytest.mark.parametrize("task", ["late", "late_again"])
-def test_of_two_copies_of_a_task_one_runs(rabbitmq: RabbitMQ, lone_worker: Worker, zoo: Zoo, task: str) -> None:
+def test_of_two_copies_of_a_task_one_runs(rabbitmq, lone_worker, zoo, task):
     result, gate = lone_worker.begin(task, "twice")
     pid = gate.wait_at_work()
     rabbitmq.disconnect_all()
@@ -60,9 +53,7 @@ def test_of_two_copies_of_a_task_one_runs(rabbitmq: RabbitMQ, lone_worker: Worke
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("headers", [{}, {"headers": {"of-an-agent": "1"}}])
-def test_a_task_longer_than_the_visibility_timeout_runs_once(
-    redis: Redis, hasty_worker: Worker, zoo: Zoo, headers: dict[str, Any]
-) -> None:
+def test_a_task_longer_than_the_visibility_timeout_runs_once(redis, hasty_worker, zoo, headers):
     result, gate = hasty_worker.begin("late", "long", headers=headers)
     pid = gate.wait_at_work()
     wait_delivered_again(redis, hasty_worker, result)
@@ -70,7 +61,7 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(
 
 
 @pytest.mark.chaos
-def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redis, hasty_worker: Worker) -> None:
+def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis, hasty_worker):
     """The how-to warns of this: for Redis, a task that waits in a worker for its time is not acknowledged."""
     result = hasty_worker.send("plain", "countdown", countdown=4)
     wait_delivered_again(redis, hasty_worker, result)
@@ -78,7 +69,7 @@ def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis: Redi
     assert hasty_worker.stop() == 0  # or the next copy would be killed as it holds the lock
 
 
-def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any], gate: Gate, pid: int) -> None:
+def assert_one_runs(worker, zoo, key, result, gate, pid):
     worker.wait_scheduled(result.id)
     assert len(zoo.children(key)) == 1
     gate.open()
@@ -91,7 +82,7 @@ def assert_one_runs(worker: Worker, zoo: Zoo, key: str, result: AsyncResult[Any]
 
 KILLED = [*(f"policy.{policy}.spent" for policy in POLICIES), "policy.computed.spent"]
 LIMIT = 2  # redeliveries
-DEADLY: dict[str, Any] = {
+DEADLY = {
     "classic": {},
     "quorum": {
         "x-queue-type": "quorum",
@@ -103,23 +94,21 @@ DEADLY: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def deadly_worker(rabbitmq: RabbitMQ, zoo: Zoo, home: Path, kind: str) -> Iterator[Worker]:
+def deadly_worker(rabbitmq, zoo, home, kind):
     """A worker with a process for each of `KILLED`, which consumes from a queue of this kind."""
     queue = {"exchange": "", "routing_key": kind, "queue_arguments": DEADLY[kind]}
     conf = {**rabbitmq.conf, "task_queues": {kind: queue}}
-    options: Any = {"session_timeout": SESSION_TIMEOUT, "concurrency": len(KILLED), "options": [f"--queues={kind}"]}
+    options = {"session_timeout": SESSION_TIMEOUT, "concurrency": len(KILLED), "options": [f"--queues={kind}"]}
     with Worker(zoo, home, conf=conf, **options) as worker:
         yield worker
 
 
-def runs(folder: Path) -> dict[str, int]:
+def runs(folder):
     return {name: len((folder / name).read_text().splitlines()) for name in KILLED}
 
 
 @pytest.mark.parametrize("kind", [pytest.param("classic", marks=pytest.mark.chaos), "quorum"])
-def test_a_killed_run_is_done_again_and_that_is_no_conflict(
-    rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, kind: str
-) -> None:
+def test_a_killed_run_is_done_again_and_that_is_no_conflict(rabbitmq, zoo, tmp_path, kind):
     """The message that comes again waits for the end of the dead session, and is not sent again."""
     rabbitmq.clear()
     with deadly_worker(rabbitmq, zoo, tmp_path, kind) as worker:
@@ -132,7 +121,7 @@ def test_a_killed_run_is_done_again_and_that_is_no_conflict(
 
 
 @pytest.mark.chaos
-def test_the_runs_of_a_killed_worker_are_done_again(rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path) -> None:
+def test_the_runs_of_a_killed_worker_are_done_again(rabbitmq, zoo, tmp_path):
     rabbitmq.clear()
     with deadly_worker(rabbitmq, zoo, tmp_path, "classic") as killed:
         gates = {name: killed.gate() for name in KILLED}
@@ -152,7 +141,7 @@ def test_the_runs_of_a_killed_worker_are_done_again(rabbitmq: RabbitMQ, zoo: Zoo
 # --- kinds of queues --------------------------------------------------------------------------------------------------
 
 
-def count(worker: Worker, text: str) -> int:
+def count(worker, text):
     return worker.log.read_text().count(text)
 
 
@@ -165,9 +154,7 @@ def count(worker: Worker, text: str) -> int:
         ("quorum", "topic"),
     ],
 )
-def test_each_policy_on_kinds_of_queues(
-    rabbitmq: RabbitMQ, zoo: Zoo, tmp_path: Path, queues: str, exchange: str
-) -> None:
+def test_each_policy_on_kinds_of_queues(rabbitmq, zoo, tmp_path, queues, exchange):
     """After some conflicts, each task runs once. With a topic exchange to quorum queues, Celery makes native delays."""
     rabbitmq.clear()
     kinds = {"task_default_queue_type": queues, "task_create_missing_queue_type": queues}
@@ -200,7 +187,7 @@ def test_each_policy_on_kinds_of_queues(
     rabbitmq.clear()
 
 
-def met_conflict(worker: Worker) -> bool:
+def met_conflict(worker):
     return count(worker, "cannot be sent again") > 0 or count(worker, "] retry") > 2
 
 
@@ -208,11 +195,9 @@ def met_conflict(worker: Worker) -> bool:
     ("server", "kind"),
     [("redis", "fanout"), *(pytest.param("rabbitmq", kind, marks=pytest.mark.chaos) for kind in ("fanout", "topic"))],
 )
-def test_each_of_the_workers_that_get_a_task_runs_it_once(
-    request: pytest.FixtureRequest, zoo: Zoo, tmp_path: Path, server: str, kind: str
-) -> None:
+def test_each_of_the_workers_that_get_a_task_runs_it_once(request, zoo, tmp_path, server, kind):
     """All get the same message with the same id. One waits for the other, and neither is a copy."""
-    broker: Broker = request.getfixturevalue(server)
+    broker = request.getfixturevalue(server)
     broker.clear()
     workers, journal = [], tmp_path / "journal"
     with contextlib.ExitStack() as stack:

@@ -1,12 +1,7 @@
 """Messages that were not acknowledged when Redis was lost are delivered again at once."""
 
-from __future__ import annotations
-
 import gc
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import celery
 import kombu
@@ -14,7 +9,7 @@ import pytest
 from celery import Celery
 from support.brokers import Redis
 from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.contrib.celery.redis_restore import RedisRestore
 
@@ -24,7 +19,7 @@ QUEUE = "celery"
 class Consumer:
     """Has and loses connections as Celery's consumer does, with the step under test."""
 
-    def __init__(self, redis: Redis, **options: Any) -> None:
+    def __init__(self, redis, **options):
         self._redis = redis
         self._options = options
         self.app = Celery(set_as_current=False)
@@ -32,29 +27,29 @@ class Consumer:
         self.connect()
         self.restore()
 
-    def connect(self) -> None:
+    def connect(self):
         self.connection = kombu.Connection(self._redis.conf["broker_url"], transport_options=self._options)
         self.queue = kombu.Queue(QUEUE, channel=self.connection.default_channel)
         self.queue.queue_declare()
 
-    def restore(self) -> None:
+    def restore(self):
         self._step.start(self)
 
-    def lose(self) -> None:
+    def lose(self):
         self.connection.collect()
         self.connection.close()
 
-    def send(self, *payloads: object) -> None:
+    def send(self, *payloads):
         with self.connection.Producer() as producer:
             for payload in payloads:
                 producer.publish(payload, routing_key=QUEUE)
 
-    def receive(self) -> list[kombu.Message]:
+    def receive(self):
         return list(iter(self.queue.get, None))
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[Redis]:
+def redis():
     """A Redis of its own, as others do not expect theirs to restart."""
     with Redis() as server:
         yield server
@@ -64,14 +59,14 @@ def redis() -> Iterator[Redis]:
 
 
 @pytest.fixture
-def consumer(redis: Redis) -> Iterator[Consumer]:
+def consumer(redis):
     redis.clear()
     consumer = Consumer(redis)
     yield consumer
     consumer.connection.close()
 
 
-def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer: Consumer, redis: Redis) -> None:
+def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer, redis):
     consumer.send(0, 1, 2, 3, 4)
     for message in consumer.receive():
         if message.payload in (1, 3):
@@ -86,9 +81,7 @@ def test_unacknowledged_messages_go_back_to_the_front_in_their_order(consumer: C
     assert [message.payload for message in consumer.receive()] == [0, 2, 4, "later"]
 
 
-def test_messages_stay_known_until_redis_takes_them(
-    consumer: Consumer, redis: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_stay_known_until_redis_takes_them(consumer, redis, caplog):
     consumer.send(0, 1, 2)
     consumer.receive()
     consumer.lose()
@@ -102,7 +95,7 @@ def test_messages_stay_known_until_redis_takes_them(
     assert [message.payload for message in consumer.receive()] == [0, 1, 2]
 
 
-def test_messages_are_not_restored_after_a_long_outage(redis: Redis) -> None:
+def test_messages_are_not_restored_after_a_long_outage(redis):
     """Another worker may have restored and taken them: a second restore would deliver them twice."""
     redis.clear()
     consumer = Consumer(redis, visibility_timeout=0)
@@ -115,7 +108,7 @@ def test_messages_are_not_restored_after_a_long_outage(redis: Redis) -> None:
     consumer.connection.close()
 
 
-def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(consumer: Consumer, redis: Redis) -> None:
+def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(consumer, redis):
     consumer.send("done", "refused")
     done, refused = consumer.receive()
     consumer.lose()
@@ -129,7 +122,7 @@ def test_a_message_of_a_lost_connection_is_acknowledged_after_the_reconnect(cons
 
 
 @pytest.mark.parametrize("task", ["waiting.wait", pytest.param("waiting.late", marks=pytest.mark.chaos)])
-def test_tasks_run_to_their_end_though_redis_restarts(zoo: Zoo, redis: Redis, tmp_path: Path, task: str) -> None:
+def test_tasks_run_to_their_end_though_redis_restarts(zoo, redis, tmp_path, task):
     redis.clear()
     conf = {"broker_url": redis.conf["broker_url"]}  # results elsewhere: Celery before 5.7 may wait for them for ever
     with Worker(zoo, tmp_path, conf=conf) as worker:

@@ -1,14 +1,10 @@
 """The next task of a canvas finds the lock of the one before it free, although its release is late."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterator
 
 import pytest
-from celery import Signature, chain, chord
+from celery import chain, chord
 from support.brokers import Redis
-from support.ensemble import Ensemble
 from support.proxy import DELETE, Proxy
 from support.worker import Worker
 from support.zoo import Zoo
@@ -17,7 +13,7 @@ LATER = 0.4  # seconds until ZooKeeper gets a release
 
 
 @pytest.fixture(scope="module")
-def late(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def late(single, tmp_path_factory):
     """A worker whose releases are late."""
     home = tmp_path_factory.mktemp("late")
     with (
@@ -31,20 +27,20 @@ def late(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         proxy.heal()
 
 
-def then_skipped(worker: Worker, key: str) -> Signature:
+def then_skipped(worker, key):
     """Return a task whose result is "done", unless its lock is busy."""
-    signature: Signature = worker.app.signature("policy.value", args=[key], immutable=True)
+    signature = worker.app.signature("policy.value", args=[key], immutable=True)
     return signature
 
 
 @pytest.mark.parametrize("first", ["policy.wait", "helped"])
-def test_the_next_task_of_a_chain_is_not_skipped(late: Worker, first: str) -> None:
+def test_the_next_task_of_a_chain_is_not_skipped(late, first):
     """The lock of the first one is the main process's, or that of the pool process."""
     result = chain(late.app.signature(first, args=[first]), then_skipped(late, first)).apply_async()
     assert late.get(result) == "done"
 
 
-def test_the_body_of_a_chord_is_not_skipped_if_another_part_is_the_last(late: Worker) -> None:
+def test_the_body_of_a_chord_is_not_skipped_if_another_part_is_the_last(late):
     locked, last = late.gate(), late.gate()
     parts = [
         late.app.signature(name, args=["chord", "linger", str(gate)])

@@ -1,21 +1,15 @@
 """Tasks that wait in the main process of a worker: on Redis, whose workers have an event loop, and on files."""
 
-from __future__ import annotations
-
 import time
 import uuid
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError, TimeLimitExceeded, WorkerLostError
-from celery.result import AsyncResult
-from support.ensemble import Ensemble
 from support.faults import within
 from support.waitingtasks import COUNT
-from support.worker import Gate, Worker
+from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 from django_zklock.contrib.celery.dispatch.pool_grants import MOST_IN_QUEUE
@@ -27,9 +21,7 @@ from django_zklock.operations import break_lock, request_release, show_stacks
 
 
 @pytest.fixture(scope="module", params=["redis", pytest.param("files", marks=pytest.mark.chaos)])
-def shared_worker(
-    request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
+def shared_worker(request, single, tmp_path_factory):
     if request.param == "redis":
         yield request.getfixturevalue("redis_worker")
         return
@@ -38,11 +30,11 @@ def shared_worker(
         yield worker
 
 
-def busy_processes(worker: Worker) -> list[tuple[AsyncResult[Any], Gate]]:
+def busy_processes(worker):
     return [worker.begin("waiting.wait", f"busy-{number}") for number in range(2)]
 
 
-def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
+def test_a_waiting_task_needs_no_process(worker):
     with worker.zoo.hold_elsewhere("free"):
         waiting = [worker.send("waiting.wait", "free") for _ in range(6)]
         worker.zoo.wait_contenders("free", 7)
@@ -52,7 +44,7 @@ def test_a_waiting_task_needs_no_process(worker: Worker) -> None:
         worker.get(result)
 
 
-def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
+def test_tasks_run_in_the_order_in_which_they_came(worker):
     book = worker.home / "order"
     marks = [str(number) for number in range(12)]
     with worker.zoo.hold_elsewhere("order"):
@@ -65,7 +57,7 @@ def test_tasks_run_in_the_order_in_which_they_came(worker: Worker) -> None:
     assert book.read_text().split() == marks
 
 
-def test_the_pool_process_has_the_hold(worker: Worker) -> None:
+def test_the_pool_process_has_the_hold(worker):
     account = worker.run("waiting.tell", "account")
     assert account["parent"] == worker.process.pid
     assert account["state"] == "held"
@@ -74,7 +66,7 @@ def test_the_pool_process_has_the_hold(worker: Worker) -> None:
     assert (account["template"], 0 < account["lease"] <= 8) == ("{key}", True)
 
 
-def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) -> None:
+def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker):
     book = worker.home / "lingers"
     marks = [str(number) for number in range(12)]
     results = [worker.send("waiting.lingers", "lingers", str(book), mark) for mark in marks]
@@ -92,7 +84,7 @@ def test_a_worker_keeps_a_lock_that_lingers_for_its_next_task(worker: Worker) ->
         worker.zoo.wait_contenders("lingers", 1)
 
 
-def test_a_lock_that_is_not_waited_for_is_free_before_the_result_is_stored(worker: Worker) -> None:
+def test_a_lock_that_is_not_waited_for_is_free_before_the_result_is_stored(worker):
     """Also that of a task which fails. So the next task, which would not wait either, is not skipped."""
     for _ in range(20):
         assert worker.run("policy.skip", "ended") == "done"
@@ -102,13 +94,13 @@ def test_a_lock_that_is_not_waited_for_is_free_before_the_result_is_stored(worke
         assert worker.zoo.children("ended") == []
 
 
-def test_a_release_by_hand_waits_until_the_main_process_has_released_the_lock(worker: Worker) -> None:
+def test_a_release_by_hand_waits_until_the_main_process_has_released_the_lock(worker):
     """The task has acquired its lock once more. `release()` is the way to tell others afterwards."""
     for _ in range(20):
         assert worker.run("waiting.releases", "by-hand")
 
 
-def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
+def test_the_pool_process_shows_the_stack_of_its_task(worker):
     held, gate = worker.begin("waiting.wait", "k")
     with worker.zoo.configured():
         for _ in range(3):
@@ -119,16 +111,16 @@ def test_the_pool_process_shows_the_stack_of_its_task(worker: Worker) -> None:
     worker.get(held)
 
 
-def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
+def test_the_znode_shows_the_pool_process_that_works(worker):
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("seen"):
         result = worker.send("waiting.wait", "seen", "linger", str(gate))
         worker.zoo.wait_contenders("seen", 2)
-        waits: Any = worker.zoo.payloads("seen")[1]
+        waits = worker.zoo.payloads("seen")[1]
         assert (waits.pid, waits.about["id"]) == (worker.process.pid, result.id)
     pid = gate.wait_at_work()
 
-    def shown() -> bool:
+    def shown():
         (works,) = worker.zoo.payloads("seen")
         return works is not None and works.pid == pid and works.about["id"] == result.id
 
@@ -137,7 +129,7 @@ def test_the_znode_shows_the_pool_process_that_works(worker: Worker) -> None:
     worker.get(result)
 
 
-def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> None:
+def test_a_task_queues_for_its_lock_only_with_a_free_process(worker):
     tasks = busy_processes(worker)
     result = worker.send("waiting.wait", "idle")
     eventually(lambda: result.id in {task["id"] for task in worker.ask("reserved")})
@@ -148,7 +140,7 @@ def test_a_task_queues_for_its_lock_only_with_a_free_process(worker: Worker) -> 
 
 
 @pytest.mark.parametrize("task", ["waiting.wait", "waiting.insists"])
-def test_a_lock_granted_without_a_free_process_is_released(worker: Worker, task: str) -> None:
+def test_a_lock_granted_without_a_free_process_is_released(worker, task):
     book, log = worker.home / f"given-back-{task}", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("given"):
         waiting = []
@@ -168,7 +160,7 @@ def test_a_lock_granted_without_a_free_process_is_released(worker: Worker, task:
     assert "retry: Retry in" not in worker.log.read_text()[log:]
 
 
-def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> None:
+def test_readers_granted_without_a_free_process_queue_again(worker):
     book, log = worker.home / "readers", worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
         results = [worker.send("waiting.read", "readers", str(book)) for _ in range(3)]
@@ -185,7 +177,7 @@ def test_readers_granted_without_a_free_process_queue_again(worker: Worker) -> N
     assert "does not wait for its lock" not in worker.log.read_text()[log:]
 
 
-def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -> None:
+def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker):
     book, of_first = worker.home / "twice", {MESSAGE_HEADER: str(uuid.uuid4())}
     with worker.zoo.hold_elsewhere("twice"):
         worker.send("waiting.note", "twice", str(book), "x", task_id="twice", headers=of_first)
@@ -199,7 +191,7 @@ def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker: Worker) -
     assert book.read_text().split() == ["x", "y"]
 
 
-def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
+def test_all_waiting_tasks_are_visible(worker):
     count = worker.home / COUNT
     with worker.zoo.hold_elsewhere("seen"):
         sent = [worker.send("waiting.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
@@ -219,26 +211,26 @@ def test_all_waiting_tasks_are_visible(worker: Worker) -> None:
     eventually(lambda: count.read_text() == "0")
 
 
-def test_the_worker_keeps_no_state_of_ended_tasks(worker: Worker) -> None:
+def test_the_worker_keeps_no_state_of_ended_tasks(worker):
     results = [worker.send("waiting.patient", f"kept-{number}") for number in range(20)]
     for result in results:
         worker.get(result)
     eventually(lambda: worker.ask("count_waiting")["waiting"] <= 1, 10)  # the last one may still be a local variable
 
 
-def test_a_coroutine_acquires_its_lock_itself(worker: Worker) -> None:
+def test_a_coroutine_acquires_its_lock_itself(worker):
     assert worker.run("waiting.coroutine", "coroutine")
     worker.zoo.wait_contenders("coroutine", 0, timeout=2)
 
 
-def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker: Worker) -> None:
+def test_a_task_with_several_locks_gets_all_of_them_in_time_or_none(worker):
     with worker.zoo.hold_elsewhere("second"):
         assert isinstance(worker.wait_failed(worker.send("waiting.two", "first", "second")), LockTimeout)
         worker.zoo.wait_contenders("first", 0, timeout=2)
 
 
 @pytest.mark.parametrize(("task", "kind"), [("waiting.booked", Kind.LOCK), ("waiting.read", Kind.READ)])
-def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: str, kind: Kind) -> None:
+def test_a_copy_of_a_task_in_another_worker_does_not_run(worker, task, kind):
     zoo, book, task_id = worker.zoo, worker.home / f"book-{kind.value}", f"{task}-1"
     guid = str(uuid.uuid4())
     about = {"task": task, "id": task_id}
@@ -257,13 +249,13 @@ def test_a_copy_of_a_task_in_another_worker_does_not_run(worker: Worker, task: s
     assert not book.exists()
 
 
-def test_the_timeout_bounds_the_wait(worker: Worker) -> None:
+def test_the_timeout_bounds_the_wait(worker):
     with worker.zoo.hold_elsewhere("bounded"):
         assert isinstance(worker.wait_failed(worker.send("waiting.bounded", "bounded")), LockTimeout)
         worker.zoo.wait_contenders("bounded", 1, timeout=2)
 
 
-def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
+def test_a_task_with_a_timeout_is_sent_again(worker):
     with worker.zoo.hold_elsewhere("patient"):
         result = worker.send("waiting.patient", "patient")
         worker.zoo.wait_contenders("patient", 2)
@@ -272,7 +264,7 @@ def test_a_task_with_a_timeout_is_sent_again(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("way", ["revoked", "expired"])
-def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) -> None:
+def test_a_revoked_or_expired_task_leaves_the_queue(worker, way):
     with worker.zoo.hold_elsewhere(way):
         result = worker.send("waiting.wait", way, **({"expires": 5} if way == "expired" else {}))
         worker.zoo.wait_contenders(way, 2)
@@ -282,7 +274,7 @@ def test_a_revoked_or_expired_task_leaves_the_queue(worker: Worker, way: str) ->
         assert isinstance(worker.wait_failed(result), TaskRevokedError)
 
 
-def test_a_skipped_task_fails_a_chord(worker: Worker) -> None:
+def test_a_skipped_task_fails_a_chord(worker):
     """Also if the backend counts its parts."""
     with worker.zoo.hold_elsewhere("chord"):
         parts = [worker.app.signature("skipping", (key,)) for key in ("chord", "free")]
@@ -292,12 +284,12 @@ def test_a_skipped_task_fails_a_chord(worker: Worker) -> None:
     assert not (worker.home / "body").exists()
 
 
-def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
+def test_a_broken_lock_stops_the_work(worker):
     gate = worker.gate()
     result = worker.send("waiting.wait", "broken", "sleep", str(gate))
     gate.wait_at_work()
     with worker.zoo.configured():
-        lock: Any = look_at("broken", reply_timeout=30)
+        lock = look_at("broken", reply_timeout=30)
         holder = lock.holders[0]
         break_lock("broken", guid=holder.guid, token=holder.token, reason="a test", by="tester")
     with within(5):
@@ -306,7 +298,7 @@ def test_a_broken_lock_stops_the_work(worker: Worker) -> None:
     assert "tester" in str(error)
 
 
-def test_a_long_hold_is_reported_once(worker: Worker) -> None:
+def test_a_long_hold_is_reported_once(worker):
     result, gate = worker.begin("waiting.slow", "slow")
     said = "lock 'slow' has been held for"
     eventually(lambda: said in worker.log.read_text())
@@ -317,7 +309,7 @@ def test_a_long_hold_is_reported_once(worker: Worker) -> None:
     assert "ForkPoolWorker" in line
 
 
-def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
+def test_the_work_hears_of_a_release_request(worker):
     result = worker.send("waiting.polite", "polite")
     worker.zoo.wait_contenders("polite", 1)
     with worker.zoo.configured():
@@ -326,7 +318,7 @@ def test_the_work_hears_of_a_release_request(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(("way", "error"), [("kill", WorkerLostError), ("time_limit", TimeLimitExceeded)])
-def test_a_process_that_is_killed_frees_its_lock(worker: Worker, way: str, error: type[Exception]) -> None:
+def test_a_process_that_is_killed_frees_its_lock(worker, way, error):
     gate, before = worker.gate(), worker.children()
     result = worker.send("waiting.wait", way, "spin", str(gate), **({way: 1} if way == "time_limit" else {}))
     if way == "kill":

@@ -1,13 +1,7 @@
 """One Celery worker of each pool, whose broker is a folder, for the tests that leave it alive."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from support.celeryapp import TASKS_AT_ONCE
-from support.ensemble import Ensemble
 from support.policytasks import transfer
 from support.reserving import reserved_names
 from support.uniquetasks import TASKS, known_to
@@ -15,13 +9,13 @@ from support.worker import Worker
 from support.zoo import Zoo, eventually
 
 
-def _worker(pool: str, concurrency: int) -> object:
+def _worker(pool, concurrency):
     @pytest.fixture(scope="package", name=f"{pool}_worker")
-    def worker(single: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    def worker(single, tmp_path_factory):
         home = tmp_path_factory.mktemp(pool)
         # eventlet's own look-up of names cannot be imported together with trio.
         env = {"EVENTLET_NO_GREENDNS": "yes"}
-        options: Any = {"concurrency": concurrency, "options": ["--task-events"], "env": env}
+        options = {"concurrency": concurrency, "options": ["--task-events"], "env": env}
         with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=pool, **options) as worker:
             yield worker
 
@@ -36,12 +30,12 @@ solo_worker = _worker("solo", 1)
 
 
 @pytest.fixture
-def shared_worker(prefork_worker: Worker) -> Worker:
+def shared_worker(prefork_worker):
     return prefork_worker
 
 
 @pytest.fixture
-def publisher(worker: Worker) -> Iterator[Worker]:
+def publisher(worker):
     """The worker, with a client that knows its unique tasks and its locks. No reservation is left at the end."""
     if "once" not in worker.app.tasks:
         known_to(worker.app, [*TASKS, transfer])

@@ -1,17 +1,12 @@
 """Two copies of a task: two deliveries of one message, of which one waits until the other is gone."""
 
-from __future__ import annotations
-
 import uuid
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from celery import Celery
 from celery.exceptions import Ignore
 from kazoo.exceptions import NoNodeError
-from support.zoo import Zoo
 
 from django_zklock import Lock
 from django_zklock.contrib.celery import copies, messages
@@ -28,7 +23,7 @@ ENOUGH = copies.LOOK_EVERY / 2  # seconds: two looks
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app():
     app = Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
     yield app
     app.backend.forget(ID)
@@ -36,15 +31,15 @@ def app() -> Iterator[Celery]:
 
 
 @pytest.fixture
-def task(app: Celery) -> Any:
+def task(app):
     @app.task(name="copied", shared=False)
-    def copied() -> None: ...
+    def copied(): ...
 
     return copied
 
 
 @pytest.fixture
-def other_copy(zoo: Zoo) -> Iterator[Callable[[], None]]:
+def other_copy(zoo):
     """Put another copy into the queue. Yield a function that deletes it."""
     guid = str(uuid.uuid4())
     about = {"task": "copied", "id": ID}
@@ -53,7 +48,7 @@ def other_copy(zoo: Zoo) -> Iterator[Callable[[], None]]:
         f"{zoo.base}/k/{prefix(guid)}", payload.encode(), ephemeral=True, sequence=True, makepath=True
     )
 
-    def delete() -> None:
+    def delete():
         zoo.client.delete(path)
 
     yield delete
@@ -63,56 +58,52 @@ def other_copy(zoo: Zoo) -> Iterator[Callable[[], None]]:
         pass
 
 
-def wait(
-    task: Any, headers: dict[str, Any], *, longest: float, while_asking: Callable[[], object] = lambda: None
-) -> bool:
-    def run_blocking(call: Callable[[], object]) -> None:
+def wait(task, headers, *, longest, while_asking=lambda: None):
+    def run_blocking(call):
         call()
         while_asking()
 
-    call: Any = SimpleNamespace(about=ABOUT, lock=Lock("k"))
-    options: Any = {"run_blocking": run_blocking, "longest": lambda copy: longest}
+    call = SimpleNamespace(about=ABOUT, lock=Lock("k"))
+    options = {"run_blocking": run_blocking, "longest": lambda copy: longest}
     return run(copies.wait_alone(task, ID, call, headers, ThreadWaiter, **options))
 
 
-def test_a_task_without_a_copy_is_alone_at_once(zoo: Zoo, task: Any) -> None:
-    headers: dict[str, Any] = {}
+def test_a_task_without_a_copy_is_alone_at_once(zoo, task):
+    headers = {}
     assert wait(task, headers, longest=0)
     assert headers == {}
 
 
-def test_a_copy_that_stays_is_told_from_one_that_leaves(task: Any, other_copy: Callable[[], None]) -> None:
-    headers: dict[str, Any] = {}
+def test_a_copy_that_stays_is_told_from_one_that_leaves(task, other_copy):
+    headers = {}
     assert not wait(task, headers, longest=ENOUGH)
     assert wait(task, headers, longest=10, while_asking=other_copy)
     assert headers == {COPY_HEADER: copies.NONE}
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(
-    app: Celery, task: Any, other_copy: Callable[[], None], stays: bool
-) -> None:
+def test_a_result_is_of_an_earlier_call_only_if_the_other_copy_is_still_queued(app, task, other_copy, stays):
     """Else that copy may have stored it before ZooKeeper has deleted its znode, and its work would be done twice."""
     app.backend.mark_as_done(ID, "result")
-    headers: dict[str, Any] = {}
+    headers = {}
     assert wait(task, headers, longest=ENOUGH, while_asking=(lambda: None) if stays else other_copy) is not stays
     assert headers == {COPY_HEADER: messages.finished_at(app.backend, ID) if stays else copies.NONE}
 
 
-def test_a_copy_that_was_found_alive_is_not_waited_for_again(task: Any, other_copy: Callable[[], None]) -> None:
+def test_a_copy_that_was_found_alive_is_not_waited_for_again(task, other_copy):
     """The slot, or the place on a quorum queue, would be lost for as long as the other one works."""
-    headers: dict[str, Any] = {COPIES_HEADER: 1}
-    other: Any = SimpleNamespace(session_timeout=20.0)
+    headers = {COPIES_HEADER: 1}
+    other = SimpleNamespace(session_timeout=20.0)
     assert copies.until_session_ends(other, {}) > other.session_timeout
     assert not wait(task, headers, longest=copies.until_session_ends(other, headers))
     assert headers == {COPY_HEADER: copies.NONE, COPIES_HEADER: 1}
 
 
 @pytest.fixture
-def running(task: Any) -> Iterator[Callable[[str], Any]]:
+def running(task):
     """Yield a function that begins a run of a copy which has met another one."""
 
-    def begin(earlier: str) -> Any:
+    def begin(earlier):
         task.push_request(id=ID, args=[], kwargs={}, headers={COPY_HEADER: earlier, "mine": 1})
         return task
 
@@ -121,8 +112,8 @@ def running(task: Any) -> Iterator[Callable[[str], Any]]:
 
 
 def test_a_copy_that_meets_another_one_again_keeps_the_mark_of_an_earlier_result(
-    running: Callable[[str], Any],
-) -> None:
+    running,
+):
     """Else it would take that result for the one of the other copy. It cannot be sent: it came by no queue."""
     task = running("earlier")
     with pytest.raises(AcquireAgain):
@@ -130,15 +121,13 @@ def test_a_copy_that_meets_another_one_again_keeps_the_mark_of_an_earlier_result
     assert task.request.headers[COPY_HEADER] == "earlier"
 
 
-def test_a_copy_whose_work_is_done_ends(app: Celery, running: Callable[[str], Any]) -> None:
+def test_a_copy_whose_work_is_done_ends(app, running):
     app.backend.mark_as_done(ID, "result")
     with pytest.raises(Ignore):
         copies.check_done(running(copies.NONE))
 
 
-def test_a_result_that_is_stored_after_the_release_counts(
-    app: Celery, running: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_that_is_stored_after_the_release_counts(app, running, monkeypatch):
     """The lock of the other copy is free before its result is stored."""
     monkeypatch.setattr("time.sleep", lambda seconds: app.backend.mark_as_done(ID, "result"))
     with pytest.raises(Ignore):
@@ -146,9 +135,7 @@ def test_a_result_that_is_stored_after_the_release_counts(
 
 
 @pytest.mark.parametrize("earlier", [True, False])
-def test_a_copy_without_a_result_of_the_other_one_does_the_work(
-    app: Celery, running: Callable[[str], Any], earlier: bool
-) -> None:
+def test_a_copy_without_a_result_of_the_other_one_does_the_work(app, running, earlier):
     """And it is no copy of another one from then on: it may be sent again, as by `retry`."""
     if earlier:  # a call with the same id
         app.backend.mark_as_done(ID, "result")

@@ -1,16 +1,10 @@
 """Tasks that wait for each other's locks: a deadlock is shown, or one yields after its `DEADLOCK_TIMEOUT`."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.deadlock import rivals
-from support.ensemble import Ensemble
 from support.faults import BackgroundCall
 from support.policytasks import POLICIES, VALUE
 from support.worker import Worker, outcome
@@ -18,7 +12,6 @@ from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations, zk_lock
 from django_zklock.dashboard.detail import read_detail
-from django_zklock.inspection import Snapshot
 
 FIRST, SECOND = "account-1", "account-2"
 
@@ -27,9 +20,7 @@ POOLS = ["prefork", *(pytest.param(pool, marks=pytest.mark.chaos) for pool in ("
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def lasting(
-    request: pytest.FixtureRequest, single: Ensemble, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
+def lasting(request, single, tmp_path_factory):
     """A worker whose deadlocks last until somebody breaks a lock."""
     env, home = {"SITE_ZKLOCK": '{"DEADLOCK_TIMEOUT": null}'}, tmp_path_factory.mktemp("worker")
     with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=request.param, env=env) as worker:
@@ -37,23 +28,23 @@ def lasting(
 
 
 @pytest.fixture
-def worker(lasting: Worker) -> Iterator[Worker]:
+def worker(lasting):
     with lasting.log_shown(), lasting.zoo.configured():
         yield lasting
         lasting.zoo.assert_empty()
 
 
-def waits() -> Snapshot:
+def waits():
     return inspection.snapshot(max_age=0, reply_timeout=30)
 
 
-def break_holder(key: str) -> None:
-    lock: Any = inspection.look_at(key, reply_timeout=30)
+def break_holder(key):
+    lock = inspection.look_at(key, reply_timeout=30)
     holder = lock.holders[0]
     operations.break_lock(key, guid=holder.guid, token=holder.token, reason="a deadlock", by="anna")
 
 
-def test_two_tasks_that_wait_for_each_other_are_shown_as_a_deadlock(worker: Worker) -> None:
+def test_two_tasks_that_wait_for_each_other_are_shown_as_a_deadlock(worker):
     """One that waits is a chain. The main process of both has one session, which makes no deadlock."""
     gates = worker.gate(), worker.gate()
     results = [
@@ -80,12 +71,12 @@ def test_two_tasks_that_wait_for_each_other_are_shown_as_a_deadlock(worker: Work
     eventually(results[1].ready, 20)
 
 
-def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(worker: Worker) -> None:
+def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(worker):
     gate = worker.gate()
     result = worker.send("waiting.inner", FIRST, str(gate), SECOND)
     gate.wait_at_work()
 
-    def transfer() -> None:
+    def transfer():
         with zk_lock(SECOND), zk_lock(FIRST, timeout=30):
             pass
 
@@ -109,15 +100,15 @@ IN_BODY = {
 
 
 @pytest.fixture
-def pool_worker(request: pytest.FixtureRequest, pool: str) -> Iterator[Worker]:
-    worker: Worker = request.getfixturevalue(f"{pool}_worker")
+def pool_worker(request, pool):
+    worker = request.getfixturevalue(f"{pool}_worker")
     with worker.log_shown(), worker.zoo.configured():
         yield worker
         worker.zoo.assert_empty()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])
-def test_of_two_tasks_that_may_run_twice_one_is_sent_again(pool_worker: Worker, tmp_path: Path) -> None:
+def test_of_two_tasks_that_may_run_twice_one_is_sent_again(pool_worker, tmp_path):
     worker, journal, log = pool_worker, tmp_path / "journal", pool_worker.log.stat().st_size
     gates = worker.gate(), worker.gate()
     sent = [
@@ -138,14 +129,14 @@ def test_of_two_tasks_that_may_run_twice_one_is_sent_again(pool_worker: Worker, 
 class Nested:
     """A task of a policy that has its lock, and waits for another one when it is told to."""
 
-    def __init__(self, worker: Worker, policy: str, folder: Path) -> None:
+    def __init__(self, worker, policy, folder):
         self.policy = policy
         self.gate = worker.gate()
         self._journal = folder / f"journal-{policy}"
         keys = f"{policy}-a", f"{policy}-b"
         self.result = worker.send(f"nested.{policy}", *keys, str(self.gate), str(self._journal))
 
-    def runs(self) -> int:
+    def runs(self):
         return len(self._journal.read_text().splitlines())
 
 
@@ -158,9 +149,7 @@ class Nested:
         pytest.param("solo", ["late"], marks=pytest.mark.chaos),
     ],
 )
-def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
-    pool_worker: Worker, tmp_path: Path, policies: list[str]
-) -> None:
+def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(pool_worker, tmp_path, policies):
     tasks = [Nested(pool_worker, policy, tmp_path) for policy in policies]
     for task in tasks:
         task.gate.wait_at_work()
@@ -175,14 +164,14 @@ def test_a_task_that_gives_way_in_its_body_ends_by_its_policy(
 
 @pytest.mark.parametrize("pool", ["prefork"])
 @pytest.mark.parametrize("error", ["LockDeadlock", "LockLost"])
-def test_no_work_is_repeated_after_its_commit(pool_worker: Worker, tmp_path: Path, error: str) -> None:
+def test_no_work_is_repeated_after_its_commit(pool_worker, tmp_path, error):
     journal = tmp_path / "journal"
     assert outcome(pool_worker.send("nested.committed", "committed", error, str(journal))) == error
     assert len(journal.read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize("pool", ["prefork"])
-def test_a_task_that_gives_way_before_its_work_ends_by_its_policy(pool_worker: Worker) -> None:
+def test_a_task_that_gives_way_before_its_work_ends_by_its_policy(pool_worker):
     worker, zoo, log = pool_worker, pool_worker.zoo, pool_worker.log.stat().st_size
     policies = [*POLICIES, "two"]
     with contextlib.ExitStack() as others:

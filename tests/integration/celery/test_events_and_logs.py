@@ -1,44 +1,38 @@
 """A worker shows its locks in events, `inspect zklocks` and log lines, each with its task."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from celery.bin.base import CLIContext
 from celery.bin.control import inspect
 from celery.events.state import State
 from click.testing import CliRunner
-from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
 from support.quietevents import RECORD
 from support.refused import no_deletes
 from support.waitingtasks import ENDS
 from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 import django_zklock.contrib.celery.control  # noqa: F401 - the command
 from django_zklock.contrib.events.models import Attempt
 
 
 @pytest.fixture(params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
-def shared_worker(request: pytest.FixtureRequest) -> Worker:
-    return request.getfixturevalue(f"{request.param}_worker")  # type: ignore[no-any-return]
+def shared_worker(request):
+    return request.getfixturevalue(f"{request.param}_worker")
 
 
 @contextlib.contextmanager
-def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
-    received: list[dict[str, Any]] = []
+def events(worker):
+    received = []
     stop = threading.Event()
     ready = threading.Event()
 
-    def receive() -> None:
+    def receive():
         with worker.app.connection_for_read() as connection:
             receiver = worker.app.events.Receiver(connection, handlers={"*": received.append})
             with receiver.consumer_context() as (consuming, _, _):
@@ -57,13 +51,13 @@ def events(worker: Worker) -> Iterator[list[dict[str, Any]]]:
         thread.join()
 
 
-def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
+def test_events_tell_of_waiting_and_of_the_grant(worker):
     with events(worker) as heard:
         first, gate = worker.begin("patient", "seen")
         second = worker.send("patient", "seen")
         worker.zoo.wait_contenders("seen", 2)
 
-        def told(kind: str, task_id: str) -> list[dict[str, Any]]:
+        def told(kind, task_id):
             return [event for event in heard if (event["type"], event.get("uuid")) == (kind, task_id)]
 
         (waiting,) = eventually(lambda: told("task-lock-waiting", second.id))
@@ -76,13 +70,13 @@ def test_events_tell_of_waiting_and_of_the_grant(worker: Worker) -> None:
             assert granted["token"] > 0
             eventually(functools.partial(told, "task-succeeded", task_id), message=heard)
 
-    state: Any = State()  # as monitors use it
+    state = State()  # as monitors use it
     for event in heard:
         state.event(event)
     assert state.tasks[second.id].state == "SUCCESS"
 
 
-def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> None:
+def test_inspect_lists_what_the_processes_hold_and_wait_for(worker):
     with worker.zoo.hold_elsewhere("foreign"):
         held, gate = worker.begin("patient", "inspected")
         waits = worker.send("patient", "inspected")
@@ -97,7 +91,7 @@ def test_inspect_lists_what_the_processes_hold_and_wait_for(worker: Worker) -> N
     worker.get(waits)
 
 
-def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> None:
+def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker):
     worker.get(worker.send("lingers", "kept"))
     eventually(lambda: worker.ask("zklocks")["idle"])
     answer = worker.ask("zklocks")
@@ -108,7 +102,7 @@ def test_inspect_lists_a_lock_that_is_kept_for_the_next_task(worker: Worker) -> 
         worker.zoo.wait_contenders("kept", 1)
 
 
-def test_the_command_line_inspects(worker: Worker) -> None:
+def test_the_command_line_inspects(worker):
     context = CLIContext(app=worker.app, no_color=True, workdir=None)
     ended = CliRunner().invoke(inspect, ["zklocks", "--json", "-t", "10", "-d", worker.name], obj=context)
     assert ended.exit_code == 0, ended.output
@@ -116,7 +110,7 @@ def test_the_command_line_inspects(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("shared_worker", ["prefork"], indirect=True)  # a thread cannot be aborted in its sleep
-def test_a_log_line_about_a_lock_names_the_task(worker: Worker) -> None:
+def test_a_log_line_about_a_lock_names_the_task(worker):
     with events(worker) as heard:
         gate = worker.gate()
         result = worker.send("loses_block", "gone", str(gate))
@@ -124,16 +118,14 @@ def test_a_log_line_about_a_lock_names_the_task(worker: Worker) -> None:
         worker.zoo.delete("gone")
         worker.wait_failed(result)
         for begin in ("lock 'gone' is lost: ", "work under lock 'gone' ended "):
-            eventually(lambda begin=begin: begin in worker.log.read_text())  # type: ignore[misc]
+            eventually(lambda begin=begin: begin in worker.log.read_text())
             (line,) = [line for line in worker.log.read_text().splitlines() if begin in line]
             assert line.endswith(f"[task loses_block {result.id}]")
         eventually(lambda: [event["uuid"] for event in heard if event["type"] == "task-lock-lost"] == [result.id])
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
-def test_a_worker_writes_what_is_left_when_it_ends(
-    zoo: Zoo, tmp_path: Path, pool: str, django_db_blocker: DjangoDbBlocker
-) -> None:
+def test_a_worker_writes_what_is_left_when_it_ends(zoo, tmp_path, pool, django_db_blocker):
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, Attempt) as alias:
@@ -154,9 +146,7 @@ def test_a_worker_writes_what_is_left_when_it_ends(
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
-def test_a_refused_release_is_told_by_the_main_process_alone(
-    zoo: Zoo, tmp_path: Path, pool: str, django_db_blocker: DjangoDbBlocker
-) -> None:
+def test_a_refused_release_is_told_by_the_main_process_alone(zoo, tmp_path, pool, django_db_blocker):
     """The pool process, whose hold it was, does not say that the lock was released; nor does its row."""
     settings, ends = sqlite(tmp_path / "events.sqlite3"), tmp_path / "ends"
     env = {ENDS: str(ends), RECORD: "0.2", "TEST_DATABASES": json.dumps({"default": settings})}

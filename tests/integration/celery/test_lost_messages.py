@@ -1,22 +1,16 @@
 """A unique task whose message was lost: an operator finds its reservation and deletes it, and the next call sends."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from celery.result import AsyncResult
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 from support import adminsite
 from support.adminsite import user_with
 from support.locking import as_json, zklock
 from support.reserving import reserved_names
-from support.worker import Worker
 from support.zoo import eventually
 
 from django_zklock import zk_locked
@@ -32,21 +26,21 @@ NOWHERE = "nowhere"  # a queue that no worker reads
 
 
 @pytest.fixture
-def publisher(publisher: Worker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+def publisher(publisher, monkeypatch):
     monkeypatch.setattr(LockAdmin, "reply_timeout", 6.0)
     with override_settings(**adminsite.SETTINGS):
         yield publisher
         publisher.zoo.client.delete(f"{publisher.zoo.base}/{RESERVATIONS}", recursive=True)
 
 
-def lost(worker: Worker, key: str, name: str = "until_done") -> AsyncResult[Any]:
+def lost(worker, key, name="until_done"):
     result = worker.app.tasks[name].apply_async((key,), queue=NOWHERE)
     (message,) = worker.home.rglob(f"*.{NOWHERE}.msg")
     message.unlink()
     return result
 
 
-def by_command(worker: Worker, key: str) -> None:
+def by_command(worker, key):
     (name,) = [lock["key"] for lock in as_json("list", f"*{key}*")["locks"]]
     shown = zklock("show", "--", name)
     assert "task until_done" in shown
@@ -54,7 +48,7 @@ def by_command(worker: Worker, key: str) -> None:
     assert "has ended" in zklock(*printed.replace("--reason=''", "--reason=purged").split())
 
 
-def in_the_admin(worker: Worker, key: str) -> None:
+def in_the_admin(worker, key):
     operator = user_with("view_lock", "hold_lock")
     assert "task until_done" in operator.get(f"{LIST}?q={key}").content.decode()
     (name,) = reserved_names(worker.zoo)
@@ -65,9 +59,7 @@ def in_the_admin(worker: Worker, key: str) -> None:
 
 
 @pytest.mark.parametrize("delete", [by_command, in_the_admin])
-def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(
-    publisher: Worker, delete: Callable[[Worker, str], None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(publisher, delete, caplog):
     task = publisher.app.tasks["until_done"]
     first = lost(publisher, "gone")
     assert {task.delay("gone").id for _ in range(3)} == {first.id}
@@ -84,7 +76,7 @@ def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(
     publisher.get(again)
 
 
-def test_queued_follows_a_task_and_sends_nothing(publisher: Worker) -> None:
+def test_queued_follows_a_task_and_sends_nothing(publisher):
     task = publisher.app.tasks["until_done"]
     assert queued(task, "follow") is None
     assert reserved_names(publisher.zoo) == []
@@ -98,19 +90,18 @@ def test_queued_follows_a_task_and_sends_nothing(publisher: Worker) -> None:
     eventually(lambda: queued(task, "follow") is None, 10, "it is still queued")
 
 
-def test_queued_refuses_what_is_not_a_unique_task(publisher: Worker) -> None:
+def test_queued_refuses_what_is_not_a_unique_task(publisher):
     @zk_locked("a/{key}")
-    def function(key: object) -> None: ...
+    def function(key): ...
 
-    plain: Any = publisher.app.task(name="not unique", shared=False)(function)
-    wrong: Any
+    plain = publisher.app.task(name="not unique", shared=False)(function)
     for wrong in (plain, function, "until_done"):
         with pytest.raises(TypeError, match="is not a unique task"):
             queued(wrong, "x")
     with pytest.raises(TypeError):
         queued(publisher.app.tasks["until_done"], nonsense=1)
 
-    async def ask() -> None:
+    async def ask():
         queued(publisher.app.tasks["until_done"], "x")
 
     with pytest.raises(SynchronousOnlyOperation):

@@ -1,41 +1,34 @@
 """A task whose lock is busy, for each policy, alone and in each canvas, on a real worker."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 from celery import chain, chord, group
-from celery.canvas import Signature, xmap, xstarmap
+from celery.canvas import xmap, xstarmap
 from celery.exceptions import TaskRevokedError
-from celery.result import AsyncResult
 from kazoo.exceptions import NoNodeError
 from support import celeryapp
 from support.policytasks import POLICIES, SHARES, VALUE
 from support.reserving import reserved_names
-from support.worker import Gate, Worker, outcome
-from support.zoo import Zoo, eventually
+from support.worker import outcome
+from support.zoo import eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import end_hold
 
 FINAL = ("raise", "skip", "value")  # end where they find the lock busy; the others go on when it is free
-Send: TypeAlias = "Callable[[str, str], AsyncResult[Any]]"  # not to be subscripted before Celery 5.6
 
 
-def task(worker: Worker, name: str, *args: Any, **options: Any) -> Signature[Any]:
+def task(worker, name, *args, **options):
     return worker.app.signature(name, args, **options)
 
 
-def outcomes(worker: Worker, send: Send) -> dict[str, Any]:
+def outcomes(worker, send):
     """Send something that needs a busy lock once for each policy; return the results."""
-    sent: dict[str, AsyncResult[Any]] = {}
+    sent = {}
     with contextlib.ExitStack() as busy:
         for policy in POLICIES:
             key = f"{policy}-{send.__name__}"
@@ -49,7 +42,7 @@ def outcomes(worker: Worker, send: Send) -> dict[str, Any]:
     return {policy: results.get(policy) or outcome(sent[policy]) for policy in POLICIES}
 
 
-OF_ITS_OWN: dict[str, Any] = {
+OF_ITS_OWN = {
     "raise": "LockBusy",
     "skip": "TaskRevokedError",
     "value": VALUE,
@@ -58,35 +51,35 @@ OF_ITS_OWN: dict[str, Any] = {
 """The outcome of a task where nothing but its policy counts."""
 
 
-def test_policies_in_a_chain(worker: Worker) -> None:
+def test_policies_in_a_chain(worker):
     """The steps after a skipped task end with it, so that nothing waits for the last step in vain."""
 
-    def steps(name: str, key: str) -> AsyncResult[Any]:
+    def steps(name, key):
         follow = task(worker, "policy.next")
         return chain(task(worker, name, key), follow, follow, app=worker.app).apply_async()
 
     assert outcomes(worker, steps) == OF_ITS_OWN
 
 
-def test_policies_in_a_group(worker: Worker) -> None:
-    def parts(name: str, key: str) -> AsyncResult[Any]:
-        sent: Any = group([task(worker, name, key), task(worker, name, f"{key}-free")], app=worker.app).apply_async()
+def test_policies_in_a_group(worker):
+    def parts(name, key):
+        sent = group([task(worker, name, key), task(worker, name, f"{key}-free")], app=worker.app).apply_async()
         assert worker.get(sent.results[1]) == "done"
-        part: AsyncResult[Any] = sent.results[0]
+        part = sent.results[0]
         return part
 
     assert outcomes(worker, parts) == OF_ITS_OWN
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["task", "chain"])
-def test_policies_in_a_chord(worker: Worker, last: bool) -> None:
+def test_policies_in_a_chord(worker, last):
     """The chord never waits for a skipped part, also if the task is not the step that the chord counts."""
 
-    def parts(name: str, key: str) -> AsyncResult[Any]:
+    def parts(name, key):
         step = task(worker, name, key)
         part = step if last else chain(step, task(worker, "policy.next"), app=worker.app)
         header = [part, task(worker, name, f"{key}-free")]
-        result: AsyncResult[Any] = chord(header, app=worker.app)(task(worker, "policy.body"))
+        result = chord(header, app=worker.app)(task(worker, "policy.body"))
         return result
 
     parts.__name__ = f"parts-of-a-chord-{last}"
@@ -98,11 +91,11 @@ def test_policies_in_a_chord(worker: Worker, last: bool) -> None:
     }
 
 
-def test_policies_with_link_and_link_error(worker: Worker) -> None:
+def test_policies_with_link_and_link_error(worker):
     marks = worker.home / "links"
     marks.mkdir()
 
-    def linked(name: str, key: str) -> AsyncResult[Any]:
+    def linked(name, key):
         return worker.send(
             name,
             key,
@@ -118,14 +111,14 @@ def test_policies_with_link_and_link_error(worker: Worker) -> None:
     assert {path.name for path in marks.iterdir()} == expected
 
 
-def test_policies_in_map_and_starmap(worker: Worker) -> None:
+def test_policies_in_map_and_starmap(worker):
     """They call the function inside a task of their own, which cannot be sent again: it waits in its slot."""
     for kind in ("map", "starmap"):
 
-        def mapped(name: str, key: str, kind: str = kind) -> AsyncResult[Any]:
+        def mapped(name, key, kind=kind):
             items = [key, f"{key}-free"] if kind == "map" else [(key,), (f"{key}-free",)]
             of = {"map": xmap, "starmap": xstarmap}[kind]
-            return of(task(worker, name), items, app=worker.app).apply_async()  # type: ignore[arg-type]
+            return of(task(worker, name), items, app=worker.app).apply_async()
 
         mapped.__name__ = kind
         results = {}
@@ -145,7 +138,7 @@ def test_policies_in_map_and_starmap(worker: Worker) -> None:
         }
 
 
-def test_policies_of_eager_tasks(zoo: Zoo) -> None:
+def test_policies_of_eager_tasks(zoo):
     """In the caller's own process nothing can be sent again, and no result can be revoked."""
     tasks = {policy: celeryapp.app.tasks[f"policy.{policy}"] for policy in POLICIES if policy != "wait"}
     with zoo.hold_elsewhere("eager"):
@@ -155,7 +148,7 @@ def test_policies_of_eager_tasks(zoo: Zoo) -> None:
     } == {**dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"), "skip": None, "value": VALUE}
 
 
-def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker) -> None:
+def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker):
     options = {
         "soft_time_limit": 20,
         "time_limit": 30,
@@ -185,7 +178,7 @@ def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker: Worker)
 
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("policy", ["retry", "coalesce"])
-def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker: Worker, policy: str, late: bool) -> None:
+def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker, policy, late):
     key, journal = f"offline-{policy}-{late}", worker.home / f"offline-{policy}-{late}"
     with worker.zoo.hold_elsewhere(key):
         result = worker.send(f"offline.{policy}.{late}", key, "tell", None, str(journal))
@@ -196,7 +189,7 @@ def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker: Worker, poli
 
 
 @pytest.mark.parametrize("policy", ["retry", "coalesce"])
-def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str) -> None:
+def test_a_task_that_waits_in_its_slot_expires_there(worker, policy):
     key, journal = f"expires-{policy}", worker.home / f"expires-{policy}"
     with worker.zoo.hold_elsewhere(key):
         result = worker.send(f"offline.{policy}.False", key, "tell", None, str(journal), expires=4)
@@ -205,7 +198,7 @@ def test_a_task_that_waits_in_its_slot_expires_there(worker: Worker, policy: str
     assert not journal.exists()
 
 
-def test_of_tasks_that_cannot_be_sent_again_one_waits(worker: Worker) -> None:
+def test_of_tasks_that_cannot_be_sent_again_one_waits(worker):
     with worker.zoo.hold_elsewhere("coalesced-in-slot"):
         first = worker.send("offline.coalesce.False", "coalesced-in-slot")
         worker.zoo.wait_contenders("coalesced-in-slot", 2)
@@ -214,7 +207,7 @@ def test_of_tasks_that_cannot_be_sent_again_one_waits(worker: Worker) -> None:
     assert worker.get(first) == "done"
 
 
-def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker: Worker) -> None:
+def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker):
     """With two decorators, it gives the outer lock back. So tasks with the same locks in another order go on."""
     with worker.zoo.hold_elsewhere("slot-b"):
         first = worker.send("offline.two", "slot-a", "slot-b")
@@ -226,7 +219,7 @@ def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker: Worker) -> No
     assert [worker.get(first), worker.get(second)] == ["done"] * 2
 
 
-def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker: Worker) -> None:
+def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker):
     journal = worker.home / "offline-lost"
     result, gate = worker.begin("offline.lost", "offline-lost", str(journal))
     lose(worker, "offline-lost", gate)
@@ -236,7 +229,7 @@ def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_sl
     assert len(lines(journal)) == 2
 
 
-def lose(worker: Worker, key: str, gate: Gate) -> None:
+def lose(worker, key, gate):
     gate.wait_at_work()
     (gate.path / "entered").unlink()
     (name,) = worker.zoo.children(key)
@@ -244,7 +237,7 @@ def lose(worker: Worker, key: str, gate: Gate) -> None:
         worker.zoo.client.delete(f"{worker.zoo.base}/{key}/{name}")
 
 
-def test_a_task_that_lost_its_lock_may_run_again(worker: Worker) -> None:
+def test_a_task_that_lost_its_lock_may_run_again(worker):
     """With `on_lost="retry"` it is sent again, which does not count as its own retry."""
     gate = worker.gate()
     result = worker.send("policy.unlucky", "unlucky", str(gate))
@@ -254,7 +247,7 @@ def test_a_task_that_lost_its_lock_may_run_again(worker: Worker) -> None:
     assert worker.get(result)["retries"] == 0
 
 
-def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker: Worker) -> None:
+def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker):
     plain, gate = worker.begin("plain", "lost")
     lose(worker, "lost", gate)
     assert isinstance(worker.wait_failed(plain), LockLost)
@@ -266,7 +259,7 @@ def test_a_lost_lock_fails_the_task_by_default_and_after_max_conflicts(worker: W
 
 
 @pytest.mark.parametrize(("consent", "runs"), [("late", 2), ("refuses", 1), ("spent", 1), ("bounded", 1)])
-def test_a_task_with_acks_late_may_run_twice(worker: Worker, tmp_path: Path, consent: str, runs: int) -> None:
+def test_a_task_with_acks_late_may_run_twice(worker, tmp_path, consent, runs):
     """Unless its lock says otherwise."""
     key, gate, journal = f"consent-{consent}", worker.gate(), tmp_path / "journal"
     result = worker.send(f"policy.{consent}", key, "linger", str(gate), str(journal))
@@ -278,7 +271,7 @@ def test_a_task_with_acks_late_may_run_twice(worker: Worker, tmp_path: Path, con
     assert len(lines(journal)) == runs
 
 
-def test_a_task_that_loses_its_lock_before_its_work_is_sent_again(worker: Worker) -> None:
+def test_a_task_that_loses_its_lock_before_its_work_is_sent_again(worker):
     """It has the outer of two locks, and waits for the inner one."""
     with worker.zoo.hold_elsewhere("before/b"):
         result = worker.send("several.patient.two", "before")
@@ -288,9 +281,7 @@ def test_a_task_that_loses_its_lock_before_its_work_is_sent_again(worker: Worker
     assert worker.get(result) == "done"
 
 
-def test_a_task_is_not_sent_again_for_its_inner_lock_after_work_under_the_outer_one(
-    worker: Worker, tmp_path: Path
-) -> None:
+def test_a_task_is_not_sent_again_for_its_inner_lock_after_work_under_the_outer_one(worker, tmp_path):
     journal = tmp_path / "journal"
     with worker.zoo.hold_elsewhere("charging/b"):
         result = worker.send("several.charging", "charging", str(journal))
@@ -299,7 +290,7 @@ def test_a_task_is_not_sent_again_for_its_inner_lock_after_work_under_the_outer_
     assert len(lines(journal)) == 1
 
 
-def test_a_task_longer_than_max_hold_loses_its_lock(worker: Worker) -> None:
+def test_a_task_longer_than_max_hold_loses_its_lock(worker):
     result = worker.send("policy.overlong", "overlong", str(worker.gate()))
     error = worker.wait_failed(result)
     assert isinstance(error, LockLost)
@@ -308,7 +299,7 @@ def test_a_task_longer_than_max_hold_loses_its_lock(worker: Worker) -> None:
     worker.zoo.wait_contenders("overlong", 0, timeout=2)
 
 
-def test_a_job_that_several_beats_send_is_done_once(worker: Worker) -> None:
+def test_a_job_that_several_beats_send_is_done_once(worker):
     assert worker.get(worker.send("policy.once", "once")) == "done"
     for _ in range(3):
         assert worker.get(worker.send("policy.once", "once")) == "somebody else did"
@@ -317,12 +308,12 @@ def test_a_job_that_several_beats_send_is_done_once(worker: Worker) -> None:
         end_hold("once", token=worker.zoo.client.exists(f"{worker.zoo.base}/once/{name}").czxid, by="anna")
 
 
-def lines(journal: Path) -> list[str]:
+def lines(journal):
     return journal.read_text().splitlines() if journal.exists() else []
 
 
 @pytest.fixture
-def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[Worker, str, Path, Gate]]:
+def coalesced(worker, request):
     key = re.sub(r"\W", "-", request.node.name)
     journal = worker.home / f"{key}.journal"
     running, gate = worker.begin("policy.coalesce", key, str(journal))
@@ -331,13 +322,13 @@ def coalesced(worker: Worker, request: pytest.FixtureRequest) -> Iterator[tuple[
     worker.get(running)
 
 
-def call(worker: Worker, key: str, journal: Path, **options: Any) -> AsyncResult[Any]:
+def call(worker, key, journal, **options):
     result = worker.send("policy.coalesce", key, "tell", None, str(journal), **options)
     eventually(lambda: result.state != "PENDING")
     return result
 
 
-def test_calls_during_a_run_are_coalesced_into_one_more(coalesced: tuple[Worker, str, Path, Gate]) -> None:
+def test_calls_during_a_run_are_coalesced_into_one_more(coalesced):
     worker, key, journal, gate = coalesced
     results = [call(worker, key, journal) for _ in range(5)]
     states = [str(result.state) for result in results]
@@ -349,7 +340,7 @@ def test_calls_during_a_run_are_coalesced_into_one_more(coalesced: tuple[Worker,
     assert [line.split()[0] for line in lines(journal)][1:] == [results[0].id]
 
 
-def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(coalesced: tuple[Worker, str, Path, Gate]) -> None:
+def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(coalesced):
     """The task that has begun may not see what changed since."""
     worker, key, journal, gate = coalesced
     second_gate = worker.gate()
@@ -365,7 +356,7 @@ def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(coalesced: tup
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
-def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str, Path, Gate], end: str) -> None:
+def test_a_waiting_task_that_never_runs_is_replaced(coalesced, end):
     worker, key, journal, gate = coalesced
     first = call(worker, key, journal, **({"expires": 1} if end == "expired" else {}))
     if end == "revoked":
@@ -391,7 +382,7 @@ def test_a_waiting_task_that_never_runs_is_replaced(coalesced: tuple[Worker, str
         "several.skip",
     ],
 )
-def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
+def test_of_two_copies_of_a_task_one_runs(worker, name):
     key, journal, gate = f"copy-{name}", worker.home / f"copy-{name}", worker.gate()
     call, of_first = (name, key, "linger", str(gate), str(journal)), {MESSAGE_HEADER: str(uuid.uuid4())}
     result = worker.send(*call, headers=of_first)
@@ -409,20 +400,20 @@ def test_of_two_copies_of_a_task_one_runs(worker: Worker, name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["skip", "raise", "coalesce"])
-def test_a_retry_before_the_release_is_not_skipped(worker: Worker, policy: str) -> None:
+def test_a_retry_before_the_release_is_not_skipped(worker, policy):
     """A task that retries at once, under its lock, may find its own znode. That is not a conflict."""
     sent = worker.send(f"policy.itself.{policy}", f"itself-{policy}")
     # Not by its result: Celery may store the RETRY of the first run after the success of the second.
     eventually(lambda: f"policy.itself.{policy}[{sent.id}] succeeded" in worker.log.read_text(), 20)
 
 
-def test_a_task_that_calls_its_own_function_is_not_sent_again(worker: Worker) -> None:
+def test_a_task_that_calls_its_own_function_is_not_sent_again(worker):
     with worker.zoo.hold_elsewhere("inner"):
         assert worker.run("policy.own_run", "own-run", "inner") == "refused"
     assert worker.run("policy.own_run", "own-run", "inner") == "went through"
 
 
-def test_a_task_sent_under_a_lock_that_it_needs_runs_when_it_is_free(worker: Worker) -> None:
+def test_a_task_sent_under_a_lock_that_it_needs_runs_when_it_is_free(worker):
     gate = worker.gate()
     caller = worker.send("policy.sends", "sender", str(gate))
     gate.wait_at_work()

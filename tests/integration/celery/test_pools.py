@@ -1,11 +1,7 @@
 """Kinds of worker pools: processes, threads, greenlets, and the worker itself."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import celery
 import pytest
@@ -22,11 +18,11 @@ EVENTLET = pytest.param(
 
 
 @pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
-def shared_worker(request: pytest.FixtureRequest) -> Worker:
-    return request.getfixturevalue(f"{request.param}_worker")  # type: ignore[no-any-return]
+def shared_worker(request):
+    return request.getfixturevalue(f"{request.param}_worker")
 
 
-def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
+def test_tasks_of_a_pool_exclude_each_other(worker):
     warned = "in the threads pool, work that has lost its lock" in worker.log.read_text()
     assert warned == ("--pool=threads" in str(worker.process.args))
     counter = worker.home / "counter"
@@ -42,7 +38,7 @@ def test_tasks_of_a_pool_exclude_each_other(worker: Worker) -> None:
     assert worker.get(result)["retries"] == 0
 
 
-def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker: Worker) -> None:
+def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker):
     """All slots wait in their work for a lock that the main process was just granted. It gives the lock back."""
     gate = worker.gate()
     with worker.zoo.hold_elsewhere("wanted"):
@@ -56,7 +52,7 @@ def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker: Worker) ->
     worker.get(waiting)
 
 
-def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) -> None:
+def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker):
     assert isinstance(worker.lose_lock_in_inner_wait(), LockLost)
 
 
@@ -71,7 +67,7 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker: Worker) 
     ],
 )
 @pytest.mark.chaos
-def test_an_outage_stops_the_work_of_a_pool(tmp_path: Path, pool: str, way: str) -> None:
+def test_an_outage_stops_the_work_of_a_pool(tmp_path, pool, way):
     """Threads are aborted while they compute, greenlets while they wait, the worker's own thread in both cases."""
     with (
         Ensemble(nodes=1) as ensemble,
@@ -105,11 +101,11 @@ app.conf.worker_pool_start_method = "spawn"
 
 @pytest.mark.chaos
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery has it from 5.7 on")
-def test_spawned_processes_of_a_pool_work_like_forked_ones(zoo: Zoo, tmp_path: Path) -> None:
+def test_spawned_processes_of_a_pool_work_like_forked_ones(zoo, tmp_path):
     """No fork handler runs there. The first use opens the session. The end of the process releases its locks."""
     (tmp_path / "spawning.py").write_text(SPAWN)
     path = f"{tmp_path}{os.pathsep}{TESTS}{os.pathsep}{TESTS.parent}"
-    how: dict[str, Any] = {"options": ["--task-events"], "env": {"PYTHONPATH": path}}
+    how = {"options": ["--task-events"], "env": {"PYTHONPATH": path}}
     with Worker(zoo, tmp_path, session_timeout=4, tasks="spawning", **how) as worker:
         counter = worker.home / "counter"
         results = [worker.send("increment", "turns", str(counter)) for _ in range(12)]

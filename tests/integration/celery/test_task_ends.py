@@ -1,13 +1,9 @@
 """How a task under a lock may end: time limits, kills, shutdowns and outages."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
@@ -15,31 +11,31 @@ from support.endingtasks import AFTER, LOCKS, NO_LOOKS
 from support.ensemble import four_letter
 from support.faults import acquire_once
 from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 SESSION_TIMEOUT = 10.0
 CRASH = SESSION_TIMEOUT + 2 * 0.5 + 1.0  # seconds until a crashed holder is replaced, and one for a busy machine
 
 
-def test_a_soft_limit_ends_the_wait_in_a_process(worker: Worker) -> None:
+def test_a_soft_limit_ends_the_wait_in_a_process(worker):
     with worker.zoo.hold_elsewhere("computed/wait"):
         result = worker.send("waiting.computed", "wait", soft_time_limit=5)
         worker.zoo.wait_contenders("computed/wait", 2)
-        struck: Any = worker.zoo.payloads("computed/wait")[1]
+        struck = worker.zoo.payloads("computed/wait")[1]
         assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
         worker.zoo.wait_contenders("computed/wait", 1, timeout=2)
         assert struck.pid in worker.children()
     worker.run("waiting.computed", "wait")
 
 
-def test_a_soft_limit_ends_the_work(worker: Worker) -> None:
+def test_a_soft_limit_ends_the_work(worker):
     result = worker.send("patient", "work", "sleep", str(worker.gate()), soft_time_limit=1)
     assert isinstance(worker.wait_failed(result), SoftTimeLimitExceeded)
     worker.zoo.wait_contenders("work", 0, timeout=2)
 
 
 @pytest.mark.chaos
-def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
+def test_a_soft_limit_may_strike_at_any_moment(worker):
     storms = [worker.send("storm", "storm", 300, seed) for seed in range(2)]
     for storm in storms:
         assert worker.get(storm, timeout=50) > 100
@@ -47,7 +43,7 @@ def test_a_soft_limit_may_strike_at_any_moment(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SIGTERM", "SIGKILL"])
-def test_a_revoked_task_leaves_the_queue(worker: Worker, kind: str) -> None:
+def test_a_revoked_task_leaves_the_queue(worker, kind):
     within = 2 if kind == "SIGTERM" else CRASH
     holder, _ = worker.begin("patient", f"revoke{kind}")
     waiter = worker.send("patient", f"revoke{kind}")
@@ -63,9 +59,9 @@ TRIES = int(os.environ.get("ZKLOCK_EXITS", "1"))  # of each way to end, with eac
 
 
 @pytest.mark.timeout(240 + 60 * TRIES)
-def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo, tmp_path):
     """A waiter elsewhere gets it, long before the session would expire, or a look would find the process gone."""
-    how: dict[str, Any] = {"options": ["--max-tasks-per-child=1"], "env": {NO_LOOKS: "1"}}
+    how = {"options": ["--max-tasks-per-child=1"], "env": {NO_LOOKS: "1"}}
     with Worker(zoo, tmp_path, concurrency=1, **how) as worker, ThreadPoolExecutor(1) as waiter:
         for whose, way, number in itertools.product(LOCKS, AFTER, range(TRIES)):
             key, gate = f"{whose}-{way}-{number}".replace(" ", "-"), worker.gate()
@@ -77,12 +73,12 @@ def test_a_lock_is_free_although_the_process_ends_just_after_its_block(zoo: Zoo,
             assert acquired.result(40), key
 
 
-def sessions(zoo: Zoo) -> str:
+def sessions(zoo):
     host, _, port = zoo.hosts.partition(":")
     return four_letter(host, int(port), "dump")
 
 
-def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo, tmp_path):
     with Worker(zoo, tmp_path) as worker:
         tasks = [worker.begin("plain", "warm"), worker.begin("by_hand", "by-hand")]  # which has no decorator
         known = {zoo.client.get(path)[1].ephemeralOwner for path in zoo.contenders()}
@@ -96,7 +92,7 @@ def test_a_warm_shutdown_lets_tasks_finish_and_closes_the_sessions(zoo: Zoo, tmp
         assert zoo.contenders() == []
 
 
-def test_a_cold_shutdown_frees_the_locks(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_cold_shutdown_frees_the_locks(zoo, tmp_path):
     """A lock of a thread of the process, which outlives the task that started the thread, is one of them."""
     with Worker(zoo, tmp_path) as worker:
         worker.run("keep", "kept")

@@ -1,25 +1,21 @@
 """Decorated Celery tasks on a real worker: when they are sent again, fail or are skipped; also with several locks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import signal
 import uuid
-from typing import Any
 
 import pytest
 from celery import chain, states
 from celery.exceptions import TaskRevokedError, WorkerLostError
-from celery.result import AsyncResult
 from support import celeryapp
 from support.faults import acquire_once
 from support.policytasks import POLICIES, SHARES, VALUE
 from support.reserving import holder, queued, reserved_names
 from support.uniquetasks import until_done
-from support.worker import Worker, outcome, settled
-from support.zoo import Zoo, eventually
+from support.worker import outcome, settled
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
@@ -27,12 +23,12 @@ from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.exceptions import LockBusy, LockInTransaction, ZkLockError
 
 
-def test_conflicts_do_not_count_as_retries_of_the_task(worker: Worker) -> None:
+def test_conflicts_do_not_count_as_retries_of_the_task(worker):
     names = ["plain", "bound", "greedy"]  # the last two may retry three times and once
     with worker.zoo.hold_elsewhere("budget"):
         results = [worker.send(name, "budget") for name in names]
         for result in results:
-            eventually(lambda result=result: len(delays(worker, result.id)) > 3, 20)  # type: ignore[misc]
+            eventually(lambda result=result: len(delays(worker, result.id)) > 3, 20)
             assert result.state == "RETRY"
     for result in results:
         account = worker.get(result)
@@ -41,7 +37,7 @@ def test_conflicts_do_not_count_as_retries_of_the_task(worker: Worker) -> None:
         assert result.state == "SUCCESS"
 
 
-def test_a_task_is_not_sent_again_if_it_expires_before(worker: Worker) -> None:
+def test_a_task_is_not_sent_again_if_it_expires_before(worker):
     with worker.zoo.hold_elsewhere("stale"):
         result = worker.send("plain", "stale", expires=1)
         with pytest.raises(TaskRevokedError, match="expired"):
@@ -49,7 +45,7 @@ def test_a_task_is_not_sent_again_if_it_expires_before(worker: Worker) -> None:
     assert sum(delays(worker, result.id)) < 1
 
 
-def test_a_task_has_no_contender_until_it_is_sent_again(worker: Worker) -> None:
+def test_a_task_has_no_contender_until_it_is_sent_again(worker):
     with worker.zoo.hold_elsewhere("place"):
         task = worker.send("plain", "place")
         eventually(lambda: task.state == "RETRY")
@@ -60,20 +56,20 @@ def test_a_task_has_no_contender_until_it_is_sent_again(worker: Worker) -> None:
     worker.get(task)
 
 
-def test_a_task_may_release_its_lock_before_its_end(worker: Worker) -> None:
+def test_a_task_may_release_its_lock_before_its_end(worker):
     """Others get it at once, and the task succeeds."""
     for name in ("policy.raise", "policy.retry", "policy.wait", "policy.wait.late", "policy.coalesce", "several.wait"):
         result = worker.send(name, "early", "release")
         assert (worker.get(result), result.state) == ("done", "SUCCESS"), name
 
 
-def test_a_broker_for_development_is_known(worker: Worker) -> None:
+def test_a_broker_for_development_is_known(worker):
     """The tutorial uses a folder."""
     worker.run("policy.wait", "known")
     assert "delivers again is not known" not in worker.log.read_text()
 
 
-def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
+def test_an_error_of_the_work_is_handled_by_celery(worker):
     assert isinstance(worker.wait_failed(worker.send("plain", "error", "fail", "x")), ValueError)
     greedy = worker.send("greedy", "error", "fail", "x")
     # From the log: when a retry does not wait, Celery's note of it may overwrite the result of the second run.
@@ -83,7 +79,7 @@ def test_an_error_of_the_work_is_handled_by_celery(worker: Worker) -> None:
     worker.zoo.assert_empty()
 
 
-def test_the_policy_raise_works_with_celerys_own_retries(worker: Worker) -> None:
+def test_the_policy_raise_works_with_celerys_own_retries(worker):
     """`autoretry_for=(LockNotAcquired,)` is Celery's own way, and counts as a retry."""
     with worker.zoo.hold_elsewhere("again"):
         result = worker.send("again", "again")
@@ -93,7 +89,7 @@ def test_the_policy_raise_works_with_celerys_own_retries(worker: Worker) -> None
     assert account["headers"] == {}
 
 
-def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
+def test_the_queue_shows_the_task_without_its_arguments(worker):
     result, gate = worker.begin("plain", "payload")
     (name,) = worker.zoo.children("payload")
     data = worker.zoo.client.get(f"{worker.zoo.base}/payload/{name}")[0]
@@ -108,14 +104,14 @@ def test_the_queue_shows_the_task_without_its_arguments(worker: Worker) -> None:
     worker.get(result)
 
 
-def test_arguments_are_checked_where_a_task_is_sent() -> None:
+def test_arguments_are_checked_where_a_task_is_sent():
     for task in (celeryapp.plain, celeryapp.bound, celeryapp.greedy):
         with pytest.raises(TypeError, match="key"):
             task.delay()
         task.delay("x", verb="tell")
 
 
-def test_a_task_that_is_called_directly_raises(zoo: Zoo) -> None:
+def test_a_task_that_is_called_directly_raises(zoo):
     """It cannot be sent again."""
     assert celeryapp.plain("direct") is not None
     with zoo.hold_elsewhere("direct"):
@@ -125,31 +121,31 @@ def test_a_task_that_is_called_directly_raises(zoo: Zoo) -> None:
         assert celeryapp.skipping("direct") is None
 
 
-def delays(worker: Worker, task_id: str) -> list[float]:
+def delays(worker, task_id):
     return [float(delay) for delay in re.findall(rf"\[{task_id}\] retry: Retry in ([\d.]+)s", worker.log.read_text())]
 
 
-def test_a_transaction_above_the_lock_of_a_task_is_refused(worker: Worker) -> None:
+def test_a_transaction_above_the_lock_of_a_task_is_refused(worker):
     """`@transaction.atomic` above `@zk_locked` would commit after the release, so the task fails."""
     error = worker.wait_failed(worker.send("atomic_above", "above"))
     assert isinstance(error, LockInTransaction)
     assert 'release_on="commit"' in str(error)
 
 
-def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker: Worker) -> None:
+def test_a_task_may_keep_its_lock_until_its_transaction_has_ended(worker):
     assert worker.get(worker.send("kept", "kept")) is True
     worker.zoo.wait_contenders("kept", 0, timeout=2)
 
 
 @pytest.mark.parametrize("name", ["atomic_below", "atomic_option"])
-def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker: Worker, name: str) -> None:
+def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker, name):
     mark = worker.home / name
     assert worker.get(worker.send(name, "inside", str(mark))) is True
     assert mark.read_text() == "False"
 
 
-def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
-    sent: dict[str, AsyncResult[Any]] = {}
+def test_one_busy_lock_is_a_conflict_for_each_policy(worker):
+    sent = {}
     with contextlib.ExitStack() as busy:
         for policy in POLICIES:
             busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}/b"))
@@ -157,7 +153,7 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
         results = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
         assert results == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
         for policy in ("retry", "coalesce"):
-            eventually(lambda policy=policy: sent[policy].state == "RETRY")  # type: ignore[misc]
+            eventually(lambda policy=policy: sent[policy].state == "RETRY")
             worker.zoo.wait_contenders(f"{policy}/a", 0)
         worker.zoo.wait_contenders("wait/b", 2)
         worker.zoo.wait_contenders("wait/a", 1)
@@ -165,7 +161,7 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker: Worker) -> None:
         assert outcome(sent[policy]) == "done"
 
 
-def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
+def test_calls_for_the_same_locks_are_merged(worker):
     journal = worker.home / "coalesced"
     running, gate = worker.begin("several.coalesce", "one", str(journal))
     waits = worker.send("several.coalesce", "one", "tell", None, str(journal))
@@ -176,7 +172,7 @@ def test_calls_for_the_same_locks_are_merged(worker: Worker) -> None:
     assert len(journal.read_text().splitlines()) == 2
 
 
-def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
+def test_a_task_is_unique_by_all_its_keys(publisher):
     send = publisher.app.tasks["several.transfer"].apply_async
     gate = publisher.gate()
     first = send(("1", "2", "linger", str(gate)))
@@ -193,7 +189,7 @@ def test_a_task_is_unique_by_all_its_keys(publisher: Worker) -> None:
     publisher.get(again)
 
 
-def test_a_revoked_task_leaves_no_lock(worker: Worker) -> None:
+def test_a_revoked_task_leaves_no_lock(worker):
     with worker.zoo.hold_elsewhere("limit/b"):
         result = worker.send("several.wait", "limit")
         worker.zoo.wait_contenders("limit/a", 1)
@@ -204,7 +200,7 @@ def test_a_revoked_task_leaves_no_lock(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("kind", SHARES)
-def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
+def test_two_tasks_share_a_semaphore(worker, kind):
     tasks = [worker.begin(f"sharing.{kind}.raise", f"both-{kind}") for _ in range(2)]
     answer = worker.ask("zklocks")
     assert worker.finish(tasks) == ["done", "done"]
@@ -213,8 +209,8 @@ def test_two_tasks_share_a_semaphore(worker: Worker, kind: str) -> None:
 
 
 @pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
-def test_threads_of_one_process_share_a_semaphore(request: pytest.FixtureRequest, pool: str) -> None:
-    worker: Worker = request.getfixturevalue(f"{pool}_worker")
+def test_threads_of_one_process_share_a_semaphore(request, pool):
+    worker = request.getfixturevalue(f"{pool}_worker")
     of_first = {MESSAGE_HEADER: str(uuid.uuid4())}
     tasks = [worker.begin("sharing.permit.raise", "k", headers=of_first) for _ in range(2)]
     first = tasks[0][0].id
@@ -227,14 +223,14 @@ def test_threads_of_one_process_share_a_semaphore(request: pytest.FixtureRequest
 
 @pytest.mark.parametrize("kind", SHARES)
 @pytest.mark.parametrize("policy", ["retry", "wait"])
-def test_a_task_may_wait_for_one_that_shares_its_lock(worker: Worker, kind: str, policy: str) -> None:
+def test_a_task_may_wait_for_one_that_shares_its_lock(worker, kind, policy):
     assert worker.run("sharing.waits", f"room-{kind}-{policy}", kind, f"sharing.{kind}.{policy}") == "done"
 
 
 # --- a lock that is acquired here, as in a request, and released by a task --------------------------------------------
 
 
-def test_a_task_goes_on_under_the_lock(publisher: Worker) -> None:
+def test_a_task_goes_on_under_the_lock(publisher):
     with zk_lock("given") as hold:
         text = hold.hand_over(within=60)
     result, gate = publisher.begin("adopting", text)
@@ -246,7 +242,7 @@ def test_a_task_goes_on_under_the_lock(publisher: Worker) -> None:
     acquire_once("given", timeout=30)  # a result does not wait for the release
 
 
-def test_a_task_whose_adopter_died_is_told_so(publisher: Worker) -> None:
+def test_a_task_whose_adopter_died_is_told_so(publisher):
     with zk_lock("given") as hold:
         text = hold.hand_over(within=60)
     result, gate = publisher.begin("adopting", text)
@@ -255,7 +251,7 @@ def test_a_task_whose_adopter_died_is_told_so(publisher: Worker) -> None:
     acquire_once("given", timeout=40)
 
 
-def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher: Worker) -> None:
+def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher):
     error = publisher.wait_failed(publisher.send("giving", "waited"))
     assert isinstance(error, ZkLockError)
     assert "main process of a Celery worker" in str(error)
@@ -265,7 +261,7 @@ def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher: Work
 # --- two options on one task, two locks, a task in a task -------------------------------------------------------------
 
 
-def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
+def test_a_waiting_task_that_gives_up_is_replaced(worker):
     with worker.zoo.hold_elsewhere("gives-up"):
         first = worker.send("joint.bounded", "gives-up")
         assert isinstance(worker.wait_failed(first), LockBusy)
@@ -277,13 +273,13 @@ def test_a_waiting_task_that_gives_up_is_replaced(worker: Worker) -> None:
 
 
 @pytest.mark.chaos
-def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
+def test_a_waiting_task_that_dies_is_replaced(worker):
     with worker.zoo.hold_elsewhere("dies"):
         first = worker.send("joint.patient", "dies")
         assert settled(first) == "RETRY"
         assert reserved_names(worker.zoo, "waiting/joint.patient/dies")
         worker.zoo.wait_contenders("dies", 2)
-        payload: Any = worker.zoo.payloads("dies")[1]
+        payload = worker.zoo.payloads("dies")[1]
         worker.kill_process(payload.pid)
         assert isinstance(worker.wait_failed(first), WorkerLostError)
         eventually(lambda: not reserved_names(worker.zoo, "waiting/joint.patient/dies"))
@@ -292,7 +288,7 @@ def test_a_waiting_task_that_dies_is_replaced(worker: Worker) -> None:
     assert worker.get(second) == "done"
 
 
-def test_a_task_that_is_sent_again_still_hides_its_arguments(worker: Worker) -> None:
+def test_a_task_that_is_sent_again_still_hides_its_arguments(worker):
     begin = worker.log.stat().st_size
     with worker.zoo.hold_elsewhere("hides"):
         sent = worker.send("joint.hides", "hides", ignore_result=True, argsrepr="(hidden)", kwargsrepr="{hidden}")
@@ -302,14 +298,14 @@ def test_a_task_that_is_sent_again_still_hides_its_arguments(worker: Worker) -> 
     assert "(hidden) {hidden} True" in worker.log.read_bytes()[begin:].decode()
 
 
-def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker: Worker) -> None:
+def test_a_skipped_task_stores_its_end_as_errors_are_stored(worker):
     with worker.zoo.hold_elsewhere("stores"):
         sent = worker.send("joint.stores_errors", "stores", ignore_result=True)
         with pytest.raises(TaskRevokedError):
             worker.get(worker.app.AsyncResult(sent.id))
 
 
-def test_a_chain_ends_at_a_duplicate_within_it(publisher: Worker) -> None:
+def test_a_chain_ends_at_a_duplicate_within_it(publisher):
     app, gate = publisher.app, publisher.gate()
     first = app.tasks["until_done"].si("chain", "linger", str(gate))
     same = app.tasks["until_done"].si("chain")
@@ -320,7 +316,7 @@ def test_a_chain_ends_at_a_duplicate_within_it(publisher: Worker) -> None:
     assert isinstance(error, TaskRevokedError)
 
 
-def test_coalesce_and_unique_go_together(worker: Worker) -> None:
+def test_coalesce_and_unique_go_together(worker):
     first, gate = worker.begin("joint.unique_coalesce", "both")
     second = worker.send("joint.unique_coalesce", "both")
     assert settled(second) == "RETRY"
@@ -332,7 +328,7 @@ def test_coalesce_and_unique_go_together(worker: Worker) -> None:
     eventually(lambda: not reserved_names(worker.zoo))
 
 
-def test_a_copy_that_is_ignored_frees_nothing(zoo: Zoo) -> None:
+def test_a_copy_that_is_ignored_frees_nothing(zoo):
     """It ends, as another copy runs: that one has the key."""
     key = "task/until_done/unique/copy"
     with zoo.configured():

@@ -1,26 +1,19 @@
 """Unique tasks on a real worker: which one is sent, when the next one may be, and publishers that fail."""
 
-from __future__ import annotations
-
 import signal
-import subprocess
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from celery import Celery, group
 from celery.beat import Scheduler
 from celery.exceptions import TaskRevokedError
-from celery.result import AsyncResult
 from celery.signals import before_task_publish
 from support import celeryfolder
 from support.faults import proxied, within
 from support.proxy import MULTI, Proxy
 from support.reserving import holder, queued, reserved_names
 from support.uniquetasks import known_to
-from support.worker import Worker
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.lifecycle import UNIQUE_HEADER
@@ -28,17 +21,17 @@ from django_zklock.exceptions import AlreadyQueued, ZooKeeperUnavailable
 
 
 @pytest.fixture
-def publisher(publisher: Worker) -> Iterator[Worker]:
+def publisher(publisher):
     """The lock of a killed process may be there until its session ends."""
     yield publisher
     publisher.zoo.assert_empty(10)
 
 
-def delay(worker: Worker, name: str, *args: Any, **options: Any) -> AsyncResult[Any]:
+def delay(worker, name, *args, **options):
     return worker.app.tasks[name].apply_async(args, **options)
 
 
-def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> None:
+def test_the_second_call_returns_the_result_of_the_first(publisher):
     first, gate = publisher.begin("until_done", "second")
     second = delay(publisher, "until_done", "second")
     other = delay(publisher, "until_done", "another")
@@ -52,7 +45,7 @@ def test_the_second_call_returns_the_result_of_the_first(publisher: Worker) -> N
     publisher.get(other)
 
 
-def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> None:
+def test_a_task_that_has_started_lets_the_next_one_wait(publisher):
     first, gate = publisher.begin("until_start", "start")
     second = delay(publisher, "until_start", "start")
     assert second.id != first.id
@@ -63,7 +56,7 @@ def test_a_task_that_has_started_lets_the_next_one_wait(publisher: Worker) -> No
     publisher.get(second)
 
 
-def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
+def test_a_duplicate_can_be_an_error(publisher):
     with publisher.zoo.hold_elsewhere("unique/error"):
         first = delay(publisher, "once", "error")
         with pytest.raises(AlreadyQueued) as caught:
@@ -72,7 +65,7 @@ def test_a_duplicate_can_be_an_error(publisher: Worker) -> None:
     publisher.get(first)
 
 
-def test_duplicates_by_send_task_and_signatures_are_stopped(publisher: Worker) -> None:
+def test_duplicates_by_send_task_and_signatures_are_stopped(publisher):
     with publisher.zoo.hold_elsewhere("unique/ways"):
         first = publisher.app.send_task("until_done", ("ways",))
         assert publisher.app.send_task("until_done", kwargs={"key": "ways"}).id == first.id
@@ -83,13 +76,13 @@ def test_duplicates_by_send_task_and_signatures_are_stopped(publisher: Worker) -
 
 @pytest.mark.parametrize(("verb", "argument"), [("fail", "x"), ("reject", "x"), ("ignore", "x"), ("retry", 0)])
 @pytest.mark.parametrize("name", ["until_done", "until_start"])
-def test_every_end_of_a_task_frees_its_key(publisher: Worker, name: str, verb: str, argument: Any) -> None:
+def test_every_end_of_a_task_frees_its_key(publisher, name, verb, argument):
     delay(publisher, name, "ends", verb, argument)
     eventually(lambda: reserved_names(publisher.zoo) == [], 15, "it was not freed")
 
 
 @pytest.mark.parametrize("way", ["kill", "revoke", "soft_time_limit", "time_limit"])
-def test_a_task_that_is_stopped_frees_its_key(publisher: Worker, way: str) -> None:
+def test_a_task_that_is_stopped_frees_its_key(publisher, way):
     """The process frees it at the soft limit. Else the worker's main process frees it for the killed process."""
     gate = publisher.gate()
     result = delay(publisher, "until_done", "stopped", "sleep", str(gate), **({way: 1} if "limit" in way else {}))
@@ -101,14 +94,14 @@ def test_a_task_that_is_stopped_frees_its_key(publisher: Worker, way: str) -> No
     eventually(lambda: reserved_names(publisher.zoo) == [], 15, "it was not freed")
 
 
-def test_a_retry_keeps_the_key(publisher: Worker) -> None:
+def test_a_retry_keeps_the_key(publisher):
     first = delay(publisher, "until_done", "retries", "retry", 1)
     while not first.ready():
         assert delay(publisher, "until_done", "retries").id == first.id or first.ready()
     assert publisher.get(first) == "retried"
 
 
-def test_a_task_that_replaces_itself_keeps_the_key(publisher: Worker) -> None:
+def test_a_task_that_replaces_itself_keeps_the_key(publisher):
     """Its id goes on, so it is not done. Also between the end of the first run and the begin of the next."""
     first = delay(publisher, "until_done", "pages", "replace", 0.7)
     calls = [delay(publisher, "until_done", "pages")]
@@ -119,7 +112,7 @@ def test_a_task_that_replaces_itself_keeps_the_key(publisher: Worker) -> None:
         publisher.get(call)
 
 
-def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher: Worker) -> None:
+def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher):
     """The task freed its key when it began. As a duplicate it would be lost, half done."""
     gate = publisher.gate()
     first = delay(publisher, "until_start", "passed", "linger and retry", str(gate))
@@ -131,14 +124,14 @@ def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher: Worker) -> 
     publisher.get(second)
 
 
-def test_a_requeued_task_keeps_its_key_until_its_end(publisher: Worker) -> None:
+def test_a_requeued_task_keeps_its_key_until_its_end(publisher):
     first = delay(publisher, "late_done", "requeued", "requeue", str(publisher.home / "requeued"))
     assert publisher.get(first) == "requeued"
     eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
 @pytest.mark.parametrize("name", ["skips", "until_done"])
-def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) -> None:
+def test_a_task_that_never_begins_frees_its_key(publisher, name):
     with publisher.zoo.hold_elsewhere("unique/never"):
         result = delay(publisher, name, "never")
         if name == "until_done":
@@ -150,9 +143,9 @@ def test_a_task_that_never_begins_frees_its_key(publisher: Worker, name: str) ->
 
 
 @pytest.mark.parametrize("way", ["id", "stamp"])
-def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, way: str) -> None:
+def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher, way):
     control = publisher.app.control
-    stamps: dict[str, Any] = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
+    stamps = {"stamped_headers": ["mark"], "mark": way} if way == "stamp" else {}
     first = delay(publisher, "until_done", f"eta-{way}", countdown=600, **stamps)  # after the last test
     eventually(lambda: f"[{first.id}] received" in publisher.log.read_text())
     assert delay(publisher, "until_done", f"eta-{way}").id == first.id
@@ -161,7 +154,7 @@ def test_a_task_that_is_revoked_before_its_eta_frees_its_key(publisher: Worker, 
 
 
 @pytest.mark.parametrize("way", ["unknown", "refused", "broken"])
-def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: str) -> None:
+def test_a_message_that_celery_discards_frees_its_key(publisher, way):
     key, headers = f"task/until_done/unique/{way}", {"task": "until_done", "id": way, "lang": "py"}
     if way == "refused":
         delay(publisher, "until_done", way, serializer="pickle")
@@ -173,7 +166,7 @@ def test_a_message_that_celery_discards_frees_its_key(publisher: Worker, way: st
     eventually(lambda: reserved_names(publisher.zoo) == [])
 
 
-def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
+def test_an_expired_task_frees_its_key(publisher):
     with publisher.zoo.hold_elsewhere("unique/expired"):
         first = delay(publisher, "until_done", "expired", expires=1)
         unseen = delay(publisher, "until_done", "unseen", expires=0.5, queue="nobody")
@@ -183,11 +176,11 @@ def test_an_expired_task_frees_its_key(publisher: Worker) -> None:
         eventually(lambda: delay(publisher, "until_done", "unseen").id != unseen.id, 5)
 
 
-def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
+def test_a_redelivered_task_keeps_its_key(publisher):
     first, gate = publisher.begin("late_done", "late")
     publisher.kill_process(gate.wait_at_work())
 
-    def is_delivered_again() -> bool:
+    def is_delivered_again():
         assert delay(publisher, "late_done", "late").id == first.id
         return publisher.log.read_text().count(f"{first.id}] received") > 1
 
@@ -197,7 +190,7 @@ def test_a_redelivered_task_keeps_its_key(publisher: Worker) -> None:
     publisher.get(first)
 
 
-def test_a_group_ends_also_with_a_duplicate_in_it(publisher: Worker) -> None:
+def test_a_group_ends_also_with_a_duplicate_in_it(publisher):
     """The id that the group waits for ends as REVOKED, as it is never sent."""
     with publisher.zoo.hold_elsewhere("unique/group"):
         first = delay(publisher, "until_done", "group")
@@ -228,7 +221,7 @@ print(app.tasks["until_done"].delay("k").id)
 
 
 @pytest.fixture
-def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
+def client(zoo, tmp_path):
     with celeryfolder.configure(Celery("client", set_as_current=False), tmp_path) as client:
         yield known_to(client)
     for key in (KEY, "task/once/unique/k"):
@@ -237,15 +230,15 @@ def client(zoo: Zoo, tmp_path: Any) -> Iterator[Celery]:
             reservations.end(key, task_id)
 
 
-def publish(zoo: Zoo, home: Any, moment: str) -> subprocess.Popen[str]:
+def publish(zoo, home, moment):
     return zoo.spawn(PUBLISHER, moment, ZKLOCK_URL=zoo.url(session_timeout=3), **{celeryfolder.HOME: str(home)})
 
 
-def messages(home: Any) -> int:
+def messages(home):
     return len(list((home / "messages").glob("*.msg")))
 
 
-def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
+def test_the_reservation_of_a_publisher_that_ended_stays(zoo, client, tmp_path):
     publisher = publish(zoo, tmp_path, "never")
     first = publisher.communicate(timeout=60)[0].strip()
     assert client.tasks["until_done"].delay("k").id == first
@@ -253,9 +246,7 @@ def test_the_reservation_of_a_publisher_that_ended_stays(zoo: Zoo, client: Celer
 
 
 @pytest.mark.parametrize(("moment", "sent"), [pytest.param("before", 0, marks=pytest.mark.chaos), ("after", 1)])
-def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
-    zoo: Zoo, client: Celery, tmp_path: Any, moment: str, sent: int
-) -> None:
+def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(zoo, client, tmp_path, moment, sent):
     """The next publisher waits until the session of the killed one ends: its message may never have been sent."""
     publisher = publish(zoo, tmp_path, moment)
     assert publisher.wait(60) == -signal.SIGKILL
@@ -267,13 +258,13 @@ def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(
     assert holder(KEY) == result.id
 
 
-def test_an_id_may_be_a_uuid(zoo: Zoo, client: Celery) -> None:
+def test_an_id_may_be_a_uuid(zoo, client):
     task_id = uuid.uuid4()
-    assert client.tasks["until_done"].apply_async(("k",), task_id=task_id).id == str(task_id)  # type: ignore[arg-type]
+    assert client.tasks["until_done"].apply_async(("k",), task_id=task_id).id == str(task_id)
 
 
-def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*args: Any, **kwargs: Any) -> None:
+def test_an_interrupt_while_it_is_sent_frees_the_key(zoo, client, monkeypatch):
+    def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(client.amqp, "send_task_message", interrupt)
@@ -282,7 +273,7 @@ def test_an_interrupt_while_it_is_sent_frees_the_key(zoo: Zoo, client: Celery, m
     assert reserved_names(zoo) == []
 
 
-def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: Any) -> None:
+def test_no_task_is_sent_without_zookeeper(zoo, client, tmp_path):
     with proxied(zoo) as proxy:
         client.tasks["until_done"].delay("k")
         proxy.refuse = True
@@ -295,9 +286,7 @@ def test_no_task_is_sent_without_zookeeper(zoo: Zoo, client: Celery, tmp_path: A
 
 
 @pytest.mark.parametrize("kill", [Proxy.kill_before_op, Proxy.kill_after_op])
-def test_a_broken_connection_is_no_duplicate(
-    zoo: Zoo, client: Celery, tmp_path: Any, kill: Callable[[Proxy, int], object]
-) -> None:
+def test_a_broken_connection_is_no_duplicate(zoo, client, tmp_path, kill):
     with proxied(zoo) as proxy:
         before_task_publish.connect(lambda **_: kill(proxy, MULTI), weak=False, dispatch_uid="kill")
         try:
@@ -309,9 +298,7 @@ def test_a_broken_connection_is_no_duplicate(
         assert client.tasks["until_done"].delay("k").id == result.id
 
 
-def test_beat_goes_on_after_a_duplicate(
-    zoo: Zoo, client: Celery, tmp_path: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_beat_goes_on_after_a_duplicate(zoo, client, tmp_path, caplog):
     client.conf.beat_schedule = {
         name: {"task": name, "schedule": 0.01, "args": ("k",)} for name in ("until_done", "once")
     }

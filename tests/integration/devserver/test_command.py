@@ -1,22 +1,16 @@
 """`manage.py zklock devserver`, as a process of its own."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket
-import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from django.test import override_settings
 from support.chaos.servers import looking_in
 from support.ensemble import free_ports
 from support.locking import ending
-from support.project import Project
 from support.zoo import eventually
 
 from django_zklock import zk_lock
@@ -25,27 +19,27 @@ from django_zklock.testing.tester import wait_released
 
 
 class Running:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process):
         self.process = process
-        self.lines: list[str] = []
+        self.lines = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
+    def _read(self):
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
 
     @property
-    def text(self) -> str:
+    def text(self):
         return "".join(self.lines)
 
     @property
-    def address(self) -> str:
+    def address(self):
         (address,) = eventually(lambda: re.findall(r'"URL": "zk://(127\.0\.0\.1:\d+)/myproject"', self.text), 20)
         return str(address)
 
-    def end(self, number: signal.Signals) -> str:
+    def end(self, number):
         self.process.send_signal(number)
         code = self.process.wait(30)
         self._reader.join(30)
@@ -55,7 +49,7 @@ class Running:
 
 
 @contextmanager
-def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
+def devserver(project, *options, **env):
     process = project.start("manage.py", "zklock", *options, **env)
     running = Running(process)
     try:
@@ -68,7 +62,7 @@ def devserver(project: Project, *options: str, **env: str) -> Iterator[Running]:
             pipe.close()
 
 
-def token_on(address: str) -> int:
+def token_on(address):
     with override_settings(ZKLOCK={"URL": f"zk://{address}/myproject"}):
         with zk_lock("a", timeout=30) as hold:
             token = hold.token
@@ -76,7 +70,7 @@ def token_on(address: str) -> int:
     return token
 
 
-def test_the_dev_server_serves_until_a_signal_and_keeps_its_data(project: Project) -> None:
+def test_the_dev_server_serves_until_a_signal_and_keeps_its_data(project):
     project.write("bare_settings.py", "SECRET_KEY = 'x'\nDEBUG = True\nINSTALLED_APPS = ['django_zklock']\n")
     project.write("other_settings.py", "from project_settings import *\nDEBUG = True\n")
     before = ["--settings=bare_settings", "devserver", "--port=0", "--tick=0.2", "--data=tree.bin"]
@@ -101,7 +95,7 @@ def test_the_dev_server_serves_until_a_signal_and_keeps_its_data(project: Projec
         running.end(signal.SIGINT)
 
 
-def test_the_dev_server_runs_in_production_only_if_forced(project: Project) -> None:
+def test_the_dev_server_runs_in_production_only_if_forced(project):
     """It claims no address of another family: clients that are told to use ::1 do not find a server on 127.0.0.1."""
     status, _, message = ending("devserver", "--port=0")
     assert (status, "DEBUG is off" in message, "--force" in message) == (ExitCode.FAILED, True, True)
@@ -112,7 +106,7 @@ def test_the_dev_server_runs_in_production_only_if_forced(project: Project) -> N
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # Python leaves it if the number is too high
-def test_the_dev_server_says_why_it_cannot_start(tmp_path: Path) -> None:
+def test_the_dev_server_says_why_it_cannot_start(tmp_path):
     (tmp_path / "manage.py").touch()
     with override_settings(DEBUG=True), socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

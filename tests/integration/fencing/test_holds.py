@@ -1,9 +1,6 @@
 """Rows and names fenced by the holds of real locks; stale holders are refused, and lost data of ZooKeeper detected."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -13,7 +10,6 @@ from django.db.transaction import TransactionManagementError
 from django.test import modify_settings
 from support.ledgers.models import Account
 from support.work import lose, run_in_thread
-from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.block import FencedBlock
@@ -24,17 +20,17 @@ FAR = 10**12  # more transactions than any test has
 
 
 @pytest.fixture
-def row(ledger: str) -> Account:
+def row(ledger):
     made = Account(name="a")
     made.save(using=ledger)
     return made
 
 
-def fences(using: str) -> dict[str, int]:
+def fences(using):
     return dict(Fence.objects.using(using).values_list("name", "token"))
 
 
-def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
+def test_a_hold_fences_a_row(zoo, ledger, row):
     with zk_lock("k") as old:
         pass
     with zk_lock("k") as hold:
@@ -46,11 +42,11 @@ def test_a_hold_fences_a_row(zoo: Zoo, ledger: str, row: Account) -> None:
             row.fence(SimpleNamespace(key="k", token=old.token))
         assert type(caught.value) is StaleToken
         with pytest.raises(TypeError, match="FencedModel"):
-            hold.fence(object())  # type: ignore[arg-type]
+            hold.fence(object())
 
 
 @pytest.mark.parametrize("handed_over", [False, True])
-def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Account, handed_over: bool) -> None:
+def test_a_hold_that_was_released_fences_nothing(zoo, ledger, row, handed_over):
     """The work would have no lock, or would write next to an adopter. A hold that a transaction keeps still fences."""
     rows = Account.objects.using(ledger)
     with zk_lock("k") as hold:
@@ -73,7 +69,7 @@ def test_a_hold_that_was_released_fences_nothing(zoo: Zoo, ledger: str, row: Acc
         rows.fenced(None)
 
 
-def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: str, row: Account) -> None:
+def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo, ledger, row):
     with zk_lock("k", abort_on="never") as hold:
         lose(hold)
         assert hold.wait_lost(10)
@@ -83,10 +79,10 @@ def test_a_hold_that_is_lost_but_not_replaced_may_still_write(zoo: Zoo, ledger: 
 
 @pytest.mark.usefixtures("zoo")
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"limit": 2}], ids=["readers", "permits"])
-def test_an_older_concurrent_holder_is_refused_with_the_reason(ledger: str, row: Account, how: dict[str, Any]) -> None:
+def test_an_older_concurrent_holder_is_refused_with_the_reason(ledger, row, how):
     """Its lock is valid, so the message about a newer holder would mislead."""
 
-    def work() -> None:
+    def work():
         with zk_lock("k", **how) as newer:
             row.save_fenced(newer, using=ledger)
         connections[ledger].close()
@@ -98,14 +94,14 @@ def test_an_older_concurrent_holder_is_refused_with_the_reason(ledger: str, row:
         older.check()
 
 
-async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str) -> None:
+async def test_a_hold_fences_in_the_thread_of_the_database(zoo, ledger):
     async with zk_lock("k") as hold:
         row = Account(name="a")
         await row.asave_fenced(hold, using=ledger)
         with pytest.raises(TransactionManagementError):
             await hold.afence(row)
 
-        def work() -> None:
+        def work():
             with transaction.atomic(using=ledger):
                 hold.fence(row)
             connections[ledger].close()
@@ -113,7 +109,7 @@ async def test_a_hold_fences_in_the_thread_of_the_database(zoo: Zoo, ledger: str
         await sync_to_async(work)()
 
 
-def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
+def test_a_name_is_fenced_like_a_row(zoo, ledger):
     with zk_lock("k") as old, old.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
     assert fences(ledger) == {"books": old.token}
@@ -126,7 +122,7 @@ def test_a_name_is_fenced_like_a_row(zoo: Zoo, ledger: str) -> None:
     assert fences(ledger) == {"books": hold.token}
 
 
-def test_a_fenced_block_that_fails_writes_nothing(zoo: Zoo, ledger: str) -> None:
+def test_a_fenced_block_that_fails_writes_nothing(zoo, ledger):
     with zk_lock("k") as hold, pytest.raises(ZeroDivisionError), hold.fenced("books", using=ledger):
         Account(name="a").save(using=ledger)
         1 / 0  # noqa: B018
@@ -134,7 +130,7 @@ def test_a_fenced_block_that_fails_writes_nothing(zoo: Zoo, ledger: str) -> None
     assert fences(ledger) == {}
 
 
-def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
+def test_the_lock_is_checked_before_the_commit(zoo, ledger):
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold
@@ -147,16 +143,16 @@ def test_the_lock_is_checked_before_the_commit(zoo: Zoo, ledger: str) -> None:
     assert not Account.objects.using(ledger).exists()
 
 
-async def test_a_fenced_block_in_async_code_says_what_to_do(zoo: Zoo) -> None:
+async def test_a_fenced_block_in_async_code_says_what_to_do(zoo):
     async with zk_lock("k") as hold:
         with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
-            async with hold.fenced("books"):  # type: ignore[attr-defined]
+            async with hold.fenced("books"):
                 pass
         with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"), hold.fenced("books"):
             pass
 
 
-def test_without_the_app_the_error_names_it(zoo: Zoo) -> None:
+def test_without_the_app_the_error_names_it(zoo):
     with (
         zk_lock("k") as hold,
         modify_settings(INSTALLED_APPS={"remove": "django_zklock.contrib.fences"}),
@@ -165,7 +161,7 @@ def test_without_the_app_the_error_names_it(zoo: Zoo) -> None:
         hold.fenced("books")
 
 
-def test_a_refusal_of_a_valid_hold_names_a_possible_loss_of_data(zoo: Zoo, ledger: str, row: Account) -> None:
+def test_a_refusal_of_a_valid_hold_names_a_possible_loss_of_data(zoo, ledger, row):
     """Otherwise all writes would be stale for years without an explanation. A lost hold is simply stale."""
     Account.objects.using(ledger).update(fencing_token=FAR)
     Fence.objects.using(ledger).create(name="books", token=FAR)

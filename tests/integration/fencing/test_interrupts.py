@@ -1,15 +1,10 @@
 """An exception from outside (soft time limit, Ctrl-C, abort) leaves no transaction open."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import linecache
 import random
-from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
-from typing import Any
 
 import pytest
 from django.db import DatabaseError, connections, transaction
@@ -31,16 +26,16 @@ class Strike(LineStrike):
     the transaction open, with us as with any `with atomic()`.
     """
 
-    def __init__(self, functions: list[Callable[..., Any]], at: int) -> None:
+    def __init__(self, functions, at):
         super().__init__(functions, at)
-        self._inside: set[tuple[int, int]] = set()
+        self._inside = set()
 
-    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
+    def _on_call(self, frame, event, argument):
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which is called each time that it goes on
             self._inside = {frame_and_line for frame_and_line in self._inside if frame_and_line[0] != id(frame)}
         return super()._on_call(frame, event, argument)
 
-    def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
+    def _on_line(self, frame, event, argument):
         frame_and_line = (id(frame), frame.f_lineno)
         if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with "):
             if frame_and_line in self._inside:
@@ -49,31 +44,29 @@ class Strike(LineStrike):
         return super()._on_line(frame, event, argument)
 
 
-def in_a_block(using: str, token: int) -> None:
+def in_a_block(using, token):
     with FencedBlock(FixedFence(token), "books", using):
         Account.objects.using(using).update(balance=token)
 
 
-def save(using: str, token: int) -> None:
+def save(using, token):
     row = Account.objects.using(using).get()
     row.balance = token
     row.save_fenced(FixedFence(token))
 
 
-def update(using: str, token: int) -> None:
+def update(using, token):
     Account.objects.using(using).fenced(FixedFence(token)).update(balance=token)
 
 
-def update_by_join(using: str, token: int) -> None:
+def update_by_join(using, token):
     Account.objects.using(using).filter(bookings=None).fenced(FixedFence(token)).update(balance=token)
 
 
 @pytest.mark.timeout(120)
 @strides
 @pytest.mark.parametrize("work", [in_a_block, save, update, update_by_join])
-def test_an_exception_at_any_line_ends_the_transaction(
-    ledger: str, work: Callable[[str, int], None], stride: int
-) -> None:
+def test_an_exception_at_any_line_ends_the_transaction(ledger, work, stride):
     Account(name="a").save(using=ledger)
     functions = functions_of(block, rows, fence, model, row_tokens, fenced_rows)
     work(ledger, 1)
@@ -93,7 +86,7 @@ def test_an_exception_at_any_line_ends_the_transaction(
     assert at > 5
 
 
-def test_an_end_that_the_database_refuses_leaves_the_outer_transaction(ledger: str) -> None:
+def test_an_end_that_the_database_refuses_leaves_the_outer_transaction(ledger):
     """The block's savepoint is gone, so its release fails. The block is ended once, and never the one around it."""
     connection = connections[ledger]
     with transaction.atomic(ledger):

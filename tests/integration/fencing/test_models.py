@@ -1,10 +1,7 @@
 """Fenced rows: fence, read, save, update and delete."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -22,18 +19,18 @@ from django_zklock.exceptions import StaleToken
 from django_zklock.fencing import FencedModel, FencedRows
 
 
-def account(using: str, **fields: Any) -> Account:
+def account(using, **fields):
     made = Account(**{"name": "a", **fields})
     made.save(using=using)
     return made
 
 
-def token(using: str, pk: Any) -> int:
-    stored: int = Account.objects.using(using).get(pk=pk).fencing_token
+def token(using, pk):
+    stored = Account.objects.using(using).get(pk=pk).fencing_token
     return stored
 
 
-def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
+def test_a_fence_is_one_statement_before_any_read(ledger):
     row = account(ledger)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
         row.fence(FixedFence(3))
@@ -43,7 +40,7 @@ def test_a_fence_is_one_statement_before_any_read(ledger: str) -> None:
     assert token(ledger, row.pk) == 3
 
 
-def test_an_older_token_is_refused(ledger: str) -> None:
+def test_an_older_token_is_refused(ledger):
     row = account(ledger, fencing_token=5)
     refused = pytest.raises(StaleToken, match=r"ledgers\.Account \d+ has seen the token 5, and this is 4")
     with refused as caught, transaction.atomic(using=ledger):
@@ -54,7 +51,7 @@ def test_an_older_token_is_refused(ledger: str) -> None:
     assert (row.balance, row.fencing_token) == (0, 5)
 
 
-def test_a_missing_row_cannot_be_fenced(ledger: str) -> None:
+def test_a_missing_row_cannot_be_fenced(ledger):
     row, fence = account(ledger), FixedFence(1)
     Account.objects.using(ledger).all().delete()
     for refused in (
@@ -66,7 +63,7 @@ def test_a_missing_row_cannot_be_fenced(ledger: str) -> None:
             refused()
 
 
-def test_a_fence_outside_of_a_transaction_is_refused(ledger: str) -> None:
+def test_a_fence_outside_of_a_transaction_is_refused(ledger):
     """The row would be unlocked at once. The error says what to do."""
     row = account(ledger)
     with pytest.raises(TransactionManagementError, match=r"with transaction\.atomic\(using='ledger-\d+'\)"):
@@ -77,7 +74,7 @@ def test_a_fence_outside_of_a_transaction_is_refused(ledger: str) -> None:
 
 
 class Cases(TestCase):
-    def test_the_transaction_of_a_test_case_does_not_count(self) -> None:
+    def test_the_transaction_of_a_test_case_does_not_count(self):
         """A test must not pass if the code would fail outside of it."""
         row = account("default")
         with pytest.raises(TransactionManagementError):
@@ -87,7 +84,7 @@ class Cases(TestCase):
         row.save_fenced(FixedFence(2))
 
 
-def test_get_fences_before_it_reads(ledger: str) -> None:
+def test_get_fences_before_it_reads(ledger):
     row = account(ledger, balance=7)
     with transaction.atomic(using=ledger), CaptureQueriesContext(connections[ledger]) as queries:
         fenced = Account.objects.using(ledger).fenced(FixedFence(3)).get(pk=row.pk)
@@ -98,14 +95,14 @@ def test_get_fences_before_it_reads(ledger: str) -> None:
         Account.objects.using(ledger).fenced(FixedFence(2)).get(pk=row.pk)
 
 
-def test_get_of_several_rows_is_refused_as_always(ledger: str) -> None:
+def test_get_of_several_rows_is_refused_as_always(ledger):
     account(ledger), account(ledger)
     for lookup in ({"name": "a"}, {"name": "a", "bank__name": None}):
         with transaction.atomic(using=ledger), pytest.raises(Account.MultipleObjectsReturned):
             Account.objects.using(ledger).fenced(FixedFence(3)).get(**lookup)
 
 
-def test_a_plain_save_never_writes_an_older_token_back(ledger: str) -> None:
+def test_a_plain_save_never_writes_an_older_token_back(ledger):
     """The admin, or code without locks, may save values that it read long ago."""
     row = account(ledger)
     Account.objects.using(ledger).fenced(FixedFence(9)).update(balance=1)
@@ -117,7 +114,7 @@ def test_a_plain_save_never_writes_an_older_token_back(ledger: str) -> None:
     assert (row.name, row.fencing_token) == ("b", 9)
 
 
-def test_save_fenced_writes_as_the_newest_holder_only(ledger: str) -> None:
+def test_save_fenced_writes_as_the_newest_holder_only(ledger):
     row = Account(name="a", balance=1)
     row.save_fenced(FixedFence(5), using=ledger)
     assert (row.fencing_token, token(ledger, row.pk)) == (5, 5)
@@ -133,7 +130,7 @@ def test_save_fenced_writes_as_the_newest_holder_only(ledger: str) -> None:
     assert (row.balance, row.name, row.fencing_token) == (3, "a", 6)
 
 
-def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> None:
+def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger):
     row = account(ledger, fencing_token=5)
     again = Account(pk=row.pk, name="again")
     with pytest.raises(StaleToken):
@@ -145,15 +142,15 @@ def test_a_new_instance_with_an_existing_primary_key_is_fenced(ledger: str) -> N
 
 @on_read_committed
 @pytest.mark.parametrize(("theirs", "refused"), [(9, True), (1, False)])
-def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, refused: bool) -> None:
+def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger, theirs, refused):
     """Another holder may insert the row between the check and the insert, unless the check locks the gap."""
     rows = Account.objects.using(ledger)
 
-    def insert() -> None:
+    def insert():
         rows.bulk_create([Account(pk=77, name="theirs", fencing_token=theirs)])
         connections[ledger].close()
 
-    def insert_first(sender: object, **kwargs: Any) -> None:
+    def insert_first(sender, **kwargs):
         if not rows.exists():
             run_in_thread(insert)
 
@@ -168,7 +165,7 @@ def test_a_row_that_is_inserted_meanwhile_is_fenced(ledger: str, theirs: int, re
     assert (row.name, row.fencing_token, new.fencing_token) == (("theirs", 9, 0) if refused else ("mine", 5, 5))
 
 
-def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
+def test_update_is_one_statement_with_the_fence_in_it(ledger):
     first, second = account(ledger, fencing_token=1), account(ledger, fencing_token=3)
     rows = Account.objects.using(ledger).filter(balance=0).fenced(FixedFence(3))
     with CaptureQueriesContext(connections[ledger]) as queries:
@@ -179,7 +176,7 @@ def test_update_is_one_statement_with_the_fence_in_it(ledger: str) -> None:
         assert (row.balance, row.fencing_token) == (2, 3)
 
 
-def test_update_writes_all_rows_or_none(ledger: str) -> None:
+def test_update_writes_all_rows_or_none(ledger):
     account(ledger, fencing_token=1), account(ledger, fencing_token=4)
     with pytest.raises(StaleToken, match="seen the token 4, and this is 3"):
         Account.objects.using(ledger).fenced(FixedFence(3)).update(balance=9)
@@ -187,7 +184,7 @@ def test_update_writes_all_rows_or_none(ledger: str) -> None:
     assert list(rows.values_list("balance", "fencing_token")) == [(0, 1), (0, 4)]
 
 
-def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
+def test_rows_selected_by_a_join_are_fenced(ledger):
     bank = Bank(name="b")
     bank.save(using=ledger)
     mine, other = account(ledger, bank=bank), account(ledger)
@@ -207,7 +204,7 @@ def test_rows_selected_by_a_join_are_fenced(ledger: str) -> None:
 
 
 @isolate_apps("support.ledgers")
-def test_a_model_in_several_tables_is_refused() -> None:
+def test_a_model_in_several_tables_is_refused():
     class Savings(Account):
         class Meta:
             app_label = "ledgers"
@@ -219,7 +216,7 @@ def test_a_model_in_several_tables_is_refused() -> None:
     fence = FixedFence(1)
     for model in (Savings, Labelled):
         assert "zklock.E018" in [problem.id for problem in model.check()]
-        row: Any = model(pk=1, name="a")
+        row = model(pk=1, name="a")
         rows = partial(FencedRows, models.QuerySet(model))
         for use in (row.save_fenced, row.fence, rows):
             with pytest.raises(TypeError, match=r"cannot be fenced.* it inherits the table of ledgers\.(Account|Bank)"):
@@ -234,7 +231,7 @@ def test_a_model_in_several_tables_is_refused() -> None:
         assert "zklock.E018" not in [problem.id for problem in in_one_table.check()]
 
 
-def test_a_project_may_have_its_own_manager(ledger: str) -> None:
+def test_a_project_may_have_its_own_manager(ledger):
     row = Vault(weight=10)
     row.save_fenced(FixedFence(2), using=ledger)
     heavy = Vault.objects.using(ledger).heavy()
@@ -244,7 +241,7 @@ def test_a_project_may_have_its_own_manager(ledger: str) -> None:
     assert Vault.objects.using(ledger).get().weight == 11
 
 
-def test_delete_includes_dependent_rows(ledger: str) -> None:
+def test_delete_includes_dependent_rows(ledger):
     row = account(ledger)
     account(ledger, fencing_token=5)
     Booking(account=row, amount=1).save(using=ledger)
@@ -256,14 +253,14 @@ def test_delete_includes_dependent_rows(ledger: str) -> None:
     assert everything.filter(balance=0).fenced(FixedFence(5)).delete() == (3, deleted)
 
 
-def test_many_rows_are_fenced(ledger: str) -> None:
+def test_many_rows_are_fenced(ledger):
     Account.objects.using(ledger).bulk_create(Account(name="n") for _ in range(1200))
     everything = Account.objects.using(ledger)
     assert everything.filter(bookings=None).fenced(FixedFence(2)).update(balance=1) == 1200
     assert everything.fenced(FixedFence(2)).delete()[0] == 1200
 
 
-def test_a_query_that_cannot_be_fenced_is_refused(ledger: str) -> None:
+def test_a_query_that_cannot_be_fenced_is_refused(ledger):
     """For example slices: it would be unclear which rows are fenced."""
     rows = Account.objects.using(ledger)
     ranked = rows.annotate(rank=models.Window(Rank(), order_by="balance")).filter(rank=1)
@@ -275,7 +272,7 @@ def test_a_query_that_cannot_be_fenced_is_refused(ledger: str) -> None:
     assert not hasattr(rows.fenced(FixedFence(1)), "filter")
 
 
-def test_a_migration_names_a_plain_field() -> None:
+def test_a_migration_names_a_plain_field():
     """The migrations of a project do not need this package."""
     field = Account._meta.get_field("fencing_token")
     text, imports = MigrationWriter.serialize(field)
@@ -283,7 +280,7 @@ def test_a_migration_names_a_plain_field() -> None:
     assert imports == {"from django.db import models"}
 
 
-async def test_the_async_methods_fence_and_refuse_like_the_sync_ones(ledger: str) -> None:
+async def test_the_async_methods_fence_and_refuse_like_the_sync_ones(ledger):
     row = await sync_to_async(account)(ledger)
     row.balance = 1
     await row.asave_fenced(FixedFence(2))

@@ -1,20 +1,14 @@
 """MariaDB tables that were made before names were compared byte by byte are set right by `migrate`, with all rows."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
-from typing import Any
 
 import pymysql
 import pytest
 from django.db import connections, migrations, models
 from django.db.migrations.executor import MigrationExecutor
-from pytest_django import DjangoDbBlocker
 from support.databases import configured
-from support.mariadb import MariaDB
 
 from django_zklock.contrib.events.models import Attempt
 from django_zklock.contrib.fences.models import Fence
@@ -30,7 +24,7 @@ TABLES = ("zklock_fences_fence", "zklock_events_attempt")
 
 
 @contextmanager
-def empty_database(server: MariaDB, name: str) -> Iterator[str]:
+def empty_database(server, name):
     with closing(pymysql.connect(host="127.0.0.1", port=server.port)) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
         settings = {**server.settings("read committed"), "NAME": name}
@@ -41,7 +35,7 @@ def empty_database(server: MariaDB, name: str) -> Iterator[str]:
             cursor.execute(f"DROP DATABASE {name}")
 
 
-def migrate(alias: str, targets: Sequence[tuple[str, str]] = (), *, as_before: bool = False) -> None:
+def migrate(alias, targets=(), *, as_before=False):
     executor = MigrationExecutor(connections[alias])
     for app in APPS if as_before else ():
         first = executor.loader.disk_migrations[app, "0001_initial"]
@@ -49,10 +43,10 @@ def migrate(alias: str, targets: Sequence[tuple[str, str]] = (), *, as_before: b
     executor.migrate([*targets] or [leaf for app in APPS for leaf in executor.loader.graph.leaf_nodes(app)])
 
 
-def plain(operation: Any) -> Any:
+def plain(operation):
     """Return the creation of a table as it was before there was `ExactCharField`."""
 
-    def before(field: Any) -> Any:
+    def before(field):
         _name, _path, args, kwargs = field.deconstruct()
         return models.CharField(*args, **kwargs) if isinstance(field, ExactCharField) else field
 
@@ -61,19 +55,19 @@ def plain(operation: Any) -> Any:
     return migrations.CreateModel(operation.name, fields, operation.options)
 
 
-def rows(alias: str, statement: str) -> list[Any]:
+def rows(alias, statement):
     with connections[alias].cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
 
 
-def described(alias: str) -> list[str]:
+def described(alias):
     created = (str(rows(alias, f"SHOW CREATE TABLE {table}")) for table in TABLES)
     return [re.sub(r"AUTO_INCREMENT=\d+ ", "", table) for table in created]
 
 
 @pytest.mark.usefixtures("unblocked")
-def test_an_older_table_of_mariadb_becomes_as_a_new_one_and_keeps_all_rows(mariadb: MariaDB) -> None:
+def test_an_older_table_of_mariadb_becomes_as_a_new_one_and_keeps_all_rows(mariadb):
     moment = datetime(2026, 11, 1, tzinfo=timezone.utc)
     with empty_database(mariadb, "older") as older, empty_database(mariadb, "newer") as newer:
         migrate(older, BEFORE, as_before=True)
@@ -97,7 +91,7 @@ def test_an_older_table_of_mariadb_becomes_as_a_new_one_and_keeps_all_rows(maria
 
 
 @pytest.mark.usefixtures("unblocked")
-def test_a_right_table_of_mariadb_is_not_written(mariadb: MariaDB) -> None:
+def test_a_right_table_of_mariadb_is_not_written(mariadb):
     """So the migration takes no time with many rows. It may run again."""
     tables = "SELECT name, table_id FROM information_schema.innodb_sys_tables WHERE name LIKE 'newer/zklock%'"
     with empty_database(mariadb, "newer") as newer:
@@ -112,6 +106,6 @@ def test_a_right_table_of_mariadb_is_not_written(mariadb: MariaDB) -> None:
 
 
 @pytest.fixture
-def unblocked(django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def unblocked(django_db_blocker):
     with django_db_blocker.unblock():
         yield

@@ -1,9 +1,5 @@
 """A fenced operation is the operation of the project's own queryset, and the fence."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from django.db import models, transaction
 from support.ledgers.models import Invoice, InvoiceQuerySet, Line
@@ -14,19 +10,19 @@ from django_zklock.exceptions import StaleToken
 OLD, NOW = FixedFence(3), FixedFence(5)
 
 
-def invoice(using: str, **fields: Any) -> Invoice:
+def invoice(using, **fields):
     made = Invoice(**fields)
     made.save(using=using)
     return made
 
 
-def stored(using: str, **lookup: Any) -> tuple[int, int, bool]:
+def stored(using, **lookup):
     """Return how often the project's `update` has written a row, its token, and whether it is marked."""
     row = Invoice.everything.using(using).get(**lookup)
     return row.writes, row.fencing_token, row.removed
 
 
-def test_a_fenced_delete_marks_rows_if_the_project_marks_them(ledger: str) -> None:
+def test_a_fenced_delete_marks_rows_if_the_project_marks_them(ledger):
     row = invoice(ledger)
     Line(invoice=row).save(using=ledger)
     assert Invoice.objects.using(ledger).fenced(NOW).delete() == 1
@@ -34,7 +30,7 @@ def test_a_fenced_delete_marks_rows_if_the_project_marks_them(ledger: str) -> No
     assert Line.objects.using(ledger).count() == 1
 
 
-def test_a_delete_that_the_project_refuses_changes_nothing(ledger: str) -> None:
+def test_a_delete_that_the_project_refuses_changes_nothing(ledger):
     invoice(ledger)
     paid = invoice(ledger, paid=True)
     with pytest.raises(models.ProtectedError):
@@ -42,20 +38,20 @@ def test_a_delete_that_the_project_refuses_changes_nothing(ledger: str) -> None:
     assert stored(ledger, pk=paid.pk) == stored(ledger, paid=False) == (0, 0, False)
 
 
-def test_a_fenced_read_does_not_call_the_update_of_the_project(ledger: str) -> None:
+def test_a_fenced_read_does_not_call_the_update_of_the_project(ledger):
     row = invoice(ledger)
     with transaction.atomic(using=ledger):
         Invoice.objects.using(ledger).fenced(NOW).get(pk=row.pk)
     assert stored(ledger) == (0, 5, False)
 
 
-def test_a_fenced_update_calls_that_of_the_project_once(ledger: str) -> None:
+def test_a_fenced_update_calls_that_of_the_project_once(ledger):
     invoice(ledger), invoice(ledger, paid=True)
     assert Invoice.objects.using(ledger).filter(paid=False).fenced(NOW).update(paid=True) == 1
     assert sorted(Invoice.everything.using(ledger).values_list("writes", "fencing_token")) == [(0, 0), (1, 5)]
 
 
-def test_rows_that_the_project_hides_are_neither_read_nor_written(ledger: str) -> None:
+def test_rows_that_the_project_hides_are_neither_read_nor_written(ledger):
     hidden, row = invoice(ledger, removed=True), invoice(ledger)
     rows = Invoice.objects.using(ledger)
     with transaction.atomic(using=ledger):
@@ -68,7 +64,7 @@ def test_rows_that_the_project_hides_are_neither_read_nor_written(ledger: str) -
 
 
 @pytest.mark.parametrize("operation", ["get", "update", "delete"])
-def test_a_stale_holder_is_refused_before_the_project_writes(ledger: str, operation: str) -> None:
+def test_a_stale_holder_is_refused_before_the_project_writes(ledger, operation):
     invoice(ledger, fencing_token=NOW.token)
     rows = Invoice.objects.using(ledger).fenced(OLD)
     with pytest.raises(StaleToken), transaction.atomic(using=ledger):
@@ -77,9 +73,9 @@ def test_a_stale_holder_is_refused_before_the_project_writes(ledger: str, operat
 
 
 @pytest.mark.parametrize("rows", [0, 1200])
-def test_the_delete_of_the_project_is_called_once(ledger: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_delete_of_the_project_is_called_once(ledger, rows, monkeypatch):
     """However many rows there are, a guard sees all of them, and a caller gets the result of the project's method."""
-    called: list[int] = []
+    called = []
     monkeypatch.setattr(InvoiceQuerySet, "delete", lambda queryset: called.append(queryset.count()))
     Invoice.objects.using(ledger).bulk_create(Invoice() for _ in range(rows))
     assert Invoice.objects.using(ledger).fenced(NOW).delete() is None

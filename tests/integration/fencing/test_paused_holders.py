@@ -1,15 +1,11 @@
 """A holder that is paused in its transaction and continues after a newer one has written commits nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from django.db import connections, transaction
@@ -18,7 +14,7 @@ from support.fenced_writes import by_get, save, update, update_by_join
 from support.ledgers.models import Account
 from support.zoo import Zoo, next_line
 
-from django_zklock import Hold, zk_lock
+from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost, StaleToken
 
 pytestmark = pytest.mark.chaos
@@ -29,29 +25,27 @@ TICK = 0.2
 SESSION_TIMEOUT = 0.8
 
 
-def by_fence(using: str, hold: Hold, pk: int) -> None:
+def by_fence(using, hold, pk):
     row = Account(pk=pk)
     row._state.db = using  # it is not read before: SQLite refuses to write after a read if another one wrote meanwhile
     hold.fence(row, refresh=True)
     row.save()
 
 
-def by_name(using: str, hold: Hold, pk: int) -> None:
+def by_name(using, hold, pk):
     with hold.fenced(f"account/{pk}", using=using):
         Account.objects.using(using).filter(pk=pk).update(fencing_token=hold.token)
 
 
-WAYS: dict[str, Callable[[str, Hold, int], None]] = {
-    call.__name__: call for call in (by_get, by_fence, update, update_by_join, save, by_name)
-}
+WAYS = {call.__name__: call for call in (by_get, by_fence, update, update_by_join, save, by_name)}
 
 
-def write(way: str, pk: int, pause: bool) -> dict[str, Any]:
+def write(way, pk, pause):
     """Write as the holder of the account's lock; with `pause` stop this process when the transaction is open."""
     lock = zk_lock(f"account/{pk}")
     hold = lock.acquire(timeout=40)
     assert hold is not None
-    answer: dict[str, Any] = {"token": hold.token, "lost": False, "error": None}
+    answer = {"token": hold.token, "lost": False, "error": None}
     try:
         with transaction.atomic(using=USING):
             with connections[USING].cursor() as cursor:
@@ -67,7 +61,7 @@ def write(way: str, pk: int, pause: bool) -> dict[str, Any]:
     return answer
 
 
-def main() -> None:
+def main():
     for line in sys.stdin:
         print(json.dumps(write(**json.loads(line))), flush=True)
 
@@ -76,7 +70,7 @@ Writer = subprocess.Popen[str]
 
 
 @pytest.fixture
-def writers(database_settings: dict[str, Any]) -> Iterator[list[Writer]]:
+def writers(database_settings):
     with Ensemble(tick=TICK) as ensemble, contextlib.ExitStack() as stack:
         zoo = stack.enter_context(Zoo(ensemble.hosts, ensemble))
         databases, url = json.dumps({USING: database_settings}), zoo.url(session_timeout=SESSION_TIMEOUT)
@@ -88,11 +82,11 @@ def writers(database_settings: dict[str, Any]) -> Iterator[list[Writer]]:
         yield started
 
 
-def tell(writer: Writer, **command: Any) -> None:
+def tell(writer, **command):
     print(json.dumps(command), file=writer.stdin, flush=True)
 
 
-def answer(writer: Writer) -> Any:
+def answer(writer):
     said = next_line(writer)
     assert said, "a writer has ended: " + writer.communicate()[1]
     return json.loads(said)
@@ -100,7 +94,7 @@ def answer(writer: Writer) -> Any:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS)
-def test_no_paused_holder_ever_commits(way: str, writers: list[Writer], ledger: str) -> None:
+def test_no_paused_holder_ever_commits(way, writers, ledger):
     row = Account(name="a")
     row.save(using=ledger)
     older, newer = writers

@@ -1,7 +1,5 @@
 """Concurrent writers of one row: the database alone keeps them in order."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable
@@ -32,14 +30,14 @@ Way = Callable[[str, Fence, int], None]
 
 
 @pytest.mark.parametrize("way", [by_get, *(pytest.param(way, marks=pytest.mark.chaos) for way in (by_fence, by_join))])
-def test_no_update_is_lost_though_the_lock_grants_everybody(ledger: str, way: Way) -> None:
+def test_no_update_is_lost_though_the_lock_grants_everybody(ledger, way):
     row = Account(name="a")
     row.save(using=ledger)
     tokens = itertools.count(1)
-    refused: list[int] = []
+    refused = []
     together, newest_done = threading.Barrier(WRITERS), threading.Event()
 
-    def write() -> None:
+    def write():
         done = 0
         try:
             while done < WRITES:
@@ -66,11 +64,11 @@ def test_no_update_is_lost_though_the_lock_grants_everybody(ledger: str, way: Wa
 
 @on_servers
 @pytest.mark.parametrize("way", WAYS)
-def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Way) -> None:
+def test_a_writer_that_waited_for_the_row_compares_again(ledger, way):
     row = Account(name="a")
     row.save(using=ledger)
 
-    def older() -> None:
+    def older():
         try:
             way(ledger, FixedFence(4), row.pk)
         finally:
@@ -88,7 +86,7 @@ def test_a_writer_that_waited_for_the_row_compares_again(ledger: str, way: Way) 
     assert (row.balance, row.rate, row.fencing_token) == (7, 7, 5)
 
 
-def one_waits_for_a_lock(using: str) -> bool:
+def one_waits_for_a_lock(using):
     waits = {
         "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
         "mysql": "SHOW STATUS LIKE 'Innodb_row_lock_current_waits'",
@@ -103,21 +101,21 @@ def one_waits_for_a_lock(using: str) -> bool:
 STALE, NEWER = FixedFence(10), FixedFence(20)
 
 
-def update_of_two_rows(using: str, fence: FixedFence, pk: int) -> None:
+def update_of_two_rows(using, fence, pk):
     Account.objects.using(using).fenced(fence).update(balance=777)
 
 
-def update_by_aggregate(using: str, fence: FixedFence, pk: int) -> None:
+def update_by_aggregate(using, fence, pk):
     counted = Account.objects.using(using).annotate(n=models.Count("pk")).filter(pk=pk)
     counted.fenced(fence).update(balance=777)
 
 
-def block(using: str, fence: FixedFence, name: str) -> None:
+def block(using, fence, name):
     with FencedBlock(fence, name, using):
         Account.objects.using(using).update(balance=777)
 
 
-def advance_token(using: str, fence: FixedFence, name: str) -> None:
+def advance_token(using, fence, name):
     DatabaseTokens(using, prefix="").advance(name, fence.token)
 
 
@@ -128,7 +126,7 @@ BY_NAME = [
 ]
 
 
-def write_as_newer_holder(using: str, pk: int) -> None:
+def write_as_newer_holder(using, pk):
     with transaction.atomic(using=using):
         row = Account.objects.using(using).fenced(NEWER).get(pk=pk)
         row.balance = row.rate = 100
@@ -141,7 +139,7 @@ def write_as_newer_holder(using: str, pk: int) -> None:
 @on_servers
 @pytest.mark.timeout(60)  # instead of a loop that floods the database
 @pytest.mark.parametrize("way", [*WAYS, update_of_two_rows, update_by_aggregate, *BY_NAME])
-def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Way) -> None:
+def test_a_stale_holder_that_has_read_before_is_refused(ledger, way):
     row, other = Account(name="a"), Account(name="b")
     row.save(using=ledger)
     other.save(using=ledger)
@@ -158,11 +156,11 @@ def test_a_stale_holder_that_has_read_before_is_refused(ledger: str, way: Way) -
 
 @on_servers
 @pytest.mark.parametrize("by", ["get", "fence", "get by join"])
-def test_a_fenced_row_is_read_as_it_is_now(ledger: str, by: str) -> None:
+def test_a_fenced_row_is_read_as_it_is_now(ledger, by):
     row = Account(name="a", fencing_token=STALE.token)
     row.save(using=ledger)
 
-    def write() -> None:
+    def write():
         Account.objects.using(ledger).update(balance=100)
         connections[ledger].close()
 
@@ -177,13 +175,13 @@ def test_a_fenced_row_is_read_as_it_is_now(ledger: str, by: str) -> None:
 
 
 @on_read_committed
-def test_a_fenced_read_locks_no_row_that_it_joins(ledger: str) -> None:
+def test_a_fenced_read_locks_no_row_that_it_joins(ledger):
     """Holders of other keys read them, too. With REPEATABLE READ, MariaDB reads the newest state by locks only."""
     bank = Bank(name="b")
     bank.save(using=ledger)
     Account(name="a", bank=bank).save(using=ledger)
 
-    def lock_at_once() -> None:
+    def lock_at_once():
         with transaction.atomic(using=ledger):
             Bank.objects.using(ledger).select_for_update(nowait=True).get()
         connections[ledger].close()
@@ -196,13 +194,13 @@ def test_a_fenced_read_locks_no_row_that_it_joins(ledger: str) -> None:
 
 
 @on_servers
-def test_a_sub_select_in_the_filter_lets_no_row_escape(ledger: str) -> None:
+def test_a_sub_select_in_the_filter_lets_no_row_escape(ledger):
     """All rows are changed or none, though the sub-select may be read from a snapshot and the rows are not."""
     rows = Account.objects.using(ledger)
     rows.bulk_create([Account(name="a"), Account(name="b")])
     banks = Bank.objects.using(ledger).filter(open=True)
 
-    def open_bank() -> None:
+    def open_bank():
         bank = Bank(name="b")
         bank.save(using=ledger)
         rows.update(bank=bank)

@@ -1,7 +1,5 @@
 """A hold signs its token; another service, view or process accepts only the newest holder."""
 
-from __future__ import annotations
-
 import base64
 import inspect
 import json
@@ -11,22 +9,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any, cast
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 from django.db.models import F
-from django.http import HttpRequest, HttpResponse
-from django.test import Client, RequestFactory, override_settings
+from django.http import HttpResponse
+from django.test import override_settings
 from django.views import View
 from support import fencesite
 from support.ledgers.models import Account
 from support.tokens import MemoryTokens
-from support.zoo import TESTS, Zoo, eventually, guid_of, next_line
+from support.zoo import TESTS, eventually, guid_of, next_line
 
-from django_zklock import Hold, zk_lock
+from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.core.queue.escaping import escape
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
@@ -37,28 +33,28 @@ KEY = "k" * 40
 
 
 @pytest.fixture(autouse=True)
-def site() -> Iterator[None]:
+def site():
     with override_settings(ROOT_URLCONF="support.fencesite"):
         yield
     fencesite.memory._highest.clear()
 
 
-def sign(key: str) -> tuple[int, str]:
+def sign(key):
     with zk_lock(key) as hold:
         return hold.token, hold.signed_token()
 
 
-def post(client: Client, path: str, signed: str | None = None, **headers: str) -> HttpResponse:
+def post(client, path, signed=None, **headers):
     given = headers if signed is None else {**headers, "X-Fencing-Token": signed}
-    return cast("HttpResponse", client.post(path, headers=given))
+    return client.post(path, headers=given)
 
 
-def code_of(client: Client, path: str, signed: str | None = None) -> tuple[int, str]:
+def code_of(client, path, signed=None):
     response = post(client, path, signed, accept="application/json")
     return response.status_code, json.loads(response.content)["code"]
 
 
-def test_a_signed_token_contains_no_secrets(zoo: Zoo) -> None:
+def test_a_signed_token_contains_no_secrets(zoo):
     before = time.time()
     with zk_lock("stock/{sku}", fields={"sku": "7"}) as hold:
         content, _, _ = hold.signed_token().partition(":")
@@ -71,7 +67,7 @@ def test_a_signed_token_contains_no_secrets(zoo: Zoo) -> None:
         assert issued < lease_until <= until
 
 
-def test_a_hold_that_is_over_signs_nothing(zoo: Zoo) -> None:
+def test_a_hold_that_is_over_signs_nothing(zoo):
     with zk_lock("stock/7") as hold:
         pass
     with pytest.raises(LockNotHeld):
@@ -108,12 +104,12 @@ for line in sys.stdin:
 """
 
 
-def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
+def test_another_project_verifies_without_zookeeper(zoo):
     command = [sys.executable, "-c", RECEIVER]
     env = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
-        def receive(secret_key: str, token_key: str, hold: Hold) -> str:
+        def receive(secret_key, token_key, hold):
             """Return what the receiver says of a token that is signed now: it is valid for seconds."""
             print(secret_key, token_key, hold.signed_token(), sep="|", file=process.stdin, flush=True)
             return next_line(process)
@@ -128,7 +124,7 @@ def test_another_project_verifies_without_zookeeper(zoo: Zoo) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_accepts_only_its_newest_holder(zoo: Zoo, client: Client, view: str) -> None:
+def test_a_view_accepts_only_its_newest_holder(zoo, client, view):
     path = f"/{view}/7/"
     older, signed = sign("stock/7")
     response = post(client, path, signed)
@@ -142,7 +138,7 @@ def test_a_view_accepts_only_its_newest_holder(zoo: Zoo, client: Client, view: s
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_needs_a_token_of_its_resource(zoo: Zoo, client: Client, view: str) -> None:
+def test_a_view_needs_a_token_of_its_resource(zoo, client, view):
     assert code_of(client, f"/{view}/7/") == (428, "fence_missing")
     assert code_of(client, f"/{view}/7/", "") == (428, "fence_missing")
     assert code_of(client, f"/{view}/7/", "forged") == (403, "fence_invalid")
@@ -152,9 +148,9 @@ def test_a_view_needs_a_token_of_its_resource(zoo: Zoo, client: Client, view: st
 
 
 @pytest.mark.parametrize("sku", ["a b", "a/b", "..a", "ä\N{SNOWMAN}", "%2F", "{sku}"])
-def test_values_are_escaped_as_the_sender_escapes_them(zoo: Zoo, rf: RequestFactory, sku: str) -> None:
+def test_values_are_escaped_as_the_sender_escapes_them(zoo, rf, sku):
     @require_fence("stock/{sku}", store=MemoryTokens())
-    def view(request: HttpRequest, sku: str) -> HttpResponse:
+    def view(request, sku):
         return fencesite.answer(request)
 
     with zk_lock("stock/{sku}", fields={"sku": sku}) as hold:
@@ -162,7 +158,7 @@ def test_values_are_escaped_as_the_sender_escapes_them(zoo: Zoo, rf: RequestFact
     assert response.content.decode() == f"stock/{escape(sku)} {hold.token} {os.getpid()}"
 
 
-def test_the_receiver_may_use_the_names_of_the_locks(zoo: Zoo, client: Client) -> None:
+def test_the_receiver_may_use_the_names_of_the_locks(zoo, client):
     with zoo.configured(LOCKS={"stock": {"path": "stock/{sku}"}}), zk_lock("stock", fields={"sku": "7"}) as hold:
         signed = hold.signed_token()
         response = post(client, "/named/7/", **{"X-Stock-Fence": signed})
@@ -173,7 +169,7 @@ def test_the_receiver_may_use_the_names_of_the_locks(zoo: Zoo, client: Client) -
         assert post(client, "/braced/7/", hold.signed_token()).content.decode().startswith("%7B7%7D ")
 
 
-def test_refusals_are_for_programs_and_not_cached(zoo: Zoo, client: Client) -> None:
+def test_refusals_are_for_programs_and_not_cached(zoo, client):
     for accept, kind in [("text/plain", "text/plain"), ("*/*", "application/json")]:
         response = post(client, "/function/7/", "<evil>\r\nSet-Cookie: a=b", accept=accept)
         assert (response.status_code, response["Cache-Control"]) == (403, "no-store")
@@ -181,18 +177,18 @@ def test_refusals_are_for_programs_and_not_cached(zoo: Zoo, client: Client) -> N
         assert ("Set-Cookie" in response, b"evil" in response.content) == (False, False)
 
 
-def test_a_refusal_is_logged_without_the_token(zoo: Zoo, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_logged_without_the_token(zoo, client, caplog):
     _, signed = sign("stock/8")
     with caplog.at_level(logging.WARNING, "django_zklock"):
         post(client, "/function/7/", signed)
     (record,) = (record for record in caplog.records if record.name == "django_zklock.fencing")
     assert "support.fencesite.answer refused" in record.getMessage()
-    assert record.lock == "stock/7"  # type: ignore[attr-defined]
+    assert record.lock == "stock/7"
     assert signed not in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_view_that_fails_or_is_refused_writes_nothing(zoo: Zoo, client: Client) -> None:
+def test_a_view_that_fails_or_is_refused_writes_nothing(zoo, client):
     _, signed = sign("stock/7")
     with pytest.raises(ZeroDivisionError):
         post(client, "/row/7/?fail", signed)
@@ -205,9 +201,7 @@ def test_a_view_that_fails_or_is_refused_writes_nothing(zoo: Zoo, client: Client
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("atomic_requests", [True, False])
-def test_the_token_is_stored_in_the_transaction_of_the_request(
-    zoo: Zoo, client: Client, monkeypatch: pytest.MonkeyPatch, atomic_requests: bool
-) -> None:
+def test_the_token_is_stored_in_the_transaction_of_the_request(zoo, client, monkeypatch, atomic_requests):
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
     _, signed = sign("stock/7")
     with pytest.raises(ZeroDivisionError):
@@ -216,7 +210,7 @@ def test_the_token_is_stored_in_the_transaction_of_the_request(
 
 
 @pytest.mark.django_db
-def test_a_refusal_commits_nothing_that_was_written_before_it(rf: RequestFactory) -> None:
+def test_a_refusal_commits_nothing_that_was_written_before_it(rf):
     """Such as by a decorator above: the response is no exception."""
     view = require_fence("k")(lambda request: HttpResponse())
     with transaction.atomic():
@@ -226,9 +220,9 @@ def test_a_refusal_commits_nothing_that_was_written_before_it(rf: RequestFactory
     assert not Account.objects.filter(name="half").exists()
 
 
-def test_an_error_of_the_view_is_no_refusal(zoo: Zoo, rf: RequestFactory) -> None:
+def test_an_error_of_the_view_is_no_refusal(zoo, rf):
     @require_fence("stock/{sku}", store=MemoryTokens())
-    def view(request: HttpRequest, sku: str) -> HttpResponse:
+    def view(request, sku):
         raise StaleToken
 
     _, signed = sign("stock/7")
@@ -237,12 +231,12 @@ def test_an_error_of_the_view_is_no_refusal(zoo: Zoo, rf: RequestFactory) -> Non
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_verified_token_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
+def test_a_verified_token_fences_rows(zoo, rf):
     account = Account.objects.create(name="a")
 
     @transaction.atomic
     @require_fence("account", store=MemoryTokens())
-    def deposit(request: Any) -> HttpResponse:
+    def deposit(request):
         account.fence(request.fence, refresh=True)
         Account.objects.filter(pk=account.pk).fenced(request.fence).update(balance=F("balance") + 1)
         return HttpResponse()
@@ -257,19 +251,19 @@ def test_a_verified_token_fences_rows(zoo: Zoo, rf: RequestFactory) -> None:
         deposit(rf.post("/", headers={"X-Fencing-Token": signed}))
 
 
-def test_a_class_or_generator_is_refused_as_a_guarded_view() -> None:
-    def stream(request: HttpRequest) -> Iterator[bytes]:
+def test_a_class_or_generator_is_refused_as_a_guarded_view():
+    def stream(request):
         yield b""
 
-    def view(request: HttpRequest) -> HttpResponse:
+    def view(request):
         return HttpResponse()
 
-    decorators: list[tuple[Any, str]] = [(View, "method_decorator"), (7, "a name first"), (stream, "generator")]
+    decorators = [(View, "method_decorator"), (7, "a name first"), (stream, "generator")]
     for wrong, message in decorators:
         with pytest.raises(TypeError, match=message):
             require_fence("stock")(wrong)
     with pytest.raises(TypeError, match="needs the name"):
-        require_fence(7)  # type: ignore[arg-type]
+        require_fence(7)
     with pytest.raises(TypeError, match="without a request"):
         require_fence("stock")(lambda: None)()
     with pytest.raises(InvalidLockName, match=r"did you mean \{request\}"):
@@ -278,12 +272,12 @@ def test_a_class_or_generator_is_refused_as_a_guarded_view() -> None:
         require_fence("stock", keys=["short"])
 
 
-def test_a_guarded_view_is_still_the_view() -> None:
-    def view(request: HttpRequest, sku: str = "7") -> HttpResponse:
+def test_a_guarded_view_is_still_the_view():
+    def view(request, sku="7"):
         """Write."""
         return HttpResponse()
 
-    view.csrf_exempt = True  # type: ignore[attr-defined]
-    guarded: Any = require_fence("stock/{sku}")(view)
+    view.csrf_exempt = True
+    guarded = require_fence("stock/{sku}")(view)
     assert (guarded.__name__, guarded.__doc__, guarded.csrf_exempt) == ("view", "Write.", True)
     assert inspect.signature(guarded) == inspect.signature(view)

@@ -1,11 +1,8 @@
 """The tables of tokens and of fences: the highest token stays, however many come at once, and names do not collide."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -18,10 +15,10 @@ from support.ledgers.models import Account
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.contrib.fences.rows import advance
 from django_zklock.exceptions import StaleToken
-from django_zklock.fencing.stores import DatabaseTokens, TokenStore
+from django_zklock.fencing.stores import DatabaseTokens
 
 
-def outcome(store: TokenStore, key: str, token: int) -> bool:
+def outcome(store, key, token):
     try:
         store.advance(key, token)
     except StaleToken as error:
@@ -31,7 +28,7 @@ def outcome(store: TokenStore, key: str, token: int) -> bool:
 
 
 @pytest.mark.django_db
-def test_a_store_forgets_nothing_over_many_grants() -> None:
+def test_a_store_forgets_nothing_over_many_grants():
     store = DatabaseTokens()
     rng, highest = random.Random(5), 0
     for _ in range(300):
@@ -45,12 +42,12 @@ def test_a_store_forgets_nothing_over_many_grants() -> None:
     assert outcome(store, long, 1), "keys are independent"
 
 
-def test_threads_that_advance_at_once_keep_the_highest(ledger: str) -> None:
+def test_threads_that_advance_at_once_keep_the_highest(ledger):
     store, threads = DatabaseTokens(ledger), 4
     passed, lock = [0], threading.Lock()
     start = threading.Barrier(threads)
 
-    def work(seed: int) -> None:
+    def work(seed):
         rng = random.Random(seed)
         start.wait(10)
         for _ in range(20):
@@ -78,7 +75,7 @@ def test_threads_that_advance_at_once_keep_the_highest(ledger: str) -> None:
 
 
 @pytest.mark.parametrize("before", [1, 5])
-def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, before: int) -> None:
+def test_no_newer_token_comes_between_the_check_and_the_commit(ledger, before):
     store = DatabaseTokens(ledger)
     store.advance("a", before)
     waiting = {  # how long another one waits for the row: 50 ms, or not at all
@@ -88,7 +85,7 @@ def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, befo
     }
     connections.settings[ledger]["OPTIONS"].update(waiting[connections[ledger].vendor])
 
-    def newer() -> bool:
+    def newer():
         try:
             return outcome(store, "a", 9)
         finally:
@@ -104,7 +101,7 @@ def test_no_newer_token_comes_between_the_check_and_the_commit(ledger: str, befo
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_token_counts_once_its_transaction_commits_and_a_stale_one_ends_none() -> None:
+def test_a_token_counts_once_its_transaction_commits_and_a_stale_one_ends_none():
     store = DatabaseTokens()
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         store.advance("a", 9)
@@ -118,7 +115,7 @@ def test_a_token_counts_once_its_transaction_commits_and_a_stale_one_ends_none()
 
 
 @pytest.mark.django_db
-def test_names_of_fences_and_keys_of_tokens_do_not_collide() -> None:
+def test_names_of_fences_and_keys_of_tokens_do_not_collide():
     """A fence of the receiver and a lock of another service may have the same name; so may locks of two ensembles."""
     Fence.objects.create(name="a", token=99)
     DatabaseTokens().advance("a", 5)
@@ -126,7 +123,7 @@ def test_names_of_fences_and_keys_of_tokens_do_not_collide() -> None:
     assert {row.name: row.token for row in Fence.objects.all()} == {"a": 99, "signed:a": 5, "west:a": 3}
 
 
-def test_a_missing_app_is_named() -> None:
+def test_a_missing_app_is_named():
     missing = pytest.raises(ImproperlyConfigured, match=r'add "django_zklock\.contrib\.fences" to INSTALLED_APPS')
     with modify_settings(INSTALLED_APPS={"remove": "django_zklock.contrib.fences"}), missing:
         DatabaseTokens().advance("a", 1)
@@ -135,36 +132,36 @@ def test_a_missing_app_is_named() -> None:
 THREADS = 6
 
 
-def one_token(using: str, round_: int, thread: int) -> None:
+def one_token(using, round_, thread):
     with transaction.atomic(using=using):
         advance(f"{round_}", 1, using)
 
 
-def rising_tokens(using: str, round_: int, thread: int) -> None:
+def rising_tokens(using, round_, thread):
     try:
         advance(f"{round_}", thread + 1, using)
     except StaleToken:
         assert thread + 1 < THREADS
 
 
-def own_names(using: str, round_: int, thread: int) -> None:
+def own_names(using, round_, thread):
     with transaction.atomic(using=using):
         if connections[using].vendor != "sqlite":  # which refuses to write after a read if another one wrote meanwhile
             list(Fence.objects.using(using).all())
         advance(f"{round_ * 7919 % 1000}.{thread}", 1, using)
 
 
-def own_rows(using: str, round_: int, thread: int) -> None:
+def own_rows(using, round_, thread):
     row = Account(pk=round_ * 7919 % 1000 * THREADS + thread + 1, name="new")
     row.save_fenced(SimpleNamespace(key="k", token=1), using=using)
 
 
 @pytest.mark.parametrize("use", [one_token, rising_tokens, own_names, own_rows])
-def test_concurrent_first_uses_of_a_fence_succeed(ledger: str, use: Callable[[str, int, int], None]) -> None:
+def test_concurrent_first_uses_of_a_fence_succeed(ledger, use):
     rounds = 20 if connections[ledger].vendor == "mysql" else 5
     together = threading.Barrier(THREADS, timeout=60)
 
-    def run(thread: int) -> None:
+    def run(thread):
         try:
             for round_ in range(rounds):
                 together.wait()
@@ -183,7 +180,7 @@ def test_concurrent_first_uses_of_a_fence_succeed(ledger: str, use: Callable[[st
     assert rows == rounds * (1 if use in (one_token, rising_tokens) else THREADS)
 
 
-def test_names_are_compared_byte_by_byte_and_to_their_end(ledger: str) -> None:
+def test_names_are_compared_byte_by_byte_and_to_their_end(ledger):
     """The collation of the database, which may ignore case, accents and blanks at the end, does not matter."""
     names = ["ledger", "Ledger", "ledger ", "order/e", "order/é", "order/e\u0301", "straße", "strasse", "😀", "😁"]
     tokens = {name: token for token, name in enumerate(names, start=1)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.core import serializers
@@ -22,43 +21,43 @@ OUTDATED, PAUSED, NEWEST = 10, FixedFence(20), FixedFence(30)
 Write = Callable[[str, Account], object]
 
 
-def save(using: str, row: Account) -> None:
+def save(using, row):
     row.save(using=using)
 
 
-def save_raw(using: str, row: Account) -> None:
+def save_raw(using, row):
     """As `loaddata` does, and `revert()` of django-reversion."""
     for loaded in serializers.deserialize("json", serializers.serialize("json", [row]), using=using):
         loaded.save(using=using)
 
 
-def update(using: str, row: Account) -> None:
+def update(using, row):
     Account.objects.using(using).update(fencing_token=row.fencing_token, balance=row.balance)
 
 
-def update_by_expression(using: str, row: Account) -> None:
+def update_by_expression(using, row):
     Account.objects.using(using).update(fencing_token=models.F("fencing_token") - 5, balance=row.balance)
 
 
-def bulk_update(using: str, row: Account) -> None:
+def bulk_update(using, row):
     Account.objects.using(using).bulk_update([row], ["fencing_token", "balance"])
 
 
-def plain(using: str) -> models.QuerySet[Any]:
+def plain(using):
     return models.QuerySet(Account, using=using)
 
 
-def bulk_update_of_another_queryset(using: str, row: Account) -> None:
+def bulk_update_of_another_queryset(using, row):
     plain(using).bulk_update([row], ["fencing_token", "balance"])
 
 
-def upsert(using: str, row: Account) -> None:
+def upsert(using, row):
     fields = ["fencing_token", "balance"]
     rows = Account.objects.using(using)
     rows.bulk_create([row], update_conflicts=True, update_fields=fields, unique_fields=unique_fields(using))
 
 
-def unique_fields(using: str) -> list[str] | None:
+def unique_fields(using):
     return None if connections[using].vendor == "mysql" else ["id"]
 
 
@@ -66,7 +65,7 @@ WRITES = [save, save_raw, update, update_by_expression, bulk_update, bulk_update
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_an_outdated_object_is_written_without_its_token(ledger: str, write: Write) -> None:
+def test_an_outdated_object_is_written_without_its_token(ledger, write):
     row = Account(name="a", balance=7, fencing_token=OUTDATED)
     row.save(using=ledger)
     Account.objects.using(ledger).fenced(NEWEST).update(balance=0)
@@ -78,7 +77,7 @@ def test_an_outdated_object_is_written_without_its_token(ledger: str, write: Wri
 
 
 @pytest.mark.parametrize("write", [update, bulk_update, bulk_update_of_another_queryset])
-def test_a_token_may_be_raised(ledger: str, write: Write) -> None:
+def test_a_token_may_be_raised(ledger, write):
     row = Account(name="a", fencing_token=OUTDATED)
     row.save(using=ledger)
     row.fencing_token = NEWEST.token
@@ -86,7 +85,7 @@ def test_a_token_may_be_raised(ledger: str, write: Write) -> None:
     assert Account.objects.using(ledger).get().fencing_token == 30
 
 
-def test_an_upsert_of_another_queryset_must_leave_the_token_out(ledger: str) -> None:
+def test_an_upsert_of_another_queryset_must_leave_the_token_out(ledger):
     """Its SQL sets the columns to the new values, and no field can change that."""
     row = Account(name="a", fencing_token=NEWEST.token)
     row.save(using=ledger)
@@ -99,7 +98,7 @@ def test_an_upsert_of_another_queryset_must_leave_the_token_out(ledger: str) -> 
     assert (row.balance, row.fencing_token) == (7, 30)
 
 
-def test_the_fences_of_names_never_fall(ledger: str) -> None:
+def test_the_fences_of_names_never_fall(ledger):
     assert try_advance("books", NEWEST.token, ledger) is None
     outdated = Fence(name="books", token=OUTDATED)
     for loaded in serializers.deserialize("json", serializers.serialize("json", [outdated]), using=ledger):
@@ -110,7 +109,7 @@ def test_the_fences_of_names_never_fall(ledger: str) -> None:
 
 
 @isolate_apps("support.ledgers")
-def test_a_model_with_a_token_of_its_own_kind_is_refused_by_a_check() -> None:
+def test_a_model_with_a_token_of_its_own_kind_is_refused_by_a_check():
     class Savings(FencedModel):
         fencing_token: models.Field[int, int] = models.BigIntegerField(default=0)
 

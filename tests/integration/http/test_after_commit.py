@@ -1,22 +1,15 @@
 """An error that comes too late to roll back the work is no refusal: a client that repeats the request does it twice."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group, User
 from django.db import connections, transaction
-from django.test import AsyncClient, Client, RequestFactory, override_settings
-from pytest_django import DjangoDbBlocker
+from django.test import AsyncClient, Client, override_settings
 from support import committingsite
 from support.ledger import Ledger
 from support.ledgersite import lose_unnoticed
-from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost
@@ -27,19 +20,19 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Ledger]:
+def ledger(tmp_path, django_db_blocker):
     with django_db_blocker.unblock(), override_settings(**SITE), Ledger.opened("ledger", tmp_path) as ledger:
         yield ledger
 
 
 @pytest.fixture
-def elsewhere(zoo: Zoo) -> Iterator[None]:
+def elsewhere(zoo):
     """Have the lock of the functions of `on_commit` held by another program."""
     with zoo.hold_elsewhere(committingsite.BUSY):
         yield
 
 
-def assert_no_refusal(response: Any) -> None:
+def assert_no_refusal(response):
     assert (response.status_code, response.json()["code"]) == (500, "lock_not_rolled_back")
     assert "Retry-After" not in response
     assert set(response.json()) == {"detail", "code"}
@@ -48,16 +41,14 @@ def assert_no_refusal(response: Any) -> None:
 
 @pytest.mark.usefixtures("elsewhere", "audit")
 @pytest.mark.parametrize("view", committingsite.VIEWS)
-def test_an_error_after_a_commit_of_the_view_is_no_refusal(ledger: Ledger, client: Client, view: str) -> None:
+def test_an_error_after_a_commit_of_the_view_is_no_refusal(ledger, client, view):
     assert_no_refusal(client.post(f"/{view}/"))
     assert ledger.seen() == ["x"]
 
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("view", committingsite.ATOMIC)
-def test_an_error_after_the_commit_of_the_request_is_no_refusal(
-    zoo: Zoo, ledger: Ledger, client: Client, view: str
-) -> None:
+def test_an_error_after_the_commit_of_the_request_is_no_refusal(zoo, ledger, client, view):
     ledger.settings["ATOMIC_REQUESTS"] = True
     is_away = view == "unique_task"
     with zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.1) if is_away else contextlib.nullcontext():
@@ -66,9 +57,7 @@ def test_an_error_after_the_commit_of_the_request_is_no_refusal(
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_commit_of_one_database_is_no_refusal_if_the_other_is_rolled_back(
-    ledger: Ledger, audit: Ledger, client: Client
-) -> None:
+def test_a_commit_of_one_database_is_no_refusal_if_the_other_is_rolled_back(ledger, audit, client):
     audit.settings["ATOMIC_REQUESTS"] = ledger.settings["ATOMIC_REQUESTS"] = True
     assert_no_refusal(client.post("/atomic/order/"))
     assert (ledger.seen(), audit.seen()) == (["x"], [])
@@ -76,13 +65,13 @@ def test_a_commit_of_one_database_is_no_refusal_if_the_other_is_rolled_back(
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("door", ["ninja", "ninja-handling"])
-def test_django_ninja_does_not_refuse_committed_work(ledger: Ledger, client: Client, door: str) -> None:
+def test_django_ninja_does_not_refuse_committed_work(ledger, client, door):
     assert_no_refusal(client.post(f"/{door}/order/"))
     assert ledger.seen() == ["x"]
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_exception_handler_of_rest_framework_does_not_refuse_committed_work(ledger: Ledger) -> None:
+def test_the_exception_handler_of_rest_framework_does_not_refuse_committed_work(ledger):
     handler = {"EXCEPTION_HANDLER": "django_zklock.contrib.rest_framework.exception_handler"}
     with override_settings(MIDDLEWARE=[], REST_FRAMEWORK=handler):
         assert_no_refusal(Client().post("/function_of_rest_framework/"))
@@ -91,7 +80,7 @@ def test_the_exception_handler_of_rest_framework_does_not_refuse_committed_work(
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.django_db(transaction=True)
-def test_the_admin_does_not_refuse_a_saved_object(client: Client) -> None:
+def test_the_admin_does_not_refuse_a_saved_object(client):
     client.force_login(User.objects.create(username="root", is_staff=True, is_superuser=True))
     with override_settings(**committingsite.SETTINGS):
         response = client.post("/admin/auth/group/add/", {"name": "new"}, headers={"accept": BROWSER})
@@ -101,7 +90,7 @@ def test_the_admin_does_not_refuse_a_saved_object(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_page_of_such_an_answer_is_not_that_of_other_failures(ledger: Ledger, client: Client) -> None:
+def test_the_page_of_such_an_answer_is_not_that_of_other_failures(ledger, client):
     """A page for 500 may ask its reader to try again."""
     pages = {"500.html": "try again", "lock_not_rolled_back.html": "{{ code }}: look"}
     loaders = [("django.template.loaders.locmem.Loader", pages)]
@@ -117,8 +106,8 @@ def test_the_page_of_such_an_answer_is_not_that_of_other_failures(ledger: Ledger
 
 
 @pytest.mark.usefixtures("elsewhere")
-async def test_an_async_server_does_not_refuse_committed_work(ledger: Ledger) -> None:
-    def close() -> None:
+async def test_an_async_server_does_not_refuse_committed_work(ledger):
+    def close():
         connections["ledger"].close()
         del connections["ledger"]
 
@@ -134,7 +123,7 @@ async def test_an_async_server_does_not_refuse_committed_work(ledger: Ledger) ->
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("atomic_requests", [True, False])
-def test_an_error_before_the_commit_is_a_refusal(ledger: Ledger, client: Client, atomic_requests: bool) -> None:
+def test_an_error_before_the_commit_is_a_refusal(ledger, client, atomic_requests):
     ledger.settings["ATOMIC_REQUESTS"] = atomic_requests
     response = client.post("/busy/")
     assert (response.status_code, response["Retry-After"]) == (409, "1")
@@ -143,11 +132,9 @@ def test_an_error_before_the_commit_is_a_refusal(ledger: Ledger, client: Client,
 
 @pytest.mark.usefixtures("zoo")
 @pytest.mark.parametrize("end", ["block", "release"])
-def test_a_lock_that_is_lost_at_its_end_in_a_transaction_is_a_refusal(
-    ledger: Ledger, rf: RequestFactory, end: str
-) -> None:
+def test_a_lock_that_is_lost_at_its_end_in_a_transaction_is_a_refusal(ledger, rf, end):
     """The error rolls it back."""
-    lock: Any = zk_lock("stock", release_on="exit")
+    lock = zk_lock("stock", release_on="exit")
     with pytest.raises(LockLost) as caught, transaction.atomic(using="ledger"):
         ledger.write("x")
         if end == "block":
@@ -164,7 +151,7 @@ def test_a_lock_that_is_lost_at_its_end_in_a_transaction_is_a_refusal(
 
 @pytest.mark.usefixtures("zoo")
 @pytest.mark.parametrize("view", ["aborted_after_a_commit", "checked_after_a_commit"])
-def test_a_lock_that_is_lost_in_its_transaction_is_a_refusal(ledger: Ledger, client: Client, view: str) -> None:
+def test_a_lock_that_is_lost_in_its_transaction_is_a_refusal(ledger, client, view):
     """The transaction of the request is rolled back, with what was committed inside it."""
     ledger.settings["ATOMIC_REQUESTS"] = True
     response = client.post(f"/atomic/{view}/")
@@ -173,10 +160,8 @@ def test_a_lock_that_is_lost_in_its_transaction_is_a_refusal(ledger: Ledger, cli
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_robust_callback_keeps_neither_the_others_nor_the_response(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
-    called: list[str] = []
+def test_a_robust_callback_keeps_neither_the_others_nor_the_response(ledger, caplog):
+    called = []
     with transaction.atomic(using="ledger"):
         transaction.on_commit(committingsite.helper, using="ledger", robust=True)
         transaction.on_commit(lambda: called.append("others"), using="ledger")

@@ -1,23 +1,15 @@
 """Locked views under ATOMIC_REQUESTS: the transaction of a request begins and ends inside its lock."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import transaction
-from django.http import HttpRequest
-from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.test import AsyncClient, override_settings
 from support import ledgersite
 from support.ledger import Ledger
 from support.ledgersite import lose_unnoticed
-from support.zoo import Zoo
 
 from django_zklock.exceptions import LockInTransaction
-from django_zklock.locks.hold import Hold
 
 OPTED_OUT = ["opted_out_with_its_own", "api_function_opted_out", "action_opted_out"]
 EXACT = ["plain", "wrapped", "twice", "dispatched", "own_dispatch", "atomic_below", *OPTED_OUT]
@@ -26,7 +18,7 @@ NOT_ATOMIC = ["opted_out_above", "opted_out_below", "handler_opted_out"]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
+def ledger(tmp_path, django_db_blocker):
     with (
         django_db_blocker.unblock(),
         override_settings(ROOT_URLCONF="support.ledgersite"),
@@ -38,9 +30,7 @@ def ledger(tmp_path: Path, django_db_blocker: Any) -> Iterator[Ledger]:
 
 
 @pytest.mark.parametrize("view", [*EXACT, *KEPT])
-def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(
-    zoo: Zoo, ledger: Ledger, client: Client, view: str
-) -> None:
+def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(zoo, ledger, client, view):
     with ledger.ends(lambda: len(zoo.children("stock"))) as ends, pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
     assert set(ends) == {("rollback", 1)}
@@ -56,13 +46,13 @@ def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(
 
 
 @pytest.mark.parametrize("view", EXACT)
-def test_the_transaction_begins_after_the_grant(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
+def test_the_transaction_begins_after_the_grant(zoo, ledger, client, view):
     """While a view waits for its lock, no transaction could show it old rows."""
-    began: list[int] = []
+    began = []
     connection = ledger.connection
-    original = connection._start_transaction_under_autocommit  # type: ignore[attr-defined]
+    original = connection._start_transaction_under_autocommit
 
-    def begin() -> None:
+    def begin():
         began.append(len(zoo.children("stock")))
         original()
 
@@ -73,7 +63,7 @@ def test_the_transaction_begins_after_the_grant(zoo: Zoo, ledger: Ledger, client
 
 
 @pytest.mark.parametrize("view", NOT_ATOMIC)
-def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
+def test_a_view_that_is_opted_out_is_in_no_transaction(zoo, ledger, client, view):
     assert client.get(f"/{view}/").content == b"0"
     with pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
@@ -81,7 +71,7 @@ def test_a_view_that_is_opted_out_is_in_no_transaction(zoo: Zoo, ledger: Ledger,
 
 
 @pytest.mark.usefixtures("zoo")
-def test_requests_on_two_databases_end_before_the_release(ledger: Ledger, audit: Ledger, client: Client) -> None:
+def test_requests_on_two_databases_end_before_the_release(ledger, audit, client):
     with ledger.ends(audit.seen) as ends:
         assert client.get("/both/").content == b"1"
     assert ends == [("commit", ["x"])]
@@ -95,7 +85,7 @@ def test_requests_on_two_databases_end_before_the_release(ledger: Ledger, audit:
 
 @pytest.mark.parametrize("view", ["atomic_above", "calls_helper", "acquires_a_lock"])
 @pytest.mark.usefixtures("zoo")
-def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(ledger: Ledger, client: Client, view: str) -> None:
+def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(ledger, client, view):
     with pytest.raises(LockInTransaction):
         client.get(f"/{view}/")
     assert ledger.seen() == []
@@ -103,14 +93,14 @@ def test_a_lock_inside_a_transaction_of_the_projects_own_is_refused(ledger: Ledg
 
 @pytest.mark.parametrize(("view", "alias"), [("handler", "audit"), ("handler_opted_out", "ledger")])
 @pytest.mark.usefixtures("zoo", "ledger", "audit")
-def test_a_transaction_around_the_request_is_not_taken_for_djangos(client: Client, view: str, alias: str) -> None:
+def test_a_transaction_around_the_request_is_not_taken_for_djangos(client, view, alias):
     """A middleware may begin one, on a database without ATOMIC_REQUESTS, or around a view that has opted out."""
     with pytest.raises(LockInTransaction), transaction.atomic(using=alias):
         client.get(f"/{view}/")
 
 
 @pytest.mark.parametrize("view", [*EXACT, *KEPT])
-def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client, view: str) -> None:
+def test_an_answer_503_commits_nothing(zoo, ledger, client, view):
     """The response is no exception, so Django would commit what the view wrote before its lock was lost."""
     ledgersite.then.append(lose_unnoticed)
     assert client.get(f"/{view}/").status_code == 503
@@ -119,15 +109,13 @@ def test_an_answer_503_commits_nothing(zoo: Zoo, ledger: Ledger, client: Client,
 
 
 @pytest.mark.usefixtures("zoo")
-def test_a_loss_after_the_view_stops_the_commit(
-    ledger: Ledger, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holds: list[Hold] = []
+def test_a_loss_after_the_view_stops_the_commit(ledger, client, monkeypatch):
+    holds = []
     ledgersite.then.append(holds.append)
     original_get = ledgersite.Handler.get
 
     @functools.wraps(original_get)
-    def get(self: ledgersite.Handler, request: HttpRequest) -> Any:
+    def get(self, request):
         response = original_get(self, request)
         lose_unnoticed(holds[0])
         return response
@@ -137,20 +125,20 @@ def test_a_loss_after_the_view_stops_the_commit(
     assert ledger.seen() == []
 
 
-async def test_async_views_are_left_to_django(zoo: Zoo, ledger: Ledger) -> None:
+async def test_async_views_are_left_to_django(zoo, ledger):
     client = AsyncClient()
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
         await client.get("/async_view/")
     assert (await client.get("/async_view_opted_out/")).content == b"async"
 
 
-def test_a_view_that_is_called_directly_is_in_no_transaction(zoo: Zoo, ledger: Ledger, rf: RequestFactory) -> None:
+def test_a_view_that_is_called_directly_is_in_no_transaction(zoo, ledger, rf):
     """Without a resolved URL it is plain code. Django does not begin a transaction either."""
     assert ledgersite.VIEWS["plain"](rf.get("/")).content == b"0"
     assert ledgersite.VIEWS["opted_out_above"](rf.get("/")).content == b"0"
 
 
-def test_the_other_actions_of_a_view_set_keep_their_transactions(zoo: Zoo, ledger: Ledger, client: Client) -> None:
+def test_the_other_actions_of_a_view_set_keep_their_transactions(zoo, ledger, client):
     """As the hint of `zklock.W005` says: the class is opted out, and `transaction.atomic` is on the others."""
     assert client.get("/other_action_opted_out/").content == b"1"
     with pytest.raises(ZeroDivisionError):

@@ -1,7 +1,5 @@
 """The example shop, in a process with its own settings: its views and tasks take turns on real ZooKeeper."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -9,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from support import forked
-from support.ensemble import Ensemble
 
 SHOP = Path(__file__).resolve().parents[3] / "example_project"
 
@@ -81,7 +78,7 @@ with Site(Path(os.environ["SHOP_VAR"]), variables=variables) as site:
 """
 
 
-def test_every_way_to_buy_sells_each_piece_once(single: Ensemble, tmp_path: Path) -> None:
+def test_every_way_to_buy_sells_each_piece_once(single, tmp_path):
     lines = run(SCENARIO, var=tmp_path, ZKLOCK_URL=single.url("example"))
     *shop, released, granted = json.loads(lines[-1])
     assert shop == [["sold"] * 3 + ["sold out"] * 3, 3, 0, 7, 200]
@@ -90,13 +87,13 @@ def test_every_way_to_buy_sells_each_piece_once(single: Ensemble, tmp_path: Path
 
 
 @pytest.mark.chaos
-def test_the_demo_sells_again_when_it_is_started_again(tmp_path: Path) -> None:
+def test_the_demo_sells_again_when_it_is_started_again(tmp_path):
     """The dev server of the second run gives higher tokens than the first, so the rows take them."""
     assert run(DEMO, "3", var=tmp_path) == ["sold"] * 3
     assert run(DEMO, "1", var=tmp_path) == ["sold"]
 
 
-def run(script: str, *arguments: str, var: Path, **variables: str) -> list[str]:
+def run(script, *arguments, var, **variables):
     pytest.importorskip("environ")
     env = {
         **{name: value for name, value in os.environ.items() if name not in ("UNSAFE", "DATABASE_URL")},

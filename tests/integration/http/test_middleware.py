@@ -1,52 +1,46 @@
 """Locked views of all frameworks, and locks in views, in helpers and hooks: the middleware answers a conflict."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import AsyncClient, Client, override_settings
 from support import viewkinds
-from support.zoo import Zoo
 
 from django_zklock.contrib.rest_framework import exception_handler
 from django_zklock.exceptions import LockBusy
 
 pytestmark = pytest.mark.django_db
 
-REQUESTS: dict[str, tuple[Any, str]] = {
+REQUESTS = {
     "save_model": (Client.post, "/admin-saving/auth/group/{pk}/change/"),
     "perform_create": (Client.post, "/perform_create/"),
     "ninja-auth": (Client.get, "/ninja/auth"),
 }
 KINDS = [*viewkinds.INSIDE, *REQUESTS]
-DATA: dict[str, Any] = {"name": "new", "post": "yes"}
+DATA = {"name": "new", "post": "yes"}
 
 
 @pytest.fixture(autouse=True)
-def site() -> Iterator[None]:
+def site():
     with override_settings(**viewkinds.SETTINGS):
         yield
     viewkinds.losing.clear()
 
 
 @pytest.fixture
-def group() -> Group:
-    group: Group = Group.objects.create(name="old")
+def group():
+    group = Group.objects.create(name="old")
     return group
 
 
 @pytest.fixture
-def staff(client: Client) -> Client:
+def staff(client):
     user = User.objects.create(username="root", is_staff=True, is_superuser=True)
     client.force_login(user)
     return client
 
 
-def request(client: Client, kind: str, group: Group) -> Any:
+def request(client, kind, group):
     """Make the request that leads to the locked call of this kind."""
     method, address = REQUESTS.get(kind, (Client.get, f"/{kind}/"))
     return method(client, address.format(pk=group.pk), DATA if method is Client.post else None)
@@ -62,9 +56,7 @@ IN_REST = {
     ("settings", "kind"),
     [*(({}, kind) for kind in KINDS), *((IN_REST, kind) for kind in ("perform_create", "has_permission"))],
 )
-def test_a_lock_in_a_view_is_answered(
-    zoo: Zoo, staff: Client, group: Group, settings: dict[str, Any], kind: str
-) -> None:
+def test_a_lock_in_a_view_is_answered(zoo, staff, group, settings, kind):
     with override_settings(**settings):
         with zoo.hold_elsewhere(viewkinds.KEY):
             response = request(staff, kind, group)
@@ -77,8 +69,8 @@ def test_a_lock_in_a_view_is_answered(
         assert staff.get("/late-lock/?missing").status_code == 404, "other errors are left alone"
 
 
-def test_a_handler_of_the_project_changes_the_answer_in_rest_framework(zoo: Zoo, staff: Client, group: Group) -> None:
-    def handler(error: Exception, context: dict[str, Any]) -> Any:
+def test_a_handler_of_the_project_changes_the_answer_in_rest_framework(zoo, staff, group):
+    def handler(error, context):
         response = exception_handler(error, context)
         if response is not None:
             response.data["status_code"] = response.status_code
@@ -91,7 +83,7 @@ def test_a_handler_of_the_project_changes_the_answer_in_rest_framework(zoo: Zoo,
     assert (response.json()["code"], response.json()["status_code"]) == ("lock_conflict", 409)
 
 
-def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Client, group: Group) -> None:
+def test_without_the_middleware_the_error_leaves_the_view(zoo, staff, group):
     """Nothing is answered, so no helper or permission takes a response for its result."""
     with zoo.hold_elsewhere(viewkinds.KEY), override_settings(MIDDLEWARE=IN_REST["MIDDLEWARE"]):
         for kind in KINDS:
@@ -100,7 +92,7 @@ def test_without_the_middleware_the_error_leaves_the_view(zoo: Zoo, staff: Clien
     assert [group.name for group in Group.objects.all()] == ["old"]
 
 
-async def test_the_middleware_answers_for_async_views(zoo: Zoo) -> None:
+async def test_the_middleware_answers_for_async_views(zoo):
     client = AsyncClient()
     with zoo.hold_elsewhere(viewkinds.KEY):
         assert (await client.get("/async-helper/")).status_code == 409
@@ -108,7 +100,7 @@ async def test_the_middleware_answers_for_async_views(zoo: Zoo) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_exception_handler_rolls_back_the_request(zoo: Zoo, client: Client) -> None:
+def test_the_exception_handler_rolls_back_the_request(zoo, client):
     """A response is no exception, so Django would commit what the view has written before the conflict."""
     connection.settings_dict["ATOMIC_REQUESTS"] = True
     try:
@@ -125,12 +117,12 @@ def test_the_exception_handler_rolls_back_the_request(zoo: Zoo, client: Client) 
 # --- all kinds of views, of Django, Django REST framework and django-ninja --------------------------------------------
 
 
-def address(kind: str) -> str:
+def address(kind):
     return f"/{kind}" if kind.startswith("ninja") else f"/{kind}/"
 
 
 @pytest.mark.parametrize("kind", viewkinds.PATHS)
-def test_every_kind_of_view_answers(zoo: Zoo, client: Client, kind: str) -> None:
+def test_every_kind_of_view_answers(zoo, client, kind):
     response = client.get(address(kind))
     assert (response.status_code, response.content) == (200, b"done")
     with zoo.hold_elsewhere(viewkinds.KEY):
@@ -141,13 +133,13 @@ def test_every_kind_of_view_answers(zoo: Zoo, client: Client, kind: str) -> None
     assert (response.status_code, response.json()["code"]) == (503, "lock_lost")
 
 
-def test_a_lock_above_paginate_answers(zoo: Zoo, client: Client) -> None:
+def test_a_lock_above_paginate_answers(zoo, client):
     assert client.get("/ninja/paged?limit=5").json() == {"items": ["done"], "count": 1}
     with zoo.hold_elsewhere(viewkinds.KEY):
         assert client.get("/ninja/paged").status_code == 409
 
 
-def test_views_answer_503_without_zookeeper(zoo: Zoo, client: Client) -> None:
+def test_views_answer_503_without_zookeeper(zoo, client):
     with zoo.configured("127.0.0.1:1", CONNECT_TIMEOUT=0.1):
         for kind in ("function", "handler", "api_view-above", "drf/actions/buy", "ninja/sync"):
             response = client.get(address(kind))

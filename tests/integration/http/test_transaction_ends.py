@@ -10,25 +10,22 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from django.db import Error, IntegrityError, OperationalError, close_old_connections, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import Client, override_settings
 from django.urls import path
 from django.views import View
-from pytest_django import DjangoDbBlocker
 from support.databases import database
-from support.ledger import Ledger
 from support.ledgers.models import Bank, Booking
-from support.work import Run, in_each_thread, lose, lose_later, run_in_thread
-from support.zoo import Zoo
+from support.work import in_each_thread, lose, lose_later, run_in_thread
 
 from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import LockInTransaction, LockLost
@@ -43,11 +40,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning"),
 ]
 SLEEP = {"postgresql": "SELECT pg_sleep(5)", "mysql": "SELECT SLEEP(5)"}  # a server goes on after the abort
-Block: TypeAlias = "contextlib.AbstractContextManager[Hold]"
 
 
 @pytest.fixture
-def ledger(database_settings: dict[str, Any], django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+def ledger(database_settings, django_db_blocker):
     settings = {**database_settings, "ATOMIC_REQUESTS": True}
     with django_db_blocker.unblock(), database(settings) as alias:
         yield alias
@@ -58,17 +54,17 @@ class Depth(threading.local):
 
     now = 0
 
-    def begin(self, original: Callable[..., None], block: Atomic) -> None:
+    def begin(self, original, block):
         original(block)
         self.now += 1
 
-    def end(self, original: Callable[..., None], block: Atomic, *error: Any) -> None:
+    def end(self, original, block, *error):
         self.now -= 1
         original(block, *error)
 
 
 @pytest.fixture
-def depth(monkeypatch: pytest.MonkeyPatch) -> Depth:
+def depth(monkeypatch):
     depth, begin, end = Depth(), Atomic.__enter__, Atomic.__exit__
     monkeypatch.setattr(Atomic, "__enter__", lambda block: depth.begin(begin, block))
     monkeypatch.setattr(Atomic, "__exit__", lambda block, *error: depth.end(end, block, *error))
@@ -76,12 +72,12 @@ def depth(monkeypatch: pytest.MonkeyPatch) -> Depth:
 
 
 @pytest.fixture
-def holders(zoo: Zoo, ledger: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def holders(zoo, ledger, monkeypatch):
     """How many had the lock at each COMMIT."""
-    holders: list[int] = []
-    original = BaseDatabaseWrapper._commit  # type: ignore[attr-defined]
+    holders = []
+    original = BaseDatabaseWrapper._commit
 
-    def commit(connection: BaseDatabaseWrapper) -> None:
+    def commit(connection):
         holders.append(len(zoo.children("seats")))
         original(connection)
 
@@ -93,25 +89,25 @@ def holders(zoo: Zoo, ledger: str, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
 
 @contextlib.contextmanager
-def own(alias: str, **options: Any) -> Iterator[Hold]:
+def own(alias, **options):
     with zk_lock("seats", atomic=alias, **options) as hold:
         yield hold
 
 
 @contextlib.contextmanager
-def lingering(alias: str, **options: Any) -> Iterator[Hold]:
+def lingering(alias, **options):
     with zk_lock("seats", atomic=alias, linger=0.2, **options) as hold:
         yield hold
 
 
 @contextlib.contextmanager
-def several(alias: str, **options: Any) -> Iterator[Hold]:
+def several(alias, **options):
     with zk_locks("rows", "seats", atomic=alias, **options) as holds:
         yield holds["seats"]
 
 
 @contextlib.contextmanager
-def adopted(alias: str, **options: Any) -> Iterator[Hold]:
+def adopted(alias, **options):
     with zk_lock("seats") as hold:
         text = hold.hand_over()
     with zk_adopt(text, atomic=alias, **options) as hold:
@@ -119,13 +115,13 @@ def adopted(alias: str, **options: Any) -> Iterator[Hold]:
 
 
 @contextlib.contextmanager
-def fenced(alias: str, **options: Any) -> Iterator[Hold]:
+def fenced(alias, **options):
     with zk_lock("seats", **options) as hold, hold.fenced("seats", using=alias):
         yield hold
 
 
 @contextlib.contextmanager
-def savepoint(alias: str, **options: Any) -> Iterator[Hold]:
+def savepoint(alias, **options):
     with (
         transaction.atomic(using=alias, durable=True),
         zk_lock("seats", atomic=alias, release_on="commit", **options) as hold,
@@ -134,7 +130,7 @@ def savepoint(alias: str, **options: Any) -> Iterator[Hold]:
 
 
 @contextlib.contextmanager
-def kept(alias: str, **options: Any) -> Iterator[Hold]:
+def kept(alias, **options):
     with transaction.atomic(using=alias), zk_lock("seats", release_on="commit", **options) as hold:
         yield hold
 
@@ -142,26 +138,26 @@ def kept(alias: str, **options: Any) -> Iterator[Hold]:
 # --- requests under ATOMIC_REQUESTS ---------------------------------------------------------------------------------
 
 
-def request_locked_view(way: Way, alias: str) -> None:
-    @zk_locked("seats", **way.options)  # type: ignore[untyped-decorator]
-    def view(request: HttpRequest) -> HttpResponseBase:
+def request_locked_view(way, alias):
+    @zk_locked("seats", **way.options)
+    def view(request):
         return way.body(current_hold(), alias) or HttpResponse()
 
     request_root(view)
 
 
-def request_locked_handler(way: Way, alias: str) -> None:
+def request_locked_handler(way, alias):
     """Django begins the transaction before the handler acquires the lock."""
 
     class Handler(View):
-        @zk_locked("seats", **way.options)  # type: ignore[untyped-decorator]
-        def get(self, request: HttpRequest) -> HttpResponseBase:
+        @zk_locked("seats", **way.options)
+        def get(self, request):
             return way.body(current_hold(), alias) or HttpResponse()
 
     request_root(Handler.as_view())
 
 
-def request_root(view: Callable[..., HttpResponseBase]) -> None:
+def request_root(view):
     with override_settings(ROOT_URLCONF=(path("", view),)):
         Client().get("/")
 
@@ -178,11 +174,11 @@ class Way:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the lock
 
 
-def write(hold: object, alias: str) -> None:
+def write(hold, alias):
     Bank.objects.using(alias).create(name="x")
 
 
-def query(alias: str) -> None:
+def query(alias):
     """Run a query that the abort interrupts."""
     if connections[alias].vendor == "sqlite":
         threading.Event().wait(5)
@@ -191,9 +187,9 @@ def query(alias: str) -> None:
             cursor.execute(SLEEP[connections[alias].vendor])
 
 
-def end_backend(alias: str) -> None:
+def end_backend(alias):
     """End the server's side of the connection, as a fail-over does."""
-    raw: Any = connections[alias].connection
+    raw = connections[alias].connection
     if connections[alias].vendor == "sqlite":
         raw.close()
         return
@@ -205,86 +201,86 @@ def end_backend(alias: str) -> None:
     other.close()
 
 
-def raises(hold: Hold, alias: str) -> None:
+def raises(hold, alias):
     write(hold, alias)
     raise ZeroDivisionError
 
 
-def exits(hold: Hold, alias: str) -> None:
+def exits(hold, alias):
     write(hold, alias)
     raise SystemExit
 
 
-def generator_closed(hold: Hold, alias: str) -> None:
+def generator_closed(hold, alias):
     write(hold, alias)
     raise GeneratorExit
 
 
-def savepoint_rolled_back(hold: Hold, alias: str) -> None:
+def savepoint_rolled_back(hold, alias):
     write(hold, alias)
     with contextlib.suppress(ZeroDivisionError), transaction.atomic(using=alias):
         raises(hold, alias)
 
 
-def marked_for_rollback(hold: Hold, alias: str) -> None:
+def marked_for_rollback(hold, alias):
     write(hold, alias)
     transaction.set_rollback(True, using=alias)
 
 
-def statement_refused(hold: Hold, alias: str) -> None:
+def statement_refused(hold, alias):
     """PostgreSQL ends the transaction with a ROLLBACK, although Django sends COMMIT."""
     row = Bank.objects.using(alias).create(name="x")
     with contextlib.suppress(IntegrityError):
         Bank(pk=row.pk, name="y").save(using=alias, force_insert=True)
 
 
-def statement_refused_in_savepoint(hold: Hold, alias: str) -> None:
+def statement_refused_in_savepoint(hold, alias):
     with transaction.atomic(using=alias):
         statement_refused(hold, alias)
     write(hold, alias)
 
 
-def row_refused_by_the_commit(hold: Hold, alias: str) -> None:
+def row_refused_by_the_commit(hold, alias):
     """The constraint is deferred, but not on MariaDB."""
     Booking(account_id=999, amount=1).save(using=alias)
 
 
-def commit_fails(hold: Hold, alias: str) -> None:
-    def fail() -> None:
+def commit_fails(hold, alias):
+    def fail():
         raise IntegrityError("a deferred constraint")
 
     write(hold, alias)
     connections[alias].__dict__["_commit"] = fail
 
 
-def committed_by_hand(hold: Hold, alias: str) -> None:
+def committed_by_hand(hold, alias):
     write(hold, alias)
     transaction.commit(using=alias)
 
 
-def rolled_back_by_hand(hold: Hold, alias: str) -> None:
+def rolled_back_by_hand(hold, alias):
     write(hold, alias)
     transaction.rollback(using=alias)
 
 
-def durable_block_inside(hold: Hold, alias: str) -> None:
+def durable_block_inside(hold, alias):
     write(hold, alias)
     with transaction.atomic(using=alias, durable=True):
         write(hold, alias)
 
 
-def on_commit_fails(hold: Hold, alias: str) -> None:
+def on_commit_fails(hold, alias):
     write(hold, alias)
     transaction.on_commit(lambda: 1 / 0, using=alias)
 
 
-def on_commit_fails_robustly(hold: Hold, alias: str) -> None:
+def on_commit_fails_robustly(hold, alias):
     write(hold, alias)
     transaction.on_commit(lambda: 1 / 0, using=alias, robust=True)
 
 
-def on_commit_locks_again(hold: Hold, alias: str) -> None:
-    def lock_again() -> None:
+def on_commit_locks_again(hold, alias):
+    def lock_again():
         with zk_lock("seats", atomic=alias):
             write(None, alias)
 
@@ -292,8 +288,8 @@ def on_commit_locks_again(hold: Hold, alias: str) -> None:
     transaction.on_commit(lock_again, using=alias)
 
 
-def lock_lost_in_on_commit(hold: Hold, alias: str) -> None:
-    def lose_it() -> None:
+def lock_lost_in_on_commit(hold, alias):
+    def lose_it():
         lose(hold)
         query(alias)
 
@@ -301,39 +297,39 @@ def lock_lost_in_on_commit(hold: Hold, alias: str) -> None:
     transaction.on_commit(lose_it, using=alias)
 
 
-def connection_closed(hold: Hold, alias: str) -> None:
+def connection_closed(hold, alias):
     write(hold, alias)
     connections[alias].close()
 
 
-def connection_closed_and_used(hold: Hold, alias: str) -> None:
+def connection_closed_and_used(hold, alias):
     connection_closed(hold, alias)
     write(hold, alias)
 
 
-def old_connections_closed(hold: Hold, alias: str) -> None:
+def old_connections_closed(hold, alias):
     write(hold, alias)
     connections[alias].errors_occurred = True
     close_old_connections()
 
 
-def backend_ended(hold: Hold, alias: str) -> None:
+def backend_ended(hold, alias):
     backend_ended_before_commit(hold, alias)
     write(hold, alias)
 
 
-def backend_ended_in_savepoint(hold: Hold, alias: str) -> None:
+def backend_ended_in_savepoint(hold, alias):
     with transaction.atomic(using=alias):
         backend_ended(hold, alias)
 
 
-def backend_ended_before_commit(hold: Hold, alias: str) -> None:
+def backend_ended_before_commit(hold, alias):
     write(hold, alias)
     end_backend(alias)
 
 
-def no_new_connection(hold: Hold, alias: str) -> None:
-    def refuse(parameters: object) -> None:
+def no_new_connection(hold, alias):
+    def refuse(parameters):
         raise OperationalError("no server")
 
     write(hold, alias)
@@ -342,13 +338,13 @@ def no_new_connection(hold: Hold, alias: str) -> None:
     write(hold, alias)
 
 
-def lock_lost_in_query(hold: Hold, alias: str) -> None:
+def lock_lost_in_query(hold, alias):
     write(hold, alias)
     lose_later(hold, 0.2)
     query(alias)
 
 
-def lock_lost_in_savepoint(hold: Hold, alias: str) -> None:
+def lock_lost_in_savepoint(hold, alias):
     with transaction.atomic(using=alias):
         write(hold, alias)
         lose(hold)
@@ -357,17 +353,17 @@ def lock_lost_in_savepoint(hold: Hold, alias: str) -> None:
             end.wait(0.01)
 
 
-def lock_lost_and_checked(hold: Hold, alias: str) -> None:
+def lock_lost_and_checked(hold, alias):
     commit_refused(hold, alias)
     hold.check()
 
 
-def slow_query(hold: Hold, alias: str) -> None:
+def slow_query(hold, alias):
     write(hold, alias)
     query(alias)
 
 
-def commit_refused(hold: Hold, alias: str) -> None:
+def commit_refused(hold, alias):
     """The lock is lost, and the work does not notice it."""
     write(hold, alias)
     with contextlib.suppress(BaseException):
@@ -376,7 +372,7 @@ def commit_refused(hold: Hold, alias: str) -> None:
         threading.Event().wait(1)
 
 
-def lock_lost_after_its_block(hold: Hold, alias: str) -> None:
+def lock_lost_after_its_block(hold, alias):
     write(hold, alias)
     with zk_lock("more", release_on="commit") as more:
         write(hold, alias)
@@ -384,33 +380,33 @@ def lock_lost_after_its_block(hold: Hold, alias: str) -> None:
     assert more.wait_lost(10)
 
 
-def released_inside(hold: Hold, alias: str) -> None:
+def released_inside(hold, alias):
     write(hold, alias)
     hold.release()
 
 
-def handed_over_inside(hold: Hold, alias: str) -> None:
+def handed_over_inside(hold, alias):
     write(hold, alias)
     hold.hand_over()
 
 
-def locked_again(hold: Hold, alias: str) -> None:
+def locked_again(hold, alias):
     with zk_lock("seats", reentrant=True, atomic=alias, release_on="commit"):
         write(hold, alias)
     with contextlib.suppress(ZeroDivisionError), zk_lock("seats", reentrant=True, release_on="commit"):
         raise ZeroDivisionError
 
 
-def another_block_fails(hold: Hold, alias: str) -> None:
+def another_block_fails(hold, alias):
     write(hold, alias)
     with contextlib.suppress(ZeroDivisionError), zk_lock("more", atomic=alias, release_on="commit"):
         raises(hold, alias)
 
 
-def renders_later(hold: Hold, alias: str) -> HttpResponse:
+def renders_later(hold, alias):
     class Page(SimpleTemplateResponse):
         @property
-        def rendered_content(self) -> str:
+        def rendered_content(self):
             write(hold, alias)
             return ""
 
@@ -418,17 +414,17 @@ def renders_later(hold: Hold, alias: str) -> HttpResponse:
     return Page("")
 
 
-def rendering_fails(hold: Hold, alias: str) -> HttpResponse:
+def rendering_fails(hold, alias):
     class Page(SimpleTemplateResponse):
         @property
-        def rendered_content(self) -> str:
+        def rendered_content(self):
             raise ZeroDivisionError
 
     write(hold, alias)
     return Page("")
 
 
-def streams(hold: Hold, alias: str) -> StreamingHttpResponse:
+def streams(hold, alias):
     """It is refused."""
     write(hold, alias)
     return StreamingHttpResponse(iter("x"))
@@ -482,15 +478,13 @@ BLOCKS = [
 ]
 
 
-def named(way: Way) -> str:
+def named(way):
     return "-".join((way.body.__name__, *way.options))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=named)
 @pytest.mark.parametrize("block", BLOCKS)
-def test_each_block_is_left_as_often_as_it_was_entered(
-    zoo: Zoo, ledger: str, depth: Depth, holders: list[int], block: Any, way: Way
-) -> None:
+def test_each_block_is_left_as_often_as_it_was_entered(zoo, ledger, depth, holders, block, way):
     with ended(zoo, ledger, depth, holders, way), block(ledger, **way.options) as hold:
         way.body(hold, ledger)
 
@@ -498,18 +492,16 @@ def test_each_block_is_left_as_often_as_it_was_entered(
 @pytest.mark.chaos
 @pytest.mark.parametrize("way", [*WAYS, *RESPONSES], ids=named)
 @pytest.mark.parametrize("request_view", [request_locked_view, request_locked_handler])
-def test_each_request_leaves_its_blocks(
-    zoo: Zoo, ledger: str, depth: Depth, holders: list[int], request_view: Any, way: Way
-) -> None:
+def test_each_request_leaves_its_blocks(zoo, ledger, depth, holders, request_view, way):
     with ended(zoo, ledger, depth, holders, way):
         request_view(way, ledger)
 
 
 @contextlib.contextmanager
-def ended(zoo: Zoo, ledger: str, depth: Depth, holders: list[int], way: Way) -> Iterator[None]:
+def ended(zoo, ledger, depth, holders, way):
     """Assert in the end that nothing is left of the transaction, in this thread and for the next holder."""
 
-    def next_holder() -> int:
+    def next_holder():
         with zk_lock("seats", timeout=5), contextlib.closing(connections[ledger]):
             return Bank.objects.using(ledger).count()
 
@@ -533,12 +525,10 @@ def ended(zoo: Zoo, ledger: str, depth: Depth, holders: list[int], way: Way) -> 
     assert run_in_thread(next_holder) == rows + 1
 
 
-def test_each_database_is_left_if_the_commit_of_another_one_fails(
-    zoo: Zoo, ledger: str, audit: Ledger, depth: Depth
-) -> None:
+def test_each_database_is_left_if_the_commit_of_another_one_fails(zoo, ledger, audit, depth):
     depth.now = 0
 
-    def fail() -> None:
+    def fail():
         raise IntegrityError("a deferred constraint")
 
     with pytest.raises(IntegrityError), zk_lock("seats", atomic=[ledger, "audit"]):
@@ -552,7 +542,7 @@ def test_each_database_is_left_if_the_commit_of_another_one_fails(
     assert audit.seen() == list(Bank.objects.using(ledger).all()) == []
 
 
-def test_a_forked_child_leaves_its_blocks_and_not_its_parents(zoo: Zoo, ledger: str, depth: Depth) -> None:
+def test_a_forked_child_leaves_its_blocks_and_not_its_parents(zoo, ledger, depth):
     depth.now = 0
     child = 0
     with contextlib.suppress(ZeroDivisionError), zk_lock("seats", atomic=ledger):
@@ -568,10 +558,10 @@ def test_a_forked_child_leaves_its_blocks_and_not_its_parents(zoo: Zoo, ledger: 
 
 
 @in_each_thread
-def test_a_query_that_an_abort_has_interrupted_leaves_no_broken_connection(zoo: Zoo, ledger: str, run: Run) -> None:
+def test_a_query_that_an_abort_has_interrupted_leaves_no_broken_connection(zoo, ledger, run):
     """Outside of a transaction, no rollback closes it."""
 
-    def work() -> int:
+    def work():
         with contextlib.closing(connections[ledger]):
             with pytest.raises(LockLost), zk_lock("seats") as hold:
                 write(hold, ledger)

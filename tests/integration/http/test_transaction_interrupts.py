@@ -1,27 +1,21 @@
 """An exception of a signal handler, at any point, leaves neither a transaction open nor a lock held."""
 
-from __future__ import annotations
-
 import contextlib
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError
-from support.ledger import Ledger
 from support.strike import functions_of, long_strides, sweep
 from support.work import run_in_thread
-from support.zoo import Zoo
 
 from django_zklock import zk_locks
 from django_zklock.core.locks import acquisition, held
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost
-from django_zklock.locks import base, commit_hooks, hold, lock, multi, transactions
+from django_zklock.locks import base, commit_hooks, lock, multi, transactions
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.release import Releasable
 
@@ -29,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
 OURS = functions_of(transactions, commit_hooks, lock, base, Releasable, acquisition, held)
-DJANGOS: list[Callable[..., object]] = [
+DJANGOS = [
     Atomic.__enter__,
     Atomic.__exit__,
     BaseDatabaseWrapper.set_autocommit,
@@ -37,25 +31,25 @@ DJANGOS: list[Callable[..., object]] = [
 ]
 
 
-def begun_inside_twice(ledger: Ledger, mutex: Lock) -> None:
+def begun_inside_twice(ledger, mutex):
     with mutex:
         ledger.write("x")
         with mutex:
             ledger.write("x")
 
 
-def begun_inside_several(ledger: Ledger, mutex: Lock) -> None:
+def begun_inside_several(ledger, mutex):
     with zk_locks(mutex, f"{mutex.key}/more", atomic="ledger"):
         ledger.write("x")
 
 
-def failing(ledger: Ledger, mutex: Lock) -> None:
+def failing(ledger, mutex):
     with contextlib.suppress(ZeroDivisionError), mutex:
         ledger.write("x")
         raise ZeroDivisionError
 
 
-def several_kept(ledger: Ledger, mutex: Lock) -> None:
+def several_kept(ledger, mutex):
     with transaction.atomic(using="ledger"):
         with mutex:
             ledger.write("x")
@@ -65,21 +59,21 @@ def several_kept(ledger: Ledger, mutex: Lock) -> None:
             pass
 
 
-def kept_and_rolled_back(ledger: Ledger, mutex: Lock) -> None:
+def kept_and_rolled_back(ledger, mutex):
     with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
         with mutex:
             ledger.write("x")
         raise ZeroDivisionError
 
 
-def kept_and_closed(ledger: Ledger, mutex: Lock) -> None:
+def kept_and_closed(ledger, mutex):
     with transaction.atomic(using="ledger"):
         with mutex:
             ledger.write("x")
         ledger.connection.close()
 
 
-WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[..., object]]]] = {
+WORK = {
     begun_inside_twice: ({"atomic": ["ledger", "audit"]}, [*OURS, *DJANGOS]),
     begun_inside_several: ({}, [*OURS, *DJANGOS, *functions_of(multi)]),
     failing: ({"atomic": "ledger"}, [*OURS, *DJANGOS]),
@@ -99,12 +93,10 @@ WORK: dict[Callable[[Ledger, Lock], None], tuple[dict[str, Any], list[Callable[.
         *(pytest.param(work, marks=pytest.mark.chaos) for work in (begun_inside_twice, kept_and_closed)),
     ],
 )
-def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
-    zoo: Zoo, ledger: Ledger, audit: Ledger, work: Callable[[Ledger, Lock], None], stride: int
-) -> None:
+def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(zoo, ledger, audit, work, stride):
     options, functions = WORK[work]
 
-    def check(key: str) -> None:
+    def check(key):
         ledger.assert_idle()
         audit.assert_idle()
         zoo.assert_empty()
@@ -114,7 +106,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
         with Lock(key, timeout=20, atomic="ledger"):
             pass
 
-    def clean() -> None:
+    def clean():
         connections["ledger"].in_atomic_block = False
         connections["ledger"].close()
 
@@ -124,10 +116,10 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(
 
 @pytest.mark.parametrize("inside", [False, True], ids=["own lock", "outer lock"])
 @pytest.mark.parametrize("main", [False, True], ids=["thread", "main thread"])
-def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, main: bool) -> None:
-    done: list[str] = []
+def test_no_abort_interrupts_a_commit(zoo, ledger, inside, main):
+    done = []
 
-    def during_commit() -> None:
+    def during_commit():
         grant = holds[0]._held.grant
         grant.session.post(grant.lose, "taken away")
         assert holds[0].wait_lost(20)
@@ -136,7 +128,7 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
             pass
         done.append("commit")
 
-    def work() -> None:
+    def work():
         with contextlib.suppress(LockLost), contextlib.ExitStack() as stack:
             if inside:
                 holds.append(stack.enter_context(Lock("outer")))
@@ -146,18 +138,18 @@ def test_no_abort_interrupts_a_commit(zoo: Zoo, ledger: Ledger, inside: bool, ma
         if not main:
             connections["ledger"].close()
 
-    holds: list[hold.Hold] = []
+    holds = []
     work() if main else run_in_thread(work)
     assert done == ["commit"]
     assert ledger.seen() == ["x"]
 
 
 @pytest.mark.parametrize("end", ["closed", "finished"])
-def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo: Zoo, ledger: Ledger, end: str) -> None:
+def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo, ledger, end):
     """Nothing of it is left in the connection, which the first thread goes on to use."""
-    called: list[str] = []
+    called = []
 
-    def steps() -> Iterator[int]:
+    def steps():
         with Lock("steps", atomic="ledger"):
             ledger.write("x")
             transaction.on_commit(lambda: called.append("x"), using="ledger")
@@ -166,7 +158,7 @@ def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo: Zoo, ledge
     generator = steps()
     next(generator)
     if end == "closed":
-        run_in_thread(generator.close)  # type: ignore[attr-defined]
+        run_in_thread(generator.close)
     else:
         with pytest.raises(TransactionManagementError, match="another thread"):
             run_in_thread(lambda: next(generator, None))
@@ -179,13 +171,11 @@ def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo: Zoo, ledge
 
 
 @pytest.mark.parametrize("atomic", [["ledger"], ["ledger", "audit"]], ids=["end", "begin"])
-def test_a_savepoint_is_rolled_back_alone_if_a_statement_fails(
-    zoo: Zoo, ledger: Ledger, audit: Ledger, atomic: list[str]
-) -> None:
+def test_a_savepoint_is_rolled_back_alone_if_a_statement_fails(zoo, ledger, audit, atomic):
     """It is the one that ends the savepoint, or the one that begins the other transaction."""
     failures = [IntegrityError("the test says so")]
 
-    def fail(execute: Callable[..., object], statement: str, *more: object) -> object:
+    def fail(execute, statement, *more):
         if failures and statement.startswith("RELEASE"):
             raise failures.pop()
         result = execute(statement, *more)

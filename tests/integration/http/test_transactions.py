@@ -1,15 +1,10 @@
 """Lock, BEGIN, work, COMMIT, release: always in this order."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
 import time
 import unittest
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -17,45 +12,38 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
-from pytest_django import DjangoDbBlocker
 from support.databases import configured
 from support.deadlock import rivals
 from support.faults import BackgroundCall, acquire_once, due, proxied
 from support.ledger import Ledger, MariaDBLedger
-from support.mariadb import MariaDB
-from support.postgres import Postgres
 from support.strike import assert_none_listed
-from support.zoo import ROOM, Zoo, eventually, namespace, settle
+from support.zoo import ROOM, eventually, namespace, settle
 
 from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
-from django_zklock.conf.arguments import AbortOn
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
-from django_zklock.locks.hold import Hold
 from django_zklock.testing.server import DevServer
 
 ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 
 
 @pytest.fixture(params=["sqlite", "repeatable read", pytest.param("read committed", marks=pytest.mark.chaos)])
-def ledger(
-    request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker
-) -> Iterator[Ledger | MariaDBLedger]:
+def ledger(request, tmp_path, django_db_blocker):
     with contextlib.ExitStack() as stack:
         stack.enter_context(django_db_blocker.unblock())
         if request.param == "sqlite":
             yield stack.enter_context(Ledger.opened("ledger", tmp_path))
         else:
-            server: MariaDB = request.getfixturevalue("mariadb")
+            server = request.getfixturevalue("mariadb")
             yield stack.enter_context(MariaDBLedger("ledger", server.settings(request.param)).closed())
 
 
-def lose(hold: Hold) -> None:
+def lose(hold):
     """Mark a hold as lost, and wait until its observers know."""
     hold._held.grant.session.post(hold._held.grant.lose, "taken away")
     due(0)
 
 
-def refuse() -> None:
+def refuse():
     raise IntegrityError("refused")
 
 
@@ -63,7 +51,7 @@ def refuse() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, durable: bool) -> None:
+def test_a_lock_inside_an_open_transaction_is_refused(zoo, ledger, durable):
     """It would be released before COMMIT. Nothing is sent, and the error says what to do."""
     with transaction.atomic(using="ledger", durable=durable):
         for acquire in (Lock("late").__enter__, Lock("late").acquire, zk_locked("late")(lambda: None)):
@@ -73,7 +61,7 @@ def test_a_lock_inside_an_open_transaction_is_refused(zoo: Zoo, ledger: Ledger, 
     assert zoo.client.exists(f"{zoo.base}/late") is None
 
 
-def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo, ledger):
     with ledger.ends(lambda: len(zoo.children("held"))) as ends, zk_lock("held") as hold:
         with transaction.atomic(using="ledger"):
             with zk_lock("held", reentrant=True), zk_lock("held", release_on="commit"):
@@ -85,7 +73,7 @@ def test_a_lock_that_is_held_already_may_be_acquired_again_inside(zoo: Zoo, ledg
     assert ends == [("commit", 1)]
 
 
-def test_release_block_allows_a_lock_inside_a_transaction(zoo: Zoo, ledger: Ledger) -> None:
+def test_release_block_allows_a_lock_inside_a_transaction(zoo, ledger):
     with transaction.atomic(using="ledger"):
         with zk_lock("file", release_on="exit"):
             ledger.write("a")
@@ -94,7 +82,7 @@ def test_release_block_allows_a_lock_inside_a_transaction(zoo: Zoo, ledger: Ledg
             zk_lock("file", release_on="exit", atomic="ledger").__enter__()
 
 
-def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_release_inside_a_transaction_waits_for_its_end(zoo, ledger):
     lock = zk_lock("early")
     assert lock.acquire()
     with transaction.atomic(using="ledger"):
@@ -108,7 +96,7 @@ def test_a_release_inside_a_transaction_waits_for_its_end(zoo: Zoo, ledger: Ledg
     assert zoo.children("early") == []
 
 
-async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
+async def test_async_code_has_no_transactions(zoo):
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
         await zk_lock("async", atomic=True).__aenter__()
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
@@ -118,14 +106,14 @@ async def test_async_code_has_no_transactions(zoo: Zoo) -> None:
     with pytest.raises(TypeError, match="sync_to_async"):
 
         @zk_locked("async", atomic=True)
-        async def work() -> None: ...
+        async def work(): ...
 
 
 # --- atomic= --------------------------------------------------------------------------------------------------------
 
 
-def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
-    def next_holder() -> list[str]:
+def test_atomic_commits_before_the_release(zoo, ledger):
+    def next_holder():
         with zk_lock("atomic", timeout=None):
             return ledger.seen()
 
@@ -140,7 +128,7 @@ def test_atomic_commits_before_the_release(zoo: Zoo, ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("ledger", ["sqlite", "read committed"], indirect=True)
-def test_atomic_rolls_back_if_a_block_in_it_gives_way_in_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
+def test_atomic_rolls_back_if_a_block_in_it_gives_way_in_a_deadlock(zoo, ledger):
     looks = ledger.ends(lambda: len(zoo.children("a")))
     with looks as ends, contextlib.ExitStack() as others, pytest.raises(LockDeadlock), zk_lock("a", atomic="ledger"):
         ledger.write("a")
@@ -150,7 +138,7 @@ def test_atomic_rolls_back_if_a_block_in_it_gives_way_in_a_deadlock(zoo: Zoo, le
     assert ledger.seen() == []
 
 
-def test_a_lock_that_a_transaction_keeps_is_part_of_a_deadlock(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_lock_that_a_transaction_keeps_is_part_of_a_deadlock(zoo, ledger):
     """Its block has ended. But no other thread ends the transaction."""
     with contextlib.ExitStack() as others, pytest.raises(LockDeadlock), transaction.atomic("ledger"):
         with zk_lock("a", release_on="commit"):
@@ -160,7 +148,7 @@ def test_a_lock_that_a_transaction_keeps_is_part_of_a_deadlock(zoo: Zoo, ledger:
     assert ledger.seen() == []
 
 
-def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+def test_atomic_on_two_databases(zoo, ledger, audit):
     with ledger.ends(lambda: len(zoo.children("two"))) as first, audit.ends(lambda: len(zoo.children("two"))) as second:
         with zk_lock("two", atomic=["ledger", "audit"]):
             ledger.write("a")
@@ -179,16 +167,16 @@ def test_atomic_on_two_databases(zoo: Zoo, ledger: Ledger, audit: Ledger) -> Non
     assert struck.value.__cause__ is None, "the error of the block has not caused what strikes the rollback"
 
 
-def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
+def test_atomic_on_a_function(zoo, ledger):
     with zoo.configured(LOCKS={"listed": {"path": "listed", "atomic": ["ledger"]}}):
 
         @zk_locked("listed")
-        def work() -> bool:
+        def work():
             ledger.write("a")
             return ledger.connection.in_atomic_block
 
         @zk_locked("listed", atomic=False)
-        def work_without() -> bool:
+        def work_without():
             return ledger.connection.in_atomic_block
 
         assert work()
@@ -196,7 +184,7 @@ def test_atomic_on_a_function(zoo: Zoo, ledger: Ledger) -> None:
     assert ledger.seen() == ["a"]
 
 
-def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts(zoo, ledger):
     with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
         ledger.write("a")
         hold._held.grant.session.post(hold._held.grant.lose, "taken away")
@@ -220,10 +208,8 @@ def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts
 
 @ON_SQLITE
 @pytest.mark.parametrize("options", [{}, {"grace": 0}], ids=str)
-def test_work_is_committed_during_a_suspension_unless_its_grace_is_over(
-    zoo: Zoo, ledger: Ledger, options: dict[str, Any]
-) -> None:
-    outcome: Any = pytest.raises(LockLost) if options else contextlib.nullcontext()
+def test_work_is_committed_during_a_suspension_unless_its_grace_is_over(zoo, ledger, options):
+    outcome = pytest.raises(LockLost) if options else contextlib.nullcontext()
     with proxied(zoo, 20) as proxy:
         with outcome, zk_lock("a", atomic="ledger", timeout=30, **options) as hold:
             ledger.write("a")
@@ -232,7 +218,7 @@ def test_work_is_committed_during_a_suspension_unless_its_grace_is_over(
         assert ledger.seen() == ([] if options else ["a"])
 
 
-def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo, ledger, audit):
     lock = zk_lock("two", atomic=["ledger", "audit"])
     with audit.ends(lambda: lose(current)), pytest.raises(LockLost), lock as current:
         ledger.write("a")
@@ -243,11 +229,9 @@ def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo: Zoo, ledg
 
 @pytest.mark.parametrize("release_on", [None, "exit", "commit"])
 @pytest.mark.parametrize("of", ["hold", "current_hold", "lock", "several"])
-def test_a_release_inside_a_block_waits_for_the_transaction_of_the_block(
-    zoo: Zoo, ledger: Ledger, of: str, release_on: Any
-) -> None:
-    options: Any = {"atomic": "ledger", **({"release_on": release_on} if release_on else {})}
-    lock: Any = zk_locks("early", "late", **options) if of == "several" else zk_lock("early", **options)
+def test_a_release_inside_a_block_waits_for_the_transaction_of_the_block(zoo, ledger, of, release_on):
+    options = {"atomic": "ledger", **({"release_on": release_on} if release_on else {})}
+    lock = zk_locks("early", "late", **options) if of == "several" else zk_lock("early", **options)
     with ledger.ends(lambda: len(zoo.children("early"))) as ends:
         with lock as hold:
             ledger.write("a")
@@ -266,9 +250,9 @@ def test_a_release_inside_a_block_waits_for_the_transaction_of_the_block(
 
 
 @pytest.mark.parametrize("around", [False, True])
-def test_a_function_of_on_commit_may_release_the_lock(zoo: Zoo, ledger: Ledger, around: bool) -> None:
+def test_a_function_of_on_commit_may_release_the_lock(zoo, ledger, around):
     """It ends the block that is committed, not the one around that."""
-    looks: list[bool] = []
+    looks = []
     lock = zk_lock("early")
     with lock if around else contextlib.nullcontext():
         with zk_lock("early", atomic="ledger") as hold:
@@ -281,9 +265,7 @@ def test_a_function_of_on_commit_may_release_the_lock(zoo: Zoo, ledger: Ledger, 
     zoo.assert_empty()
 
 
-def test_nothing_is_committed_without_its_connection(
-    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_committed_without_its_connection(zoo, ledger, caplog):
     """The database has rolled back a closed connection."""
     lock = zk_lock("gone", atomic="ledger")
     with lock:
@@ -300,7 +282,7 @@ def test_nothing_is_committed_without_its_connection(
     assert "rollback" not in caplog.text
 
 
-def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> None:
+def test_atomic_inside_atomic_is_one_transaction(zoo, ledger):
     lock = zk_lock("nested", atomic="ledger")
     with ledger.ends(lambda: len(zoo.children("nested"))) as ends, lock:
         ledger.write("a")
@@ -314,7 +296,7 @@ def test_atomic_inside_atomic_is_one_transaction(zoo: Zoo, ledger: Ledger) -> No
     assert ledger.seen() == ["a", "c"]
 
 
-def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+def test_atomic_inside_an_open_transaction_of_its_own(zoo, ledger, audit):
     with transaction.atomic(using="ledger"):
         with zk_lock("both", atomic=["audit", "ledger"], release_on="commit"):
             ledger.write("a")
@@ -326,15 +308,15 @@ def test_atomic_inside_an_open_transaction_of_its_own(zoo: Zoo, ledger: Ledger, 
     assert zoo.children("both") == []
 
 
-def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
+def test_atomic_is_refused_where_it_cannot_be(zoo, ledger):
     with pytest.raises(ZkLockError, match="no block"):
         zk_lock("x", atomic="ledger").acquire()
     with pytest.raises(ConnectionDoesNotExist):
         zk_lock("x", atomic="leger").__enter__()
     with pytest.raises(ValueError, match="atomic"):
-        zk_lock("x", atomic=3)  # type: ignore[arg-type]
+        zk_lock("x", atomic=3)
     with pytest.raises(ValueError, match="release"):
-        zk_lock("x", release_on="block")  # type: ignore[arg-type]
+        zk_lock("x", release_on="block")
     assert zoo.client.exists(f"{zoo.base}/x") is None
     transaction.set_autocommit(False, using="ledger")
     try:
@@ -349,9 +331,7 @@ def test_atomic_is_refused_where_it_cannot_be(zoo: Zoo, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_a_lock_after_the_snapshot_of_its_transaction_warns(
-    zoo: Zoo, request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker, kind: str, level: str
-) -> None:
+def test_a_lock_after_the_snapshot_of_its_transaction_warns(zoo, request, django_db_blocker, kind, level):
     """Its queries read rows from before the lock. In READ COMMITTED, and before the first query, all is well."""
     server = request.getfixturevalue(kind)
     settings = server.settings(level) if kind == "mariadb" else dict(server.settings)
@@ -374,7 +354,7 @@ def test_a_lock_after_the_snapshot_of_its_transaction_warns(
 # --- release_on="commit" --------------------------------------------------------------------------------------------
 
 
-def fail(ledger: Ledger) -> None:
+def fail(ledger):
     raise ZeroDivisionError
 
 
@@ -392,9 +372,7 @@ def fail(ledger: Ledger) -> None:
     ],
     ids=["commit", "rollback", "set_rollback"],
 )
-def test_a_lock_is_held_until_the_transaction_has_ended(
-    zoo: Zoo, ledger: Ledger, acquire: Any, release: Any, end: Any, rows: list[str]
-) -> None:
+def test_a_lock_is_held_until_the_transaction_has_ended(zoo, ledger, acquire, release, end, rows):
     lock = zk_lock("kept", release_on="commit")
     with ledger.ends(lambda: len(zoo.children("kept"))) as ends:
         with contextlib.suppress(ZeroDivisionError), transaction.atomic(using="ledger"):
@@ -411,7 +389,7 @@ def test_a_lock_is_held_until_the_transaction_has_ended(
     assert_none_kept()
 
 
-def test_a_lock_is_held_until_its_connection_is_closed(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_lock_is_held_until_its_connection_is_closed(zoo, ledger):
     with transaction.atomic(using="ledger"):
         acquire_once("kept", release_on="commit")
         ledger.write("a")
@@ -423,13 +401,13 @@ def test_a_lock_is_held_until_its_connection_is_closed(zoo: Zoo, ledger: Ledger)
     assert_none_kept()
 
 
-def assert_none_kept() -> None:
+def assert_none_kept():
     with pytest.raises(LockNotHeld):
         zk_lock("kept").release()
     assert_none_listed()
 
 
-def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger: Ledger, audit: Ledger) -> None:
+def test_a_lock_is_held_until_the_last_of_several_transactions(zoo, ledger, audit):
     with transaction.atomic(using="ledger"):
         with transaction.atomic(using="audit"), zk_lock("last", release_on="commit"):
             audit.write("a")
@@ -440,7 +418,7 @@ def test_a_lock_is_held_until_the_last_of_several_transactions(zoo: Zoo, ledger:
 
 
 @pytest.mark.parametrize("fail", [False, True])
-def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
+def test_a_savepoint_ends_nothing(zoo, ledger, fail):
     lock = zk_lock("kept", release_on="commit")
     with transaction.atomic(using="ledger"):
         lock.acquire()
@@ -453,7 +431,7 @@ def test_a_savepoint_ends_nothing(zoo: Zoo, ledger: Ledger, fail: bool) -> None:
     assert zoo.children("kept") == []
 
 
-def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo, ledger):
     lock = zk_lock("kept", timeout=0, release_on="commit")
     with transaction.atomic(using="ledger"):
         with lock as first:
@@ -473,9 +451,7 @@ def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo: Zoo, led
 
 
 @pytest.mark.parametrize(("max_hold", "rolls_back"), [(0.2, True), (None, True), (None, False)])
-def test_a_kept_lock_that_is_lost_stops_the_commit(
-    zoo: Zoo, ledger: Ledger, max_hold: float | None, rolls_back: bool
-) -> None:
+def test_a_kept_lock_that_is_lost_stops_the_commit(zoo, ledger, max_hold, rolls_back):
     """Even if the rollback fails: then the connection is closed."""
     ending = contextlib.nullcontext() if rolls_back else ledger.ends(refuse)
     with pytest.raises(LockLost) as caught, ending, transaction.atomic(using="ledger"):
@@ -497,10 +473,10 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(
     [(True, True), (False, True), (True, False)],
     ids=["the database refuses", "a callback fails", "the database refuses the transaction of the lock"],
 )
-def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: bool, kept: bool) -> None:
+def test_an_error_at_commit_keeps_no_lock(zoo, ledger, refused, kept):
     """Nor does a loss hide it. If the database refuses, Django rolls back. Callbacks run after the release."""
 
-    def fail() -> None:
+    def fail():
         lose(hold)
         hold.wait_lost(10)
         raise IntegrityError("refused")
@@ -521,7 +497,7 @@ def test_an_error_at_commit_keeps_no_lock(zoo: Zoo, ledger: Ledger, refused: boo
 
 
 @ON_SQLITE
-def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
+def test_many_kept_locks_are_waited_for_together(ledger):
     with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
         with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
             for number in range(5):
@@ -536,7 +512,7 @@ def test_many_kept_locks_are_waited_for_together(ledger: Ledger) -> None:
 
 
 @ON_SQLITE
-def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo, ledger):
     with transaction.atomic(using="ledger"):
         acquire_once("stock", release_on="commit")
         child = os.fork()
@@ -551,12 +527,12 @@ def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(
     zoo.assert_empty(timeout=0)
 
 
-def test_methods_that_another_tool_has_replaced_stay_replaced(zoo: Zoo, ledger: Ledger) -> None:
-    called: list[str] = []
+def test_methods_that_another_tool_has_replaced_stay_replaced(zoo, ledger):
+    called = []
     methods = ledger.connection.__dict__
     original = ledger.connection.commit
 
-    def mine() -> None:
+    def mine():
         called.append("mine")
         original()
 
@@ -567,13 +543,13 @@ def test_methods_that_another_tool_has_replaced_stay_replaced(zoo: Zoo, ledger: 
     assert methods.pop("commit") is mine
 
 
-def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_tool_that_wraps_our_methods_can_stay(zoo, ledger):
     methods = ledger.connection.__dict__
-    called: list[str] = []
+    called = []
     with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
         ours = ledger.connection.commit
 
-        def wrapper() -> None:
+        def wrapper():
             called.append("wrapper")
             ours()
 
@@ -588,16 +564,16 @@ def test_a_tool_that_wraps_our_methods_can_stay(zoo: Zoo, ledger: Ledger) -> Non
     assert methods.pop("commit") is wrapper
 
 
-def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -> None:
+def test_locks_ignore_the_transaction_of_a_test_case(zoo, ledger):
     class Case(TestCase):
-        databases = frozenset({"ledger"})  # type: ignore[assignment]
+        databases = frozenset({"ledger"})
 
-        def test_a_lock(self) -> None:
+        def test_a_lock(self):
             with zk_lock("case"):
                 ledger.write("a")
             assert zoo.children("case") == []
 
-        def test_atomic(self) -> None:
+        def test_atomic(self):
             with zk_lock("case", atomic="ledger"):
                 ledger.write("a")
             with pytest.raises(ValueError, match="x"), zk_lock("case", atomic="ledger"):
@@ -607,7 +583,7 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
                 cursor.execute("SELECT text FROM note")
                 assert list(cursor.fetchall()) == [("a",)]
 
-        def test_on_commit(self) -> None:
+        def test_on_commit(self):
             acquire_once("case", release_on="commit")
             assert zoo.children("case") == []
             with transaction.atomic(using="ledger"):
@@ -615,7 +591,7 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
                     ledger.write("a")
                 assert zoo.children("case") == []
 
-        def test_an_open_block_is_refused_as_in_production(self) -> None:
+        def test_an_open_block_is_refused_as_in_production(self):
             with transaction.atomic(using="ledger"), pytest.raises(LockInTransaction):
                 zk_lock("case").__enter__()
 
@@ -628,9 +604,9 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo: Zoo, ledger: Ledger) -
 
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
 @pytest.mark.parametrize("end", ["commit", "rollback", "close", "autocommit"])
-def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Ledger, end: str) -> None:
+def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo, ledger, end):
 
-    def trace(execute: Any, *query: Any) -> Any:
+    def trace(execute, *query):
         acquire_once("trace", release_on="exit")  # also around the SAVEPOINT, with which a block begins and ends
         return execute(*query)
 
@@ -653,9 +629,7 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo: Zoo, ledger: Le
 
 
 @pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
-def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(
-    zoo: Zoo, postgres: Postgres, django_db_blocker: DjangoDbBlocker
-) -> None:
+def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(zoo, postgres, django_db_blocker):
     """PostgreSQL's driver refuses it. A lock that was released then would not cover the rows that are written."""
     with django_db_blocker.unblock(), configured("hand", postgres.settings):
         transaction.set_autocommit(False, using="hand")
@@ -671,7 +645,7 @@ def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
-def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo: Zoo, ledger: Ledger, abort_on: AbortOn) -> None:
+def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo, ledger, abort_on):
     with (
         pytest.raises(LockLost, match="max_hold"),
         ledger.ends(lambda: len(zoo.children("a"))) as ends,
@@ -685,9 +659,7 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo: Zoo, ledge
 
 @pytest.mark.parametrize("ledger", ["repeatable read"], indirect=True)
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(
-    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture, nested: bool
-) -> None:
+def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(zoo, ledger, caplog, nested):
     """The driver drops its connection then, and the rollback fails, that to a savepoint, too."""
     around = transaction.atomic(using="ledger") if nested else contextlib.nullcontext()
     lock = zk_lock("a", atomic="ledger", max_hold=3, release_on="commit" if nested else "exit")
@@ -701,9 +673,9 @@ def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(
 
 
 @ON_SQLITE
-def test_a_lock_is_handed_over_after_the_commit_and_adopted_outside(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_lock_is_handed_over_after_the_commit_and_adopted_outside(zoo, ledger):
     """Inside the transaction that is refused, as the adopter would not see its work. `on_commit` is late enough."""
-    texts: list[str] = []
+    texts = []
     with zk_lock("given", atomic="ledger") as hold:
         with pytest.raises(LockInTransaction, match=r"transaction\.on_commit"):
             hold.hand_over(within=60)
@@ -716,10 +688,10 @@ def test_a_lock_is_handed_over_after_the_commit_and_adopted_outside(zoo: Zoo, le
 
 
 @ON_SQLITE
-def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo: Zoo, ledger: Ledger) -> None:
-    refused: list[bool] = []
+def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo, ledger):
+    refused = []
 
-    def give() -> None:
+    def give():
         with pytest.raises(LockNotHeld):
             hold.hand_over(within=60)
         refused.append(True)

@@ -1,27 +1,23 @@
 """`@zk_locked` on sync, async and class-based views: the lock is free, held, lost, or ZooKeeper is away."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.db.transaction import TransactionManagementError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.template import TemplateSyntaxError
-from django.test import Client, RequestFactory, override_settings
+from django.test import Client, override_settings
 from support import viewsite
 from support.deadlock import rivals
 from support.faults import BackgroundCall, cut, proxied
 from support.signalled import signalled
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
-from django_zklock.exceptions import LockBusy, LockLost, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, ZooKeeperUnavailable
 from django_zklock.http.responses import answer
 from django_zklock.middleware import LockConflictMiddleware
 
@@ -29,7 +25,7 @@ pytestmark = pytest.mark.django_db(databases=[])
 
 
 @pytest.fixture(autouse=True)
-def site() -> Iterator[None]:
+def site():
     viewsite.inside.clear()
     viewsite.go_on.clear()
     with override_settings(ROOT_URLCONF="support.viewsite"):
@@ -38,7 +34,7 @@ def site() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def buying(sku: str) -> Iterator[None]:
+def buying(sku):
     """Have a request in the view, for the length of a block, of which the answer must be 200."""
     request = BackgroundCall(lambda: Client().get(f"/buy/{sku}/?linger").status_code)
     try:
@@ -49,12 +45,12 @@ def buying(sku: str) -> Iterator[None]:
         assert request.result() == 200
 
 
-def test_a_cut_of_the_connection_does_not_disturb_a_view(zoo: Zoo) -> None:
+def test_a_cut_of_the_connection_does_not_disturb_a_view(zoo):
     with proxied(zoo, 20) as proxy, buying("7"):
         cut(proxy)
 
 
-def test_two_requests_for_one_key_take_turns_and_the_payload_names_no_argument(zoo: Zoo) -> None:
+def test_two_requests_for_one_key_take_turns_and_the_payload_names_no_argument(zoo):
     with buying("secret-sku"):
         assert Client().get("/buy-now/secret-sku/").status_code == 409
         assert Client().get("/buy-now/8/").status_code == 200
@@ -65,7 +61,7 @@ def test_two_requests_for_one_key_take_turns_and_the_payload_names_no_argument(z
     assert Client().get("/buy-now/secret-sku/").status_code == 200
 
 
-def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo: Zoo) -> None:
+def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo):
     request = BackgroundCall(lambda: Client().get("/ship/7/"))
     assert viewsite.inside.wait(10)
     with rivals(zoo, {"stock/7": "order/7"}):
@@ -75,7 +71,7 @@ def test_a_view_that_gives_way_in_a_deadlock_is_answered(zoo: Zoo) -> None:
     assert Client().get("/ship/7/").content == b"shipped"
 
 
-def test_a_default_of_the_view_names_the_lock(zoo: Zoo, client: Client) -> None:
+def test_a_default_of_the_view_names_the_lock(zoo, client):
     with signalled("lock_acquired") as sent:
         response = client.get("/buy/a%2525b/")
         eventually(lambda: sent)  # it is sent on a thread of its own
@@ -99,9 +95,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
         ({"accept": "*/*", "hx-request": "true"}, "text/plain"),
     ],
 )
-def test_the_answer_is_json_unless_the_client_prefers_text(
-    zoo: Zoo, client: Client, headers: dict[str, str], content_type: str
-) -> None:
+def test_the_answer_is_json_unless_the_client_prefers_text(zoo, client, headers, content_type):
     with zoo.hold_elsewhere("stock/7"):
         answer = client.get("/buy-now/7/", headers=headers)
     assert answer["Content-Type"].partition(";")[0] == content_type
@@ -112,11 +106,11 @@ def test_the_answer_is_json_unless_the_client_prefers_text(
         assert answer.content.startswith(b"Somebody else")
 
 
-def types(request: HttpRequest) -> dict[str, Any]:
+def types(request):
     return {"types": ContentType.objects}
 
 
-def templates(pages: dict[str, str]) -> override_settings:
+def templates(pages):
     """Have these pages, which may ask the database for its content types."""
     loaders = [("django.template.loaders.locmem.Loader", pages)]
     options = {"loaders": loaders, "context_processors": [f"{__name__}.types"]}
@@ -127,9 +121,7 @@ def templates(pages: dict[str, str]) -> override_settings:
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", ["{{ types.count }}", "{% fail %}", None])
 @pytest.mark.parametrize("error", [LockLost("lost"), LockBusy("busy"), ZooKeeperUnavailable("away")])
-def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(
-    rf: RequestFactory, error: ZkLockError, page: str | None
-) -> None:
+def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(rf, error, page):
     """The answer is no exception, so another middleware would commit. The page may need queries, and may fail."""
     middleware = LockConflictMiddleware(lambda request: HttpResponse())
     pages = templates({} if page is None else {"409.html": page, "503.html": page})
@@ -152,9 +144,9 @@ def test_a_transaction_around_the_middleware_does_not_commit_half_the_work(
         pytest.param(False, marks=pytest.mark.django_db(transaction=True)),
     ],
 )
-def test_an_answer_rolls_back_all_open_blocks(rf: RequestFactory, of_test_case: bool) -> None:
+def test_an_answer_rolls_back_all_open_blocks(rf, of_test_case):
     """A middleware, `ATOMIC_REQUESTS` and the view may each have one. The transaction of a `TestCase` goes on."""
-    committed: list[int] = []
+    committed = []
     ContentType.objects.create(app_label="before", model="test")
     with transaction.atomic():
         ContentType.objects.create(app_label="half", model="outer")
@@ -170,7 +162,7 @@ def test_an_answer_rolls_back_all_open_blocks(rf: RequestFactory, of_test_case: 
 
 
 @pytest.mark.django_db
-def test_a_page_that_cannot_query_is_replaced_by_text(rf: RequestFactory) -> None:
+def test_a_page_that_cannot_query_is_replaced_by_text(rf):
     with templates({"409.html": "{{ types.count }}"}), transaction.atomic():
         transaction.set_rollback(True)
         response = answer(rf.get("/", headers={"accept": BROWSER}), LockBusy("busy"))
@@ -179,7 +171,7 @@ def test_a_page_that_cannot_query_is_replaced_by_text(rf: RequestFactory) -> Non
 
 
 @pytest.mark.parametrize("view", ["async-class-dispatched", "async-class-overridden"])
-def test_dispatch_of_an_async_view_is_refused(zoo: Zoo, client: Client, view: str) -> None:
+def test_dispatch_of_an_async_view_is_refused(zoo, client, view):
     """A lock around it would protect nothing, so the first request raises."""
     with pytest.raises(ImproperlyConfigured, match="async def get"):
         client.post(f"/{view}/7/")

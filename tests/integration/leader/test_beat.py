@@ -1,15 +1,10 @@
 """Several `celery beat` processes share one schedule: one leads, the others stand by."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -18,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from support.beats import Beats, each_tick_once, longest_gap
 from support.faults import BackgroundCall, expire
-from support.zoo import ROOM, TESTS, Zoo, eventually
+from support.zoo import ROOM, TESTS, eventually
 
 from django_zklock.contrib.celery.beat import LOCK, MAX_WAIT, RETRY, ZkScheduler
 
@@ -26,12 +21,12 @@ pytestmark = pytest.mark.django_db  # a beat closes its old connections
 
 
 @pytest.fixture
-def beats(zoo: Zoo, tmp_path: Path) -> Iterator[Beats]:
+def beats(zoo, tmp_path):
     with Beats(zoo, tmp_path, {"often": 0.5}, session_timeout=20) as beats:
         yield beats
 
 
-def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats) -> None:
+def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats):
     """An orderly stop loses no tick, not even the one that is being sent when the stop is asked for."""
     (first,) = beats.start("first")
     beats.wait_sent(2)
@@ -57,7 +52,7 @@ def test_the_second_beat_continues_at_once_when_the_first_one_stops(beats: Beats
     beats.wait_queue(timeout=1)
 
 
-def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
+def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo):
     scheduler = scheduler_of("celery.beat:Scheduler")
     for _ in range(2):
         eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
@@ -70,7 +65,7 @@ def test_a_beat_that_loses_the_lead_stands_by_and_leads_again(zoo: Zoo) -> None:
     zoo.assert_empty()
 
 
-def scheduler_of(wrapped: object, **conf: Any) -> ZkScheduler:
+def scheduler_of(wrapped, **conf):
     app = Celery("beat", broker="memory://", set_as_current=False)
     app.conf.update(zklock_beat_scheduler=wrapped, **conf)
     return ZkScheduler(app)
@@ -80,8 +75,8 @@ class NotAnException(BaseException):
     """As some libraries raise for a timeout."""
 
 
-def failing_once(name: str, remaining: list[str]) -> Any:
-    def method(self: Scheduler, *args: Any, **kwargs: Any) -> Any:
+def failing_once(name, remaining):
+    def method(self, *args, **kwargs):
         if name in remaining:
             remaining.remove(name)
             raise NotAnException if name in ("tick", "close") else OSError("the database is away")
@@ -90,18 +85,18 @@ def failing_once(name: str, remaining: list[str]) -> Any:
     return method
 
 
-def test_no_error_of_the_wrapped_scheduler_ends_beat(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_error_of_the_wrapped_scheduler_ends_beat(zoo, caplog):
     remaining = ["setup_schedule", "populate_heap", "tick", "reserve", "apply_entry", "should_sync", "sync", "close"]
     methods = {name: failing_once(name, remaining) for name in remaining}
-    sent: list[object] = []
-    pauses: list[float] = []
+    sent = []
+    pauses = []
     methods["send_task"] = lambda _self, *args, **_kwargs: sent.append(args)
     methods["info"] = property(lambda _self: 1 / 0)
     schedule = {"often": {"task": "tick", "schedule": 0.001}}  # always due
     scheduler = scheduler_of(type("Failing", (Scheduler,), methods), beat_schedule=schedule)
     assert "Failing" in scheduler.info
 
-    def is_sent() -> bool:
+    def is_sent():
         pauses.append(scheduler.tick())
         return not remaining and bool(sent)
 
@@ -115,10 +110,10 @@ def test_no_error_of_the_wrapped_scheduler_ends_beat(zoo: Zoo, caplog: pytest.Lo
     assert [bool(record.exc_info) for record in lines][:3] == [True, True, False]  # two types of errors
 
 
-def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo: Zoo) -> None:
+def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo):
     """Celery ends beat by an exception that its signal handler raises."""
 
-    def tick(self: Scheduler) -> None:
+    def tick(self):
         raise SystemExit
 
     scheduler = scheduler_of(type("Signalled", (Scheduler,), {"tick": tick}))
@@ -129,7 +124,7 @@ def test_a_signal_in_the_wrapped_scheduler_ends_beat(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("name", ["django_zklock.contrib.celery.beat:ZkScheduler", "celery:Celery"])
-def test_beat_refuses_to_wrap_itself_or_another_class(name: str) -> None:
+def test_beat_refuses_to_wrap_itself_or_another_class(name):
     """Otherwise it would create itself without end, or fail each time it leads."""
     with pytest.raises(TypeError, match="zklock_beat_scheduler"):
         scheduler_of(name)
@@ -142,7 +137,7 @@ def test_beat_refuses_to_wrap_itself_or_another_class(name: str) -> None:
         ({"LOCKS": {LOCK: {"path": "celery-beat/{schedule}", "limit": 2}}}, ValueError),  # several beats would lead
     ],
 )
-def test_beat_reports_invalid_settings_at_once(zoo: Zoo, options: Any, error: type[Exception]) -> None:
+def test_beat_reports_invalid_settings_at_once(zoo, options, error):
     """A standby without settings would stand by for ever."""
     app = Celery("unset", set_as_current=False)
     settings = None if options is None else zoo.settings(**options)
@@ -151,7 +146,7 @@ def test_beat_reports_invalid_settings_at_once(zoo: Zoo, options: Any, error: ty
 
 
 @pytest.mark.chaos
-def test_the_example_project_starts_a_beat(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_example_project_starts_a_beat(zoo, tmp_path):
     example = TESTS.parent / "example_project"
     log = tmp_path / "log"
     env = {

@@ -1,7 +1,5 @@
 """`manage.py zklock leader`: the leader, and each change."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -11,13 +9,13 @@ import subprocess
 import pytest
 from support.faults import proxied
 from support.locking import MANAGE, as_json, ending, zklock
-from support.zoo import Zoo, next_line
+from support.zoo import next_line
 
 from django_zklock import operations, zk_leader
 from django_zklock.management.exit_codes import ExitCode
 
 
-def test_the_command_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
+def test_the_command_shows_the_leader_and_counts_the_others(zoo):
     with zk_leader("lead/{shard}", fields={"shard": 7}, what="the\x1b[2Jwork") as hold, zoo.hold_elsewhere("lead/7"):
         for name in (("lead/7",), ("lead/{shard}", "--field=shard=7")):
             data = as_json("leader", *name)
@@ -37,7 +35,7 @@ def test_the_command_shows_the_leader_and_counts_the_others(zoo: Zoo) -> None:
     assert (status, json.loads(out)["leader"]) == (ExitCode.NO_HOLDER, None)
 
 
-def test_the_command_shows_an_operator_hold(zoo: Zoo) -> None:
+def test_the_command_shows_an_operator_hold(zoo):
     held = operations.hold_lock("lead", seconds=60, reason="maintenance", by="ada")
     assert zklock("leader", "lead").startswith("operator ada until ")
     assert as_json("leader", "lead")["leader"]["operator"]["reason"] == "maintenance"
@@ -45,7 +43,7 @@ def test_the_command_shows_an_operator_hold(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, pytest.param(False, marks=pytest.mark.chaos)])
-def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: bool) -> None:
+def test_watching_shows_each_change_until_it_is_interrupted(zoo, as_json):
     process = subprocess.Popen(
         [*MANAGE, "leader", "lead", "--watch", *(["--json"] if as_json else [])],
         env=zoo.environment(),
@@ -54,7 +52,7 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
         text=True,
     )
 
-    def told() -> str:
+    def told():
         line = next_line(process)
         if not as_json:
             return line.partition("  ")[2]
@@ -74,7 +72,7 @@ def test_watching_shows_each_change_until_it_is_interrupted(zoo: Zoo, as_json: b
         process.communicate()
 
 
-def test_the_command_reports_an_outage(zoo: Zoo) -> None:
+def test_the_command_reports_an_outage(zoo):
     with proxied(zoo) as proxy:
         proxy.refuse = True
         for more in ((), ("--watch",)):

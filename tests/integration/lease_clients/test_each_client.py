@@ -1,12 +1,9 @@
 """The clients of the lock coordinator behave alike in all languages, and what that for Node refuses."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 from support import lease_clients
@@ -14,7 +11,7 @@ from support.balancer import Balancer
 from support.lease_clients import Holder
 from support.relay import Relay
 from support.serving import Serving
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import operations
 from zklock_client import LockTimeout, ZkLockClient
@@ -24,12 +21,12 @@ COMPILED = [pytest.param(language, marks=pytest.mark.chaos) for language in ("go
 
 
 @pytest.fixture(params=["python", "node", *COMPILED])
-def language(request: pytest.FixtureRequest) -> str:
+def language(request):
     lease_clients.holder(request.param)
     return str(request.param)
 
 
-def test_a_lock_is_held_until_it_is_released(coordinator: Serving, language: str) -> None:
+def test_a_lock_is_held_until_it_is_released(coordinator, language):
     with ZkLockClient(coordinator.address) as client:
         with client.lock("a") as lease:
             holder = Holder(language, f"127.0.0.1:1,{coordinator.address}")
@@ -46,7 +43,7 @@ def test_a_lock_is_held_until_it_is_released(coordinator: Serving, language: str
             coordinator.zoo.assert_empty()
 
 
-def test_a_busy_lock_is_refused(coordinator: Serving, language: str) -> None:
+def test_a_busy_lock_is_refused(coordinator, language):
     """At once, or when the wait is over; as it is if it was computed from a time in the past. Go calls that NoWait."""
     past = "LockBusy" if language == "go" else "LockTimeout"
     expected = {0.0: "LockBusy", 0.5: "LockTimeout", -60.0: past}
@@ -56,14 +53,14 @@ def test_a_busy_lock_is_refused(coordinator: Serving, language: str) -> None:
         coordinator.zoo.wait_contenders("a", 1)
 
 
-def test_a_loss_is_noticed(coordinator: Serving, language: str) -> None:
+def test_a_loss_is_noticed(coordinator, language):
     with Holder(language, coordinator.address) as holder:
         holder.token()
         coordinator.zoo.delete("a")
         assert holder.line().startswith("LockLost: ")
 
 
-def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language: str) -> None:
+def test_a_lease_is_kept_and_released_where_it_is(coordinator, language):
     """A balancer sends the calls to another coordinator, and a call may fail on the way."""
     with (
         Balancer(coordinator.address, failures=3) as balancer,
@@ -79,7 +76,7 @@ def test_a_lease_is_kept_and_released_where_it_is(coordinator: Serving, language
         assert balancer.calls["KeepAlive"] >= 1  # more, if the client connects again on a busy machine
 
 
-def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator: Serving, language: str) -> None:
+def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator, language):
     zoo = coordinator.zoo
     with Relay(coordinator.port) as link, contextlib.ExitStack() as stack:
         with zoo.hold_elsewhere("a"):
@@ -97,11 +94,11 @@ def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator: Servin
 
 
 @pytest.mark.parametrize("languages", [("python", "node"), pytest.param(("go", "java"), marks=pytest.mark.chaos)])
-def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...]) -> None:
+def test_the_end_of_a_coordinator_is_noticed(zoo, languages):
     languages = tuple(language for language in languages if _is_available(language))
     with Serving(zoo, session_timeout=20) as coordinator, contextlib.ExitStack() as stack:
 
-        def holders(term: float) -> list[Holder]:
+        def holders(term):
             return [
                 stack.enter_context(Holder(language, coordinator.address, key=language, term=term))
                 for language in languages
@@ -127,7 +124,7 @@ def test_the_end_of_a_coordinator_is_noticed(zoo: Zoo, languages: tuple[str, ...
     zoo.client.delete(zoo.base, recursive=True)  # the session of the killed coordinator lasts longer
 
 
-def _is_available(language: str) -> bool:
+def _is_available(language):
     try:
         return bool(lease_clients.holder(language))
     except lease_clients.Unavailable:
@@ -145,7 +142,7 @@ const report = (work) => work.then(
 """
 
 
-def run(tmp_path: Path, address: str, script: str) -> list[str]:
+def run(tmp_path, address, script):
     source = tmp_path / "script.js"
     source.write_text(SCRIPT.replace("ADDRESS", address) + script)
     command, env = lease_clients.program("node", source)
@@ -156,7 +153,7 @@ def run(tmp_path: Path, address: str, script: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_work_that_blocks_the_loop_for_longer_than_the_lease_has_lost_it(coordinator: Serving, tmp_path: Path) -> None:
+def test_work_that_blocks_the_loop_for_longer_than_the_lease_has_lost_it(coordinator, tmp_path):
     """Another program has the lock meanwhile."""
     (program, *arguments), env = lease_clients.holder("python")
     arguments += [coordinator.address, "a", "4000", "30000"]
@@ -176,7 +173,7 @@ report(client.withLock("a", {{ term: 1000 }}, async (lease) => {{
     assert outcome.startswith("LockLost: ")
 
 
-def test_a_lease_is_over_after_its_block(coordinator: Serving, tmp_path: Path) -> None:
+def test_a_lease_is_over_after_its_block(coordinator, tmp_path):
     script = """
 let leaked;
 (async () => {
@@ -189,7 +186,7 @@ let leaked;
     assert run(tmp_path, coordinator.address, script) == ["0 false", "ZkLockError: the lock a was released"]
 
 
-def test_a_time_that_is_no_number_is_refused(tmp_path: Path) -> None:
+def test_a_time_that_is_no_number_is_refused(tmp_path):
     """A wait of NaN ended the process: gRPC threw an error that nobody can catch."""
     options = ["wait: NaN", "term: NaN", "wait: '5'"]
     calls = [f"report(client.withLock('a', {{ {option} }}, async () => 'held'))" for option in options]
@@ -200,7 +197,7 @@ def test_a_time_that_is_no_number_is_refused(tmp_path: Path) -> None:
         assert line.endswith("not a number")
 
 
-def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(coordinator: Serving, tmp_path: Path) -> None:
+def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(coordinator, tmp_path):
     script = """
 (async () => {
   await report(client.withLock("a", { term: 0 }, async () => "held"));
@@ -213,7 +210,7 @@ def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(coordinator
     assert held == "held"
 
 
-def test_close_ends_the_calls_that_wait(coordinator: Serving, tmp_path: Path) -> None:
+def test_close_ends_the_calls_that_wait(coordinator, tmp_path):
     script = """
 const waiting = report(client.withLock("a", {}, async () => "held"));
 const other = new ZkLockClient("ADDRESS");

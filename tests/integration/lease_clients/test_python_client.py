@@ -1,7 +1,5 @@
 """The clients of the lock coordinator for Python."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math
@@ -10,14 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall
 from support.relay import Relay
 from support.serving import Serving
-from support.zoo import ROOM, TESTS, Zoo, eventually
+from support.zoo import ROOM, TESTS, eventually
 
 from django_zklock.contrib.leases.access import hash_of
 from zklock_client import (
@@ -34,34 +30,34 @@ from zklock_client.client import LONG_WAIT
 
 
 @pytest.fixture
-def zoo(coordinator: Serving) -> Zoo:
+def zoo(coordinator):
     return coordinator.zoo
 
 
 @pytest.fixture
-def address(coordinator: Serving) -> str:
+def address(coordinator):
     return coordinator.address
 
 
 @pytest.fixture
-def client(address: str) -> Iterator[ZkLockClient]:
+def client(address):
     with ZkLockClient(address) as client:
         yield client
 
 
-def test_the_client_needs_nothing_of_django_zklock() -> None:
+def test_the_client_needs_nothing_of_django_zklock():
     code = "import sys, zklock_client; print({'django', 'django_zklock', 'kazoo'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], cwd=TESTS.parent, capture_output=True, text=True, check=False)
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_the_lock_is_held_in_the_block(zoo: Zoo, client: ZkLockClient) -> None:
+def test_the_lock_is_held_in_the_block(zoo, client):
     with client.lock("invoices/2026-11", term=5) as lease:
         lease.check()
         assert zoo.client.get(lease.path)[1].czxid == lease.token
         assert (lease.valid, lease.lost, lease.signed_token) == (True, False, "")
         assert 0 < lease.remaining <= 5
-        payload: Any = zoo.payloads("invoices/2026-11")[0]
+        payload = zoo.payloads("invoices/2026-11")[0]
         assert str(os.getpid()) in payload.what
     assert (lease.valid, lease.lost) == (False, False)
     with pytest.raises(LockNotHeld):
@@ -79,15 +75,13 @@ def test_the_lock_is_held_in_the_block(zoo: Zoo, client: ZkLockClient) -> None:
         *(({"term": term}, LeaseRefused, "not from 100") for term in (0, 0.0001, -1)),  # 0 is not the default, 30 s
     ],
 )
-def test_a_wrong_option_of_a_lock_is_refused(
-    client: ZkLockClient, wrong: dict[str, Any], error: type[Exception], said: str
-) -> None:
+def test_a_wrong_option_of_a_lock_is_refused(client, wrong, error, said):
     with pytest.raises(error, match=said), client.lock("a", **wrong):
         pass
 
 
 @pytest.mark.parametrize("wait", [math.inf, threading.TIMEOUT_MAX, 1e12])
-def test_a_wait_that_is_too_long_for_grpc_has_no_limit(client: ZkLockClient, wait: float) -> None:
+def test_a_wait_that_is_too_long_for_grpc_has_no_limit(client, wait):
     with client.lock("a", wait=wait):
         pass
     with (
@@ -107,15 +101,15 @@ def test_a_wait_that_is_too_long_for_grpc_has_no_limit(client: ZkLockClient, wai
         ({"token": "schlüssel"}, ValueError, "line break"),
     ],
 )
-def test_a_wrong_option_of_a_client_is_refused(wrong: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_a_wrong_option_of_a_client_is_refused(wrong, error, said):
     with pytest.raises(error, match=said):
         ZkLockClient("127.0.0.1:1", **wrong)
 
 
-def test_threads_of_one_client_exclude_each_other(client: ZkLockClient) -> None:
+def test_threads_of_one_client_exclude_each_other(client):
     inside, tokens = threading.Lock(), list[int]()
 
-    def work() -> None:
+    def work():
         for _ in range(3):
             with client.lock("a") as lease:
                 assert inside.acquire(blocking=False)
@@ -128,10 +122,10 @@ def test_threads_of_one_client_exclude_each_other(client: ZkLockClient) -> None:
     assert tokens == sorted(set(tokens))
 
 
-async def test_a_cancelled_coroutine_leaves_the_queue(zoo: Zoo, address: str) -> None:
+async def test_a_cancelled_coroutine_leaves_the_queue(zoo, address):
     async with AsyncZkLockClient(address) as client:
 
-        async def hold() -> int:
+        async def hold():
             async with client.lock("a") as lease:
                 return lease.token
 
@@ -147,10 +141,10 @@ async def test_a_cancelled_coroutine_leaves_the_queue(zoo: Zoo, address: str) ->
         assert await second > 0
 
 
-async def test_a_grant_that_arrives_with_the_cancellation_is_released(zoo: Zoo, address: str) -> None:
+async def test_a_grant_that_arrives_with_the_cancellation_is_released(zoo, address):
     async with AsyncZkLockClient(address) as client:
 
-        async def hold() -> None:
+        async def hold():
             async with client.lock("a", term=300):
                 raise AssertionError("the task was cancelled before")
 
@@ -163,18 +157,18 @@ async def test_a_grant_that_arrives_with_the_cancellation_is_released(zoo: Zoo, 
         await asyncio.to_thread(zoo.assert_empty)
 
 
-def test_an_interrupted_thread_leaves_the_queue(zoo: Zoo, client: ZkLockClient) -> None:
+def test_an_interrupted_thread_leaves_the_queue(zoo, client):
     class Interrupted(BaseException):
         pass
 
-    def interrupt(*args: object) -> None:
+    def interrupt(*args):
         raise Interrupted
 
     former = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with zoo.hold_elsewhere("a"):
 
-            def strike() -> None:
+            def strike():
                 zoo.wait_contenders("a", 2)
                 os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -187,10 +181,10 @@ def test_an_interrupted_thread_leaves_the_queue(zoo: Zoo, client: ZkLockClient) 
         signal.signal(signal.SIGUSR1, former)
 
 
-def test_the_client_calls_back_once_at_a_loss(zoo: Zoo, client: ZkLockClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_client_calls_back_once_at_a_loss(zoo, client, caplog):
     lost_leases = list[Lease]()
 
-    def on_lost(lease: Lease) -> None:
+    def on_lost(lease):
         lost_leases.append(lease)
         raise KeyError(lease.resource)
 
@@ -205,16 +199,16 @@ def test_the_client_calls_back_once_at_a_loss(zoo: Zoo, client: ZkLockClient, ca
     assert lost_leases == [lease]
 
 
-def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str) -> None:
+def test_close_releases_what_is_held_and_ends_what_waits(zoo, address):
     lost_leases, entered, closed = list[Lease](), threading.Event(), threading.Event()
     client = ZkLockClient(address)
 
-    def hold() -> None:
+    def hold():
         with client.lock("a", term=60, on_lost=lost_leases.append):
             entered.set()
             closed.wait(20)
 
-    def wait() -> None:
+    def wait():
         with client.lock("a"):
             pass
 
@@ -235,7 +229,7 @@ def test_close_releases_what_is_held_and_ends_what_waits(zoo: Zoo, address: str)
     client.close()
 
 
-def test_a_client_that_nobody_closes_ends_with_its_process(zoo: Zoo, address: str) -> None:
+def test_a_client_that_nobody_closes_ends_with_its_process(zoo, address):
     script = f"""
 import threading
 from zklock_client import ZkLockClient
@@ -251,7 +245,7 @@ held.wait(10)
     zoo.assert_empty()
 
 
-def test_settings_of_a_coordinator_bind_its_clients(zoo: Zoo) -> None:
+def test_settings_of_a_coordinator_bind_its_clients(zoo):
     clients = {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["billing"]}}
     codes = {}
     with Serving(zoo, leases={"CLIENTS": clients, "MAX_WAIT": 1.1}) as coordinator:
@@ -264,13 +258,13 @@ def test_settings_of_a_coordinator_bind_its_clients(zoo: Zoo) -> None:
                     codes[token, resource] = refused.code
         assert [*codes.values()] == ["unauthenticated", "unauthenticated", "forbidden", "True"]
 
-        def hold() -> int:
+        def hold():
             with client.lock("billing/2") as lease:
                 return lease.token
 
-        seen: set[str] = set()
+        seen = set()
 
-        def has_come_back() -> bool:
+        def has_come_back():
             seen.update(zoo.children("billing/2"))
             return len(seen) >= 4  # the holder, and three tries
 
@@ -281,7 +275,7 @@ def test_settings_of_a_coordinator_bind_its_clients(zoo: Zoo) -> None:
             assert waiting.result() > 0
 
 
-def test_no_coordinator_at_all_is_an_error() -> None:
+def test_no_coordinator_at_all_is_an_error():
     with (
         ZkLockClient(["127.0.0.1:1", "127.0.0.1:2"], reply_timeout=0.5) as client,
         pytest.raises(CoordinatorUnavailable, match=r"coordinator 127\.0\.0\.1:[12]"),
@@ -290,7 +284,7 @@ def test_no_coordinator_at_all_is_an_error() -> None:
         pass
 
 
-async def test_a_broken_connection_is_made_again_while_the_lease_lasts(zoo: Zoo, address: str) -> None:
+async def test_a_broken_connection_is_made_again_while_the_lease_lasts(zoo, address):
     with Relay(port_of(address)) as link:
         async with (
             AsyncZkLockClient(f"127.0.0.1:{link.port}") as client,
@@ -304,7 +298,7 @@ async def test_a_broken_connection_is_made_again_while_the_lease_lasts(zoo: Zoo,
     await asyncio.to_thread(zoo.assert_empty)
 
 
-async def test_a_lease_ends_by_the_clients_clock(zoo: Zoo, address: str) -> None:
+async def test_a_lease_ends_by_the_clients_clock(zoo, address):
     """Nothing comes through, not even that the connection is broken."""
     lost = asyncio.Event()
     with Relay(port_of(address)) as link:
@@ -317,19 +311,19 @@ async def test_a_lease_ends_by_the_clients_clock(zoo: Zoo, address: str) -> None
     await asyncio.to_thread(zoo.assert_empty)
 
 
-async def test_a_closed_client_acquires_nothing(address: str) -> None:
+async def test_a_closed_client_acquires_nothing(address):
     async with AsyncZkLockClient(address) as client:
         assert await _may_lock_async(client)
     with pytest.raises(ClientUnusable, match="closed"):
         await _may_lock_async(client)
 
 
-async def _may_lock_async(client: AsyncZkLockClient) -> bool:
+async def _may_lock_async(client):
     async with client.lock("a") as lease:
         return lease.valid
 
 
-async def test_a_loss_soon_after_the_grant_is_told_with_its_reason(zoo: Zoo, address: str) -> None:
+async def test_a_loss_soon_after_the_grant_is_told_with_its_reason(zoo, address):
     lost = asyncio.Event()
     async with AsyncZkLockClient(address) as client:
         with pytest.raises(LockLost, match="its znode was deleted"):
@@ -339,8 +333,8 @@ async def test_a_loss_soon_after_the_grant_is_told_with_its_reason(zoo: Zoo, add
 
 
 @pytest.mark.parametrize("wait", [None, 20])
-async def test_a_lost_answer_costs_no_second_permit(zoo: Zoo, address: str, wait: float | None) -> None:
-    options: Any = {"kind": "semaphore", "limit": 2, "term": 60}
+async def test_a_lost_answer_costs_no_second_permit(zoo, address, wait):
+    options = {"kind": "semaphore", "limit": 2, "term": 60}
     with Relay(port_of(address)) as link:
         addresses = [f"127.0.0.1:{link.port}", address]
         async with AsyncZkLockClient(address) as other, AsyncZkLockClient(addresses) as client:
@@ -357,12 +351,12 @@ async def test_a_lost_answer_costs_no_second_permit(zoo: Zoo, address: str, wait
     await asyncio.to_thread(zoo.assert_empty)
 
 
-async def _contenders(client: AsyncZkLockClient, zoo: Zoo, **options: Any) -> int:
+async def _contenders(client, zoo, **options):
     async with client.lock("a", **options):
         return len(await asyncio.to_thread(zoo.children, "a"))
 
 
-async def test_a_wait_without_limit_survives_breaks_of_its_connection(zoo: Zoo, address: str) -> None:
+async def test_a_wait_without_limit_survives_breaks_of_its_connection(zoo, address):
     """In all, they last for longer than `reply_timeout`. Each time the call has waited in the queue."""
     with Relay(port_of(address)) as link:
         async with AsyncZkLockClient(f"127.0.0.1:{link.port}", reply_timeout=1) as client:
@@ -378,10 +372,10 @@ async def test_a_wait_without_limit_survives_breaks_of_its_connection(zoo: Zoo, 
             await asyncio.wait_for(waiter, 20)
 
 
-def port_of(address: str) -> int:
+def port_of(address):
     return int(address.rpartition(":")[2])
 
 
-async def kept(lease: Lease) -> None:
+async def kept(lease):
     before = lease._until
     await asyncio.to_thread(eventually, lambda: lease._until > before)

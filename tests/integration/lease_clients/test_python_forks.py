@@ -1,10 +1,6 @@
 """The client of the lock coordinator for Python in processes that fork."""
 
-from __future__ import annotations
-
 import pytest
-from support.serving import Serving
-from support.zoo import Zoo
 
 HELPERS = """
 import contextlib, gc, multiprocessing, os, subprocess, sys, time
@@ -41,15 +37,15 @@ def wait_until_kept(lease):
 
 
 @pytest.fixture
-def zoo(coordinator: Serving) -> Zoo:
+def zoo(coordinator):
     return coordinator.zoo
 
 
-def output(coordinator: Serving, script: str) -> list[str]:
+def output(coordinator, script):
     return coordinator.zoo.output(HELPERS.replace("ADDRESS", coordinator.address) + script)
 
 
-def test_a_fork_uses_a_client_of_its_own(coordinator: Serving) -> None:
+def test_a_fork_uses_a_client_of_its_own(coordinator):
     """One that was not used before the fork, while no other client is in use."""
     script = """
 print(os.getpid(), flush=True)
@@ -92,7 +88,7 @@ print(process.exitcode, flush=True) if process.exitcode else None
 
 
 @pytest.mark.parametrize("child", CHILDREN)
-def test_a_child_of_a_process_that_keeps_a_lease_lives(coordinator: Serving, child: str) -> None:
+def test_a_child_of_a_process_that_keeps_a_lease_lives(coordinator, child):
     """And its parent keeps the lease. gRPC itself would let some of these children crash."""
     fork = "\n    ".join(CHILDREN[child].strip().splitlines())
     script = f"""
@@ -109,7 +105,7 @@ print("released", flush=True)
     assert output(coordinator, script) == ["released"]
 
 
-def test_workers_use_the_client_that_their_server_has_made(coordinator: Serving) -> None:
+def test_workers_use_the_client_that_their_server_has_made(coordinator):
     """Its name in the queue is that of the worker."""
     script = """
 client = ZkLockClient(address)

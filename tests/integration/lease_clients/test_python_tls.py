@@ -1,20 +1,15 @@
 """The files for TLS of the client of the lock coordinator for Python, while they are renewed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import ssl
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from support.certificates import authority, certificate
-from support.serving import Serving
 from support.zoo import ROOM, eventually
 
-from zklock_client import AsyncZkLockClient, Lease
+from zklock_client import AsyncZkLockClient
 
 NAMES = ("first", "second")
 
@@ -22,38 +17,37 @@ NAMES = ("first", "second")
 class Gate:
     """Ends TLS in front of a coordinator, and notes the name in the certificate of each connection."""
 
-    def __init__(self, folder: Path, behind: int) -> None:
-        self.names: list[str] = []
+    def __init__(self, folder, behind):
+        self.names = []
         self.port = 0
         self._behind = behind
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
         self._context.load_cert_chain(folder / "localhost.pem", folder / "localhost.key")
         self._context.verify_mode = ssl.CERT_REQUIRED
         self._context.set_alpn_protocols(["h2"])
-        self._writers: list[asyncio.StreamWriter] = []
-        self._server: asyncio.Server
+        self._writers = []
 
-    async def open(self) -> None:
+    async def open(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._context)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def close(self) -> None:
+    def close(self):
         self._server.close()
         self.reset()
 
-    async def end(self) -> None:
+    async def end(self):
         """Close it, and wait for its connections, whose client has ended: a test must leave none."""
         self.close()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:  # a TLS handshake is a task, and begins another
             await asyncio.wait(others)
 
     @contextlib.asynccontextmanager
-    async def refusing(self) -> AsyncIterator[asyncio.Semaphore]:
+    async def refusing(self):
         """End all connections, and refuse new ones for the length of a block. The semaphore counts them."""
         self.close()
         refused = asyncio.Semaphore(0)
 
-        async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def refuse(_, writer):
             writer.transport.abort()
             refused.release()
 
@@ -62,12 +56,12 @@ class Gate:
         server.close()
         await self.open()
 
-    def reset(self) -> None:
+    def reset(self):
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         self._writers.append(writer)
         subject = writer.get_extra_info("peercert")["subject"]
         self.names += [value for field in subject for name, value in field if name == "commonName"]
@@ -79,7 +73,7 @@ class Gate:
             writer.transport.abort()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass_on(reader, writer):
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)
@@ -90,34 +84,34 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 class Files:
     """The key and the certificate of the client."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.ca, self.key, self.certificate = (folder / name for name in ("ca.pem", "client.key", "client.pem"))
         authority(folder, "ca")
         certificate(folder, "localhost", "ca")
         self._contents = {name: certificate(folder, name, "ca") for name in NAMES}
         self.renew("first")
 
-    def renew(self, name: str) -> None:
+    def renew(self, name):
         self.key.write_bytes(self._contents[name][0])
         self.renew_certificate(name)
 
-    def renew_certificate(self, name: str) -> None:
+    def renew_certificate(self, name):
         self.certificate.write_bytes(self._contents[name][1])
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(tmp_path_factory):
     return Files(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
-async def gate(files: Files, coordinator: Serving) -> Gate:
+async def gate(files, coordinator):
     files.renew("first")
     return Gate(files.ca.parent, coordinator.port)
 
 
 @pytest.fixture
-async def client(files: Files, gate: Gate) -> AsyncIterator[AsyncZkLockClient]:
+async def client(files, gate):
     await gate.open()
     address = f"localhost:{gate.port}"
     async with AsyncZkLockClient(address, ca=files.ca, key=files.key, certificate=files.certificate) as client:
@@ -125,19 +119,17 @@ async def client(files: Files, gate: Gate) -> AsyncIterator[AsyncZkLockClient]:
     await gate.end()
 
 
-async def kept(lease: Lease) -> None:
+async def kept(lease):
     before = lease._until
     await asyncio.to_thread(eventually, lambda: lease._until > before)
 
 
-async def lock(client: AsyncZkLockClient) -> None:
+async def lock(client):
     async with client.lock("b") as lease:
         lease.check()
 
 
-async def test_the_next_connection_uses_the_renewed_certificate(
-    client: AsyncZkLockClient, gate: Gate, files: Files
-) -> None:
+async def test_the_next_connection_uses_the_renewed_certificate(client, gate, files):
     """Whether a new call makes it, or the stream that keeps the leases, at the same moment."""
     async with client.lock("a", term=3) as lease:
         await kept(lease)
@@ -149,9 +141,7 @@ async def test_the_next_connection_uses_the_renewed_certificate(
             assert {*gate.names[seen:]} == {name}
 
 
-async def test_a_stream_that_cannot_connect_uses_a_certificate_that_is_renewed_meanwhile(
-    client: AsyncZkLockClient, gate: Gate, files: Files
-) -> None:
+async def test_a_stream_that_cannot_connect_uses_a_certificate_that_is_renewed_meanwhile(client, gate, files):
     async with client.lock("a", term=60) as lease:
         await kept(lease)
         async with gate.refusing() as refused:
@@ -164,9 +154,7 @@ async def test_a_stream_that_cannot_connect_uses_a_certificate_that_is_renewed_m
         assert {*gate.names} == {"second"}
 
 
-async def test_a_renewed_certificate_ends_no_lease_and_no_wait(
-    client: AsyncZkLockClient, gate: Gate, files: Files, coordinator: Serving
-) -> None:
+async def test_a_renewed_certificate_ends_no_lease_and_no_wait(client, gate, files, coordinator):
     """The earlier connection lasts until its calls are over."""
     zoo = coordinator.zoo
     async with client.lock("a", term=2) as lease:
@@ -184,9 +172,7 @@ async def test_a_renewed_certificate_ends_no_lease_and_no_wait(
         await asyncio.wait_for(waiting, ROOM)
 
 
-async def test_a_certificate_is_used_when_its_key_is_there(
-    client: AsyncZkLockClient, gate: Gate, files: Files, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_certificate_is_used_when_its_key_is_there(client, gate, files, caplog):
     files.renew_certificate("second")
     await lock(client)
     await lock(client)
@@ -196,7 +182,7 @@ async def test_a_certificate_is_used_when_its_key_is_there(
     assert gate.names == ["first", "second"]
 
 
-async def test_a_disk_that_does_not_answer_stalls_no_lease(client: AsyncZkLockClient, gate: Gate, files: Files) -> None:
+async def test_a_disk_that_does_not_answer_stalls_no_lease(client, gate, files):
     content = files.ca.read_bytes()
     async with client.lock("a", term=2) as lease:
         await kept(lease)
@@ -213,7 +199,7 @@ async def test_a_disk_that_does_not_answer_stalls_no_lease(client: AsyncZkLockCl
             os.close(stuck)
         files.renew("second")
 
-        async def use_second() -> None:
+        async def use_second():
             while gate.names[-1] != "second":  # calls do not wait for the read that was stuck, until it is over
                 await lock(client)
 

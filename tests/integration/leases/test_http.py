@@ -1,21 +1,16 @@
 """The HTTP interface of the coordinator, by its own description, and its connections, which certificates guard."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from django.test import override_settings
 from jsonschema import Draft202012Validator
 from support.certificates import authority, certificate
-from support.coordinators import KEY, HttpConnection, Response, Served
-from support.zoo import Zoo
+from support.coordinators import KEY, HttpConnection, Served
 
 from django_zklock import conf, zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
@@ -32,12 +27,12 @@ PROBLEM = "application/problem+json"
 
 
 @pytest_asyncio.fixture
-async def served(zoo: Zoo) -> AsyncIterator[Served]:
+async def served(zoo):
     async with Served(LeaseOptions()) as served:
         yield served
 
 
-def described(response: Response, status: int, path: str = "/locks/", method: str = "post") -> Any:
+def described(response, status, path="/locks/", method="post"):
     assert response.status == status, response.content
     about = DESCRIPTION["paths"][path][method]["responses"][str(status)]
     assert set(map(str.lower, about.get("headers", ()))) <= set(response.headers)
@@ -52,17 +47,17 @@ def described(response: Response, status: int, path: str = "/locks/", method: st
     return response.content
 
 
-async def post(served: Served, authorization: str = "", **fields: Any) -> Response:
+async def post(served, authorization="", **fields):
     return await served.http("POST", "/locks/", {**WANTED, **fields}, authorization=authorization)
 
 
 @pytest_asyncio.fixture
-async def connection(served: Served) -> AsyncIterator[HttpConnection]:
+async def connection(served):
     async with HttpConnection(served.http_server.port) as connection:
         yield connection
 
 
-async def test_the_life_of_a_lease(zoo: Zoo, connection: HttpConnection) -> None:
+async def test_the_life_of_a_lease(zoo, connection):
     wanted = {**WANTED, "session_timeout_ms": 20_000, "signed_token": True}
     response = await connection.request("POST", "/locks/", wanted)
     lease = described(response, 201)
@@ -77,7 +72,7 @@ async def test_the_life_of_a_lease(zoo: Zoo, connection: HttpConnection) -> None
         assert 0 < kept["lease_duration_ms"] <= 8000
 
 
-async def test_a_lease_that_was_ended_is_over(zoo: Zoo, connection: HttpConnection) -> None:
+async def test_a_lease_that_was_ended_is_over(zoo, connection):
     lease = described(await connection.request("POST", "/locks/", WANTED), 201)
     location = f"/locks/{lease['lease_id']}"
     ended = await connection.request("DELETE", location)
@@ -88,7 +83,7 @@ async def test_a_lease_that_was_ended_is_over(zoo: Zoo, connection: HttpConnecti
         assert "over" in described(over, 404, "/locks/{lease_id}", method)["detail"]
 
 
-async def test_a_busy_lock_is_refused_over_http(served: Served) -> None:
+async def test_a_busy_lock_is_refused_over_http(served):
     async with zk_lock(KEY, what="the nightly run"):
         response = await post(served, wait_limit_ms=200)
         detail = described(response, 409)["detail"]
@@ -99,7 +94,7 @@ async def test_a_busy_lock_is_refused_over_http(served: Served) -> None:
     assert "the first" in described(await post(served), 409)["detail"]  # a lease of this client is named
 
 
-async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Served, zoo: Zoo) -> None:
+async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served, zoo):
     async with zk_lock(KEY):
         async with HttpConnection(served.http_server.port) as connection:
             connection.send("POST", "/locks/", {**WANTED, "wait_limit_ms": 20_000})
@@ -126,11 +121,11 @@ async def test_a_client_that_disconnects_leaves_the_queue_of_the_lock(served: Se
         (b'{"resource_path": "a", "client_id": "%s"}' % (b"x" * 20_000), 413, "more than 16384 bytes"),
     ],
 )
-async def test_an_invalid_body_is_refused(served: Served, body: bytes, status: int, detail: str) -> None:
+async def test_an_invalid_body_is_refused(served, body, status, detail):
     assert detail in described(await served.http("POST", "/locks/", body), status)["detail"]
 
 
-async def test_a_form_of_another_site_is_refused(served: Served) -> None:
+async def test_a_form_of_another_site_is_refused(served):
     """A page may send a form to any address, and JSON as text, but not JSON as JSON."""
     described(await served.http("POST", "/locks/", WANTED, content_type="text/plain"), 415)
 
@@ -146,9 +141,7 @@ async def test_a_form_of_another_site_is_refused(served: Served) -> None:
         ("DELETE", "/locks/openapi.json", 405, "get"),
     ],
 )
-async def test_an_unknown_path_or_method_is_refused_with_problem_details(
-    served: Served, method: str, path: str, status: int, allowed: str | None
-) -> None:
+async def test_an_unknown_path_or_method_is_refused_with_problem_details(served, method, path, status, allowed):
     response = await served.http(method, path)
     assert (response.status, response.headers.get("allow")) == (status, allowed)
     assert response.headers["content-type"] == PROBLEM
@@ -156,7 +149,7 @@ async def test_an_unknown_path_or_method_is_refused_with_problem_details(
     assert response.content["detail"]
 
 
-async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served: Served) -> None:
+async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served):
     other = Served(LeaseOptions())
     async with other:
         other.coordinator.advertise(Addresses(http="https://locks.example.com:8082"))
@@ -170,7 +163,7 @@ async def test_a_lease_of_another_coordinator_is_refused_with_its_address(served
             assert "address" not in described(response, 421, "/locks/{lease_id}", "put"), "nobody has signed it"
 
 
-async def test_a_lease_that_was_lost_is_over_for_a_reason(zoo: Zoo, served: Served) -> None:
+async def test_a_lease_that_was_lost_is_over_for_a_reason(zoo, served):
     lease = (await post(served)).content
     zoo.client.delete(lease["acquired_znode_path"])
     path = f"/locks/{lease['lease_id']}"
@@ -180,7 +173,7 @@ async def test_a_lease_that_was_lost_is_over_for_a_reason(zoo: Zoo, served: Serv
     assert "its znode was deleted" in (await served.http("DELETE", path)).content["detail"]
 
 
-async def test_only_known_clients_are_served(zoo: Zoo) -> None:
+async def test_only_known_clients_are_served(zoo):
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), prefixes=("invoices",), max_leases=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         response = await post(served)
@@ -203,7 +196,7 @@ async def test_only_known_clients_are_served(zoo: Zoo) -> None:
         "django.contrib.auth.middleware.LoginRequiredMiddleware",
     ],
 )
-async def test_the_hosts_and_middleware_of_the_project_do_not_matter(served: Served) -> None:
+async def test_the_hosts_and_middleware_of_the_project_do_not_matter(served):
     assert (await post(served)).status == 201
     assert (await served.http("GET", "/locks/openapi.json")).content == DESCRIPTION
 
@@ -221,7 +214,7 @@ async def test_the_hosts_and_middleware_of_the_project_do_not_matter(served: Ser
         ("", 400),
     ],
 )
-async def test_without_clients_only_this_machine_is_served(served: Served, host: str, status: int) -> None:
+async def test_without_clients_only_this_machine_is_served(served, host, status):
     """Or a page whose name points to 127.0.0.1 could send requests from the browser of a developer."""
     described(await served.http("POST", "/locks/", WANTED, host=host), status)
 
@@ -234,9 +227,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 
 
 @pytest.mark.parametrize("sent", [b"", POST, POST + b'content-length: 90\r\n\r\n{"resource'])
-async def test_a_connection_that_brings_no_whole_request_ends(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
+async def test_a_connection_that_brings_no_whole_request_ends(zoo, monkeypatch, sent):
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
     async with Served(LeaseOptions()) as served, HttpConnection(served.http_server.port) as connection:
         assert (await connection.request("GET", "/locks/1.2.3")).status == 421
@@ -247,14 +238,14 @@ async def test_a_connection_that_brings_no_whole_request_ends(
             assert await _is_ended(new)
 
 
-async def _is_ended(connection: HttpConnection) -> bool:
+async def _is_ended(connection):
     try:
         return await asyncio.wait_for(connection.reader.read(), 10) == b""
     except ConnectionResetError:
         return True
 
 
-async def test_a_body_that_never_ends_is_refused_and_not_read(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_never_ends_is_refused_and_not_read(zoo, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
     async with Served(LeaseOptions()) as served, HttpConnection(served.http_server.port) as connection:
         connection.writer.write(POST + b"content-length: 99999999999\r\n\r\n" + b" " * 20_000)
@@ -265,14 +256,14 @@ async def test_a_body_that_never_ends_is_refused_and_not_read(zoo: Zoo, monkeypa
                 await asyncio.wait_for(connection.writer.drain(), 10)
 
 
-async def test_a_request_that_waits_for_a_lock_is_no_idle_connection(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_waits_for_a_lock_is_no_idle_connection(zoo, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 1.0)
     async with Served(LeaseOptions()) as served, zk_lock(KEY):
         response = await served.http("POST", "/locks/", {**WANTED, "wait_limit_ms": 2500})
         assert response.status == 409
 
 
-async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_are_bounded(zoo, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.MOST_CONNECTIONS", 2)
     async with (
         Served(LeaseOptions()) as served,
@@ -285,9 +276,7 @@ async def test_connections_are_bounded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch
         assert (await first.request("GET", "/locks/1.2.3")).status == 421
 
 
-async def test_a_connection_counts_and_ends_during_the_tls_handshake_too(
-    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_counts_and_ends_during_the_tls_handshake_too(zoo, tmp_path, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.MOST_CONNECTIONS", 2)
     monkeypatch.setattr("django_zklock.contrib.leases.http_server.REQUEST_TIMEOUT", 2.0)
     authority(tmp_path, "ca")
@@ -305,9 +294,7 @@ async def test_a_connection_counts_and_ends_during_the_tls_handshake_too(
 
 
 @pytest.mark.parametrize("sent", [b"", PREFACE])
-async def test_a_connection_by_grpc_that_makes_no_call_ends(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
+async def test_a_connection_by_grpc_that_makes_no_call_ends(zoo, monkeypatch, sent):
     monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 500)
     monkeypatch.setitem(OPTIONS, "grpc.max_connection_idle_ms", 1000)
     async with Served(LeaseOptions()) as served, HttpConnection(served.server.port) as connection:
@@ -316,7 +303,7 @@ async def test_a_connection_by_grpc_that_makes_no_call_ends(
             pass  # the settings of HTTP/2, and its goodbye
 
 
-async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: Path) -> None:
+async def test_certificates_guard_http_and_name_its_clients(zoo, tmp_path):
     authority(tmp_path, "ca")
     authority(tmp_path, "other")
     certificate(tmp_path, "server", "ca")
@@ -326,7 +313,7 @@ async def test_certificates_guard_http_and_name_its_clients(zoo: Zoo, tmp_path: 
     tls = Certificate(*(tmp_path / name for name in ("server.pem", "server.key", "ca.pem")))
     async with Served(LeaseOptions(clients={"billing": client}), tls) as served:
 
-        async def status(name: str | None) -> int:
+        async def status(name):
             context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
             if name:
                 context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")

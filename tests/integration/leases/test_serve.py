@@ -1,7 +1,5 @@
 """`manage.py zklock serve`: what it refuses, how it ends, its HTTP side, and many requests at once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -15,10 +13,8 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -28,7 +24,7 @@ from support.coordinators import KEY, HttpConnection, stub_of
 from support.ensemble import free_ports
 from support.locking import MANAGE, ending, zklock
 from support.serving import Serving
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.contrib.leases.access import hash_of
@@ -47,12 +43,12 @@ from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
         (["--advertise", "locks-1:50051"], 2, "is not a host. The ports are those of --grpc"),
     ],
 )
-def test_serve_refuses_invalid_options(zoo: Zoo, options: list[str], status: int, message: str) -> None:
+def test_serve_refuses_invalid_options(zoo, options, status, message):
     ended, _, said = ending("serve", *options)
     assert (ended, message in said) == (status, True), said
 
 
-def test_serve_refuses_a_key_of_another_certificate(zoo: Zoo, tmp_path: Path) -> None:
+def test_serve_refuses_a_key_of_another_certificate(zoo, tmp_path):
     authority(tmp_path, "ca")
     for name in ("server", "other"):
         certificate(tmp_path, name, "ca")
@@ -61,19 +57,19 @@ def test_serve_refuses_a_key_of_another_certificate(zoo: Zoo, tmp_path: Path) ->
     assert (status, "key values mismatch" in message.lower()) == (1, True), message
 
 
-def test_serve_creates_a_new_token(zoo: Zoo) -> None:
+def test_serve_creates_a_new_token(zoo):
     token, hashed = (line.rpartition(" ")[2] for line in zklock("serve", "--new-token").splitlines())
     assert hash_of(token) == hashed
     assert len(token) > 40
 
 
-def test_serve_refuses_a_port_in_use(zoo: Zoo) -> None:
+def test_serve_refuses_a_port_in_use(zoo):
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as listener:
         status, _, message = ending("serve", "--grpc", f"127.0.0.1:{listener.getsockname()[1]}")
         assert (status, "cannot be used" in message) == (1, True), message
 
 
-def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> None:
+def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo):
     port = free_ports(1)[0]
     with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=20) as serving:
         wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 4000}
@@ -83,7 +79,7 @@ def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> 
         with urllib.request.urlopen(request, timeout=20) as response:
             lease = json.load(response)
         with grpc.insecure_channel(serving.address) as channel:
-            stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            stub = pb_grpc.LockCoordinatorStub(channel)
             asked = time.monotonic()
             kept = next(stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease["lease_id"])])))
             assert kept.state == pb.LeaseState.STATE_HELD
@@ -95,7 +91,7 @@ def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo: Zoo) -> 
 @pytest.mark.parametrize(
     "output", ["a closed pipe", *(pytest.param(output, marks=pytest.mark.chaos) for output in ("a full disk", "none"))]
 )
-def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: str) -> None:
+def test_a_coordinator_whose_output_fails_serves_and_drains(zoo, output):
     """As with a `tee` in the same pipe, which Ctrl-C ends first."""
     full, address = Path("/dev/full"), f"127.0.0.1:{free_ports(1)[0]}"
     if output == "a full disk" and not full.exists():
@@ -109,7 +105,7 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
         process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=stdout))
         stack.callback(process.kill)
         channel = stack.enter_context(grpc.insecure_channel(address))
-        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        stub = pb_grpc.LockCoordinatorStub(channel)
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=2500)
         lease = stub.RecordLock(wanted, timeout=40, wait_for_ready=True)
         if process.stdout is not None:
@@ -122,9 +118,9 @@ def test_a_coordinator_whose_output_fails_serves_and_drains(zoo: Zoo, output: st
         assert time.monotonic() >= kept + state.lease_duration_ms / 1000
 
 
-def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -> None:
+def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo):
     with Serving(zoo, session_timeout=6) as serving, grpc.insecure_channel(serving.address) as channel:
-        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        stub = pb_grpc.LockCoordinatorStub(channel)
         wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=60_000)
         lease = stub.RecordLock(wanted, timeout=20)
         answered = time.monotonic()
@@ -132,7 +128,7 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -
         streams += [stub.WatchQueue(pb.WatchQueueRequest(lease_id=lease.lease_id)) for _ in range(5)]
         for stream in streams:
             assert next(stream).state == pb.LeaseState.STATE_HELD
-        health: Any = health_pb2_grpc.HealthStub(channel)
+        health = health_pb2_grpc.HealthStub(channel)
         assert next(health.Watch(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
         serving.process.send_signal(signal.SIGINT)
         eventually(lambda: _refuses(stub))
@@ -143,23 +139,23 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo: Zoo) -
         assert zoo.children("a") == []
 
 
-def test_a_renewed_certificate_is_served_to_new_connections(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_served_to_new_connections(zoo, tmp_path):
     """And the authority of clients with it. Files that do not belong together change nothing."""
     tls = [tmp_path / name for name in ("server.pem", "server.key", "clients.pem")]
-    certificates: dict[str, bytes | None] = {}
+    certificates = {}
     for name in ("first", "second"):
         authority(tmp_path, f"{name}-ca")
         certificates[name] = ssl.PEM_cert_to_DER_cert(certificate(tmp_path, name, f"{name}-ca")[1].decode())
     names = ("--tls-certificate", "--tls-key", "--tls-client-ca")
     options = [word for name, path in zip(names, tls, strict=True) for word in (name, str(path))]
 
-    def install(certificate: str, key: str) -> None:
+    def install(certificate, key):
         sources = (f"{certificate}.pem", f"{key}.key", f"{certificate}-ca.pem")
         for source, target in zip(sources, tls, strict=True):
             shutil.copy(tmp_path / source, tmp_path / "new")
             (tmp_path / "new").replace(target)
 
-    def served(client: str) -> list[bytes | None]:
+    def served(client):
         context = ssl.create_default_context(cafile=str(tmp_path / f"{client}-ca.pem"))
         context.check_hostname = False
         context.load_cert_chain(tmp_path / f"{client}.pem", tmp_path / f"{client}.key")
@@ -179,7 +175,7 @@ def test_a_renewed_certificate_is_served_to_new_connections(zoo: Zoo, tmp_path: 
         assert serving.drain() == 0
 
 
-def test_a_disk_that_does_not_answer_stops_no_coordinator(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_disk_that_does_not_answer_stops_no_coordinator(zoo, tmp_path):
     authority(tmp_path, "ca")
     certificate(tmp_path, "server", "ca")
     file = tmp_path / "server.pem"
@@ -192,7 +188,7 @@ def test_a_disk_that_does_not_answer_stops_no_coordinator(zoo: Zoo, tmp_path: Pa
         os.close(descriptor)
 
 
-def _certificate_of(port: int, context: ssl.SSLContext) -> bytes | None:
+def _certificate_of(port, context):
     """Return the certificate of a server; None if it is not valid, or the server does not take that of the client."""
     context.set_alpn_protocols(["h2", "http/1.1"])
     try:
@@ -204,10 +200,10 @@ def _certificate_of(port: int, context: ssl.SSLContext) -> bytes | None:
         return None
 
 
-def test_a_hangup_ends_nothing(zoo: Zoo) -> None:
+def test_a_hangup_ends_nothing(zoo):
     """A daemon reads its certificate again then. Here is none."""
     with Serving(zoo) as serving, grpc.insecure_channel(serving.address) as channel:
-        stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        stub = pb_grpc.LockCoordinatorStub(channel)
         lease = stub.RecordLock(pb.RecordLockRequest(resource_path="a", client_id="x"), timeout=20)
         serving.process.send_signal(signal.SIGHUP)
         for _ in range(2):
@@ -216,15 +212,15 @@ def test_a_hangup_ends_nothing(zoo: Zoo) -> None:
         assert serving.drain() == 0
 
 
-def _never(lease_id: str) -> Iterator[Any]:
+def _never(lease_id):
     yield pb.KeepAliveRequest(lease_id=lease_id)
     threading.Event().wait()
 
 
-def test_a_coordinator_tells_that_the_leases_of_its_predecessor_are_over(zoo: Zoo) -> None:
+def test_a_coordinator_tells_that_the_leases_of_its_predecessor_are_over(zoo):
     with Serving(zoo) as serving:
         with grpc.insecure_channel(serving.address) as channel:
-            stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            stub = pb_grpc.LockCoordinatorStub(channel)
             lease = stub.RecordLock(pb.RecordLockRequest(resource_path="a", client_id="x"), timeout=20)
         serving.kill()
         serving.start()
@@ -235,13 +231,13 @@ def test_a_coordinator_tells_that_the_leases_of_its_predecessor_are_over(zoo: Zo
         zoo.wait_contenders("a", 0, timeout=30)
 
 
-def _keep(channel: grpc.Channel, lease_id: str) -> Iterator[pb.LeaseState]:
-    stub: Any = pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
-    states: Iterator[pb.LeaseState] = stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease_id)]), timeout=20)
+def _keep(channel, lease_id):
+    stub = pb_grpc.LockCoordinatorStub(channel)
+    states = stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease_id)]), timeout=20)
     return states
 
 
-def _refuses(stub: Any) -> bool:
+def _refuses(stub):
     try:
         stub.RecordLock(pb.RecordLockRequest(resource_path="b", client_id="x"), timeout=20)
     except grpc.RpcError as error:
@@ -254,7 +250,7 @@ TOKEN = {"authorization": "Bearer secret"}
 
 
 @pytest.mark.chaos
-async def test_calls_that_come_all_at_once_are_all_answered(zoo: Zoo) -> None:
+async def test_calls_that_come_all_at_once_are_all_answered(zoo):
     """They come so after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
     with Serving(zoo, session_timeout=20) as serving:
         async with zk_lock(KEY), grpc.aio.insecure_channel(serving.address) as channel:
@@ -265,14 +261,14 @@ async def test_calls_that_come_all_at_once_are_all_answered(zoo: Zoo) -> None:
         assert await asyncio.to_thread(serving.drain) == 0
 
 
-async def _answer(call: Any) -> str:
+async def _answer(call):
     try:
         return "acquired" if (await call).acquired else "not acquired"
     except grpc.aio.AioRpcError as error:
         return str(dict(error.trailing_metadata()).get("zklock-code", error.code()))
 
 
-async def test_a_request_by_http_that_waits_costs_no_thread(zoo: Zoo) -> None:
+async def test_a_request_by_http_that_waits_costs_no_thread(zoo):
     client = {"TOKENS": [hash_of("secret")], "MAX_WAITING": 100}
     with Serving(zoo, session_timeout=20, http=True, leases={"CLIENTS": {"crowd": client}}) as serving:
         async with zk_lock(KEY), AsyncExitStack() as stack:
@@ -290,6 +286,6 @@ async def test_a_request_by_http_that_waits_costs_no_thread(zoo: Zoo) -> None:
         assert await asyncio.to_thread(serving.drain) == 0
 
 
-def _threads(serving: Serving) -> int:
+def _threads(serving):
     status = Path(f"/proc/{serving.process.pid}/status").read_text()
     return int(status.partition("Threads:")[2].split()[0])

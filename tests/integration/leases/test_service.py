@@ -1,13 +1,8 @@
 """The gRPC service: its answers, its streams, and what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +13,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from support.certificates import authority, certificate
 from support.coordinators import KEY, Served, stub_of
 from support.proxy import Proxy
-from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
@@ -32,19 +26,19 @@ HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
 
 
 @pytest_asyncio.fixture
-async def served(zoo: Zoo) -> AsyncIterator[Served]:
+async def served(zoo):
     async with Served(LeaseOptions()) as served:
         yield served
 
 
-async def refused(call: Any, status: grpc.StatusCode) -> str:
+async def refused(call, status):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     assert caught.value.code() is status
     return caught.value.details() or ""
 
 
-async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
+async def test_the_life_of_a_lease(zoo, served):
     lease = await served.acquire(session_timeout_ms=20_000, signed_token=True)
     assert lease.acquired
     assert lease.fencing_token == zoo.client.exists(lease.acquired_znode_path).czxid
@@ -57,14 +51,14 @@ async def test_the_life_of_a_lease(zoo: Zoo, served: Served) -> None:
     assert zoo.children(KEY) == []
 
 
-async def test_a_busy_lock_has_a_place_and_its_holder(served: Served) -> None:
+async def test_a_busy_lock_has_a_place_and_its_holder(served):
     await served.acquire()
     busy = await served.acquire()
     assert (busy.acquired, busy.place) == (False, 1)
     assert "node-1" in busy.detail
 
 
-async def test_one_stream_renews_many_leases_and_reports_their_ends(zoo: Zoo, served: Served) -> None:
+async def test_one_stream_renews_many_leases_and_reports_their_ends(zoo, served):
     leases = [await served.acquire(f"many/{number}", session_timeout_ms=3000) for number in range(3)]
     stream = served.stub.KeepAlive()
     until = time.monotonic() + 4
@@ -81,7 +75,7 @@ async def test_one_stream_renews_many_leases_and_reports_their_ends(zoo: Zoo, se
     stream.cancel()
 
 
-async def test_an_open_stream_alone_renews_no_lease(zoo: Zoo, served: Served) -> None:
+async def test_an_open_stream_alone_renews_no_lease(zoo, served):
     lease = await served.acquire(session_timeout_ms=2500)
     stream = served.stub.KeepAlive()
     await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
@@ -91,7 +85,7 @@ async def test_an_open_stream_alone_renews_no_lease(zoo: Zoo, served: Served) ->
     stream.cancel()
 
 
-async def test_a_stream_follows_the_position_in_the_queue(zoo: Zoo, served: Served) -> None:
+async def test_a_stream_follows_the_position_in_the_queue(zoo, served):
     async with zk_lock(KEY):
         call = asyncio.ensure_future(served.acquire(wait_blocking=True))
         await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
@@ -106,7 +100,7 @@ async def test_a_stream_follows_the_position_in_the_queue(zoo: Zoo, served: Serv
     assert await stream.read() == grpc.aio.EOF
 
 
-async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served: Served) -> None:
+async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo, served):
     async with zk_lock(KEY):
         request = pb.RecordLockRequest(resource_path=KEY, client_id="node-1", wait_blocking=True)
         call = served.stub.RecordLock(request, timeout=20)
@@ -118,7 +112,7 @@ async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo: Zoo, served
     assert (await served.acquire()).acquired
 
 
-async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Served) -> None:
+async def test_wrong_requests_are_refused_with_a_sentence(zoo, served):
     invalid = grpc.StatusCode.INVALID_ARGUMENT
     assert "from 100" in await refused(served.acquire(session_timeout_ms=-1), invalid)
     assert "wait_blocking" in await refused(served.acquire(wait_limit_ms=5), invalid)
@@ -130,7 +124,7 @@ async def test_wrong_requests_are_refused_with_a_sentence(zoo: Zoo, served: Serv
     await refused(nothing, grpc.StatusCode.NOT_FOUND)
 
 
-async def test_a_client_is_known_by_its_certificate(zoo: Zoo, tmp_path: Path) -> None:
+async def test_a_client_is_known_by_its_certificate(zoo, tmp_path):
     ca = authority(tmp_path, "ca")
     certificate(tmp_path, "server", "ca")
     known, unknown = certificate(tmp_path, "billing.internal", "ca"), certificate(tmp_path, "stranger", "ca")
@@ -140,7 +134,7 @@ async def test_a_client_is_known_by_its_certificate(zoo: Zoo, tmp_path: Path) ->
     tls = Certificate(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "ca.pem")
     async with Served(LeaseOptions(clients={"billing": client}), tls) as served:
 
-        async def acquire(key: bytes | None, chain: bytes | None) -> Any:
+        async def acquire(key, chain):
             channel = grpc.aio.secure_channel(served.address, grpc.ssl_channel_credentials(ca, key, chain))
             async with channel:
                 request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
@@ -153,14 +147,14 @@ async def test_a_client_is_known_by_its_certificate(zoo: Zoo, tmp_path: Path) ->
         await refused(served.acquire(), grpc.StatusCode.UNAVAILABLE)  # without TLS
 
 
-async def test_the_health_follows_the_connection_to_zookeeper(zoo: Zoo) -> None:
+async def test_the_health_follows_the_connection_to_zookeeper(zoo):
     """A balancer sends no clients where no lock can be given, nor to a coordinator that is about to end."""
     serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
         async with Served(LeaseOptions()) as served:
-            health: Any = health_pb2_grpc.HealthStub(served.channel)
+            health = health_pb2_grpc.HealthStub(served.channel)
 
-            async def reported(status: int) -> None:
+            async def reported(status):
                 async for answer in health.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=20):
                     if answer.status == status:
                         return
@@ -175,8 +169,8 @@ async def test_the_health_follows_the_connection_to_zookeeper(zoo: Zoo) -> None:
             await reported(not_serving)
 
 
-async def test_reflection_lists_the_services(zoo: Zoo, served: Served) -> None:
-    def reflect() -> list[str]:
+async def test_reflection_lists_the_services(zoo, served):
+    def reflect():
         with grpc.insecure_channel(served.address) as channel:
             database = ProtoReflectionDescriptorDatabase(channel)
             service = descriptor_pool.DescriptorPool(database).FindServiceByName(SERVICE)
@@ -189,7 +183,7 @@ SECRET = (("authorization", "Bearer secret"),)
 
 
 @pytest_asyncio.fixture
-async def flooded(zoo: Zoo) -> AsyncIterator[Served]:
+async def flooded(zoo):
     """A coordinator at which a client has asked far too often for locks. It has three leases from before."""
     busy = LeaseClient(name="busy", tokens=(hash_of("secret"),), max_rate=4.0)
     async with Served(LeaseOptions(clients={"busy": busy})) as served:
@@ -205,7 +199,7 @@ async def flooded(zoo: Zoo) -> AsyncIterator[Served]:
         await asyncio.wait(flood)
 
 
-async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(flooded: Served) -> None:
+async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(flooded):
     """Nor does it at the next stream or connection of the client."""
     first, second, third = list(flooded.coordinator._leases)[:3]
     stream = flooded.stub.KeepAlive(metadata=SECRET)
@@ -219,12 +213,12 @@ async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks
     stream.cancel()
 
 
-async def _record(served: Served, resource: str, metadata: Any) -> Any:
+async def _record(served, resource, metadata):
     request = pb.RecordLockRequest(resource_path=resource, client_id="x", session_timeout_ms=30_000)
     return await served.stub.RecordLock(request, metadata=metadata)
 
 
-async def test_a_call_that_is_sent_again_gets_the_same_lease(served: Served) -> None:
+async def test_a_call_that_is_sent_again_gets_the_same_lease(served):
     leases = [await served.acquire(request_id="r1") for _ in range(2)]
     assert leases[0].lease_id == leases[1].lease_id
     by_http = {"resource_path": KEY, "client_id": "node-1", "request_id": "r1"}
@@ -234,16 +228,16 @@ async def test_a_call_that_is_sent_again_gets_the_same_lease(served: Served) -> 
     )
 
 
-async def test_the_headers_say_that_a_call_waits_in_the_queue(served: Served) -> None:
+async def test_the_headers_say_that_a_call_waits_in_the_queue(served):
     async with zk_lock(KEY):
         request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True)
-        record_lock: Any = served.channel.unary_stream(f"/{SERVICE}/RecordLock")
+        record_lock = served.channel.unary_stream(f"/{SERVICE}/RecordLock")
         call = record_lock(request.SerializeToString())
         assert dict(await asyncio.wait_for(call.initial_metadata(), 20))["zklock-queued"] == "true"
         call.cancel()
 
 
-async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
+async def test_a_client_that_renews_too_often_is_slowed_down(zoo):
     """Ten messages on a stream count as one request, but those that keep the same lease at once count as one each."""
     client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
     async with Served(LeaseOptions(clients={"eager": client})) as served:
@@ -252,7 +246,7 @@ async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
         lease = await served.stub.RecordLock(request, metadata=metadata)
         stream = served.stub.KeepAlive(metadata=metadata)
 
-        async def seconds(lease_ids: list[str]) -> float:
+        async def seconds(lease_ids):
             began = time.monotonic()
             for number, lease_id in enumerate([*lease_ids, f"the last of {len(lease_ids)}"]):
                 await stream.write(pb.KeepAliveRequest(lease_id=lease_id, sent_at=number))
@@ -265,7 +259,7 @@ async def test_a_client_that_renews_too_often_is_slowed_down(zoo: Zoo) -> None:
         stream.cancel()
 
 
-async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
+async def test_the_streams_of_a_client_are_bounded(zoo):
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),), max_waiting=1)
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         metadata = (("authorization", "Bearer secret"),)
@@ -284,7 +278,7 @@ async def test_the_streams_of_a_client_are_bounded(zoo: Zoo) -> None:
         assert (await keeper.read()).state == OVER
 
 
-async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: Served) -> None:
+async def test_others_are_served_while_a_reader_does_not_read(zoo, served):
     lease = await served.acquire("slow")
     slow = served.stub.KeepAlive()
     sending = asyncio.ensure_future(_flood(slow, lease.lease_id))
@@ -305,22 +299,20 @@ async def test_others_are_served_while_a_reader_does_not_read(zoo: Zoo, served: 
     await asyncio.wait([sending])
 
 
-async def _flood(stream: Any, lease_id: str) -> None:
+async def _flood(stream, lease_id):
     for number in range(100_000):
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
 
 
-async def _raw(served: Served, method: str, message: bytes, authorization: str = "") -> Any:
-    call: Any = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
+async def _raw(served, method, message, authorization=""):
+    call = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
     await call.write(message)
     await call.done_writing()
     return await call.read()
 
 
 @pytest.mark.parametrize("method", ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"])
-async def test_a_malformed_message_is_an_invalid_request(
-    zoo: Zoo, caplog: pytest.LogCaptureFixture, method: str
-) -> None:
+async def test_a_malformed_message_is_an_invalid_request(zoo, caplog, method):
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         known = _raw(served, method, b"\xff" * 9, "Bearer secret")
@@ -329,14 +321,14 @@ async def test_a_malformed_message_is_an_invalid_request(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_a_call_without_a_message_is_refused_in_time(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_without_a_message_is_refused_in_time(zoo, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
     async with Served(LeaseOptions()) as served:
-        call: Any = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()
+        call = served.channel.stream_stream(f"/{SERVICE}/RecordLock")()
         assert "no message within" in await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT)
 
 
-async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo: Zoo, served: Served) -> None:
+async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo, served):
     async with Served(LeaseOptions()) as other:
         other.coordinator.advertise(Addresses(grpc="locks-2.example.com:50051"))
         lease = await other.acquire()

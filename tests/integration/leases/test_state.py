@@ -1,7 +1,5 @@
 """`manage.py zklock serve --state FILE`: the leases of a coordinator go on in the next process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -10,9 +8,6 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -21,7 +16,7 @@ from support.faults import within
 from support.locking import ending
 from support.proxy import GET_DATA, MULTI, SET_DATA, Proxy
 from support.serving import Serving
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
@@ -32,54 +27,54 @@ HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Path:
+def state(tmp_path):
     return tmp_path / "state"
 
 
 @pytest.fixture
-def serving(zoo: Zoo, state: Path) -> Iterator[Serving]:
+def serving(zoo, state):
     with Serving(zoo, "--state", str(state), session_timeout=SESSION, http=True) as serving:
         yield serving
     end_session(zoo, state)
 
 
 @pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
+def proxy(zoo):
     with Proxy(zoo.address) as proxy:
         yield proxy
 
 
 @contextlib.contextmanager
-def stub_of(serving: Serving) -> Iterator[Any]:
+def stub_of(serving):
     with grpc.insecure_channel(serving.address) as channel:
-        yield pb_grpc.LockCoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        yield pb_grpc.LockCoordinatorStub(channel)
 
 
-def acquire(serving: Serving, key: str = "a", term: float = 60, **more: Any) -> Any:
+def acquire(serving, key="a", term=60, **more):
     wanted = pb.RecordLockRequest(resource_path=key, client_id="x", session_timeout_ms=round(term * 1000), **more)
     with stub_of(serving) as stub:
         return stub.RecordLock(wanted, timeout=20, wait_for_ready=True)
 
 
-def keep(serving: Serving, lease: Any) -> Any:
+def keep(serving, lease):
     with stub_of(serving) as stub:
         return next(stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease.lease_id)]), wait_for_ready=True))
 
 
-def release(serving: Serving, lease: Any) -> bool:
+def release(serving, lease):
     with stub_of(serving) as stub:
         return bool(stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20).released)
 
 
-def kill(serving: Serving) -> None:
+def kill(serving):
     serving.kill()
 
 
-def stop(serving: Serving) -> None:
+def stop(serving):
     assert serving.drain() == 0
 
 
-def end_session(zoo: Zoo, state: Path) -> None:
+def end_session(zoo, state):
     """End the session in a state file, as ZooKeeper does in time."""
     header = json.loads(state.read_bytes()[:4096])
     client = KazooClient(zoo.address, client_id=(header["session"], bytes.fromhex(header["password"])))
@@ -89,7 +84,7 @@ def end_session(zoo: Zoo, state: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [stop, kill])
-def test_a_lease_goes_on_in_the_next_process(zoo: Zoo, serving: Serving, end: Callable[[Serving], None]) -> None:
+def test_a_lease_goes_on_in_the_next_process(zoo, serving, end):
     lease = acquire(serving)
     names = zoo.children("a")
     end(serving)
@@ -104,7 +99,7 @@ def test_a_lease_goes_on_in_the_next_process(zoo: Zoo, serving: Serving, end: Ca
 
 
 @pytest.mark.parametrize("end", [stop, kill])
-def test_each_kind_of_lease_goes_on(zoo: Zoo, serving: Serving, end: Callable[[Serving], None]) -> None:
+def test_each_kind_of_lease_goes_on(zoo, serving, end):
     leases = [acquire(serving, "reads", kind=pb.KIND_READ) for _ in range(2)]
     leases += [acquire(serving, "permits", kind=pb.KIND_SEMAPHORE, limit=2) for _ in range(2)]
     leases.append(acquire(serving, "writes/Jürgen", kind=pb.KIND_WRITE))
@@ -118,7 +113,7 @@ def test_each_kind_of_lease_goes_on(zoo: Zoo, serving: Serving, end: Callable[[S
 
 
 @pytest.mark.parametrize("end", [stop, kill])
-def test_a_lease_that_is_not_kept_is_over_when_its_term_is(serving: Serving, end: Callable[[Serving], None]) -> None:
+def test_a_lease_that_is_not_kept_is_over_when_its_term_is(serving, end):
     """The restart does not prolong it. Nor is it over before."""
     lease = acquire(serving, term=3)
     answered = time.monotonic()
@@ -131,7 +126,7 @@ def test_a_lease_that_is_not_kept_is_over_when_its_term_is(serving: Serving, end
 
 
 @pytest.mark.parametrize("end", [stop, kill])
-def test_a_request_that_is_sent_again_finds_its_lease(serving: Serving, end: Callable[[Serving], None]) -> None:
+def test_a_request_that_is_sent_again_finds_its_lease(serving, end):
     lease = acquire(serving, request_id="r1")
     end(serving)
     serving.start()
@@ -142,9 +137,7 @@ def test_a_request_that_is_sent_again_finds_its_lease(serving: Serving, end: Cal
 
 
 @pytest.mark.parametrize("end", [stop, kill])
-def test_calls_that_wait_are_refused_and_leave_the_queue(
-    zoo: Zoo, serving: Serving, end: Callable[[Serving], None]
-) -> None:
+def test_calls_that_wait_are_refused_and_leave_the_queue(zoo, serving, end):
     lease = acquire(serving)
     with stub_of(serving) as stub:
         wanted = pb.RecordLockRequest(resource_path="a", client_id="y", wait_blocking=True)
@@ -157,7 +150,7 @@ def test_calls_that_wait_are_refused_and_leave_the_queue(
     assert keep(serving, lease).state == HELD
 
 
-def test_a_new_process_waits_for_the_one_that_uses_the_file(zoo: Zoo, serving: Serving, state: Path) -> None:
+def test_a_new_process_waits_for_the_one_that_uses_the_file(zoo, serving, state):
     lease = acquire(serving)
     with contextlib.ExitStack() as stack:
         second = Serving(zoo, "--state", str(state), session_timeout=SESSION)
@@ -170,9 +163,7 @@ def test_a_new_process_waits_for_the_one_that_uses_the_file(zoo: Zoo, serving: S
         assert keep(second, lease).state == HELD
 
 
-def test_a_process_whose_session_is_taken_over_ends_and_releases_nothing(
-    zoo: Zoo, serving: Serving, state: Path
-) -> None:
+def test_a_process_whose_session_is_taken_over_ends_and_releases_nothing(zoo, serving, state):
     """By a copy of its file."""
     lease = acquire(serving)
     copy = state.with_name("copy")
@@ -185,7 +176,7 @@ def test_a_process_whose_session_is_taken_over_ends_and_releases_nothing(
         assert not acquire(second).acquired
 
 
-def test_a_paused_process_whose_session_is_taken_over_touches_no_lock(zoo: Zoo, serving: Serving, state: Path) -> None:
+def test_a_paused_process_whose_session_is_taken_over_touches_no_lock(zoo, serving, state):
     lease = acquire(serving)
     copy = state.with_name("copy")
     shutil.copy(state, copy)
@@ -200,8 +191,8 @@ def test_a_paused_process_whose_session_is_taken_over_touches_no_lock(zoo: Zoo, 
         assert len(zoo.children("a")) == 1
 
 
-def test_by_http_a_lease_is_kept_in_each_process(serving: Serving) -> None:
-    def request(method: str, name: str = "", content: object = None) -> Any:
+def test_by_http_a_lease_is_kept_in_each_process(serving):
+    def request(method, name="", content=None):
         address = f"http://localhost:{serving.http_port}/locks/{name}"
         body = None if content is None else json.dumps(content).encode()
         call = urllib.request.Request(address, body, {"content-type": "application/json"}, method=method)
@@ -218,7 +209,7 @@ def test_by_http_a_lease_is_kept_in_each_process(serving: Serving) -> None:
     assert request("POST", content=wanted)["lease_id"] == lease["lease_id"]
 
 
-def test_without_its_session_the_next_process_starts_without_leases(zoo: Zoo, serving: Serving, state: Path) -> None:
+def test_without_its_session_the_next_process_starts_without_leases(zoo, serving, state):
     lease = acquire(serving)
     serving.kill()
     end_session(zoo, state)
@@ -231,14 +222,14 @@ def test_without_its_session_the_next_process_starts_without_leases(zoo: Zoo, se
     assert keep(serving, other).state == HELD
 
 
-def test_a_file_that_others_can_read_is_refused(zoo: Zoo, state: Path) -> None:
+def test_a_file_that_others_can_read_is_refused(zoo, state):
     state.touch(0o640)
     state.chmod(0o640)
     status, _, message = ending("serve", "--grpc", "127.0.0.1:0", "--state", str(state))
     assert (status, f"chmod 600 {state}" in message) == (1, True), message
 
 
-def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo: Zoo, serving: Serving, state: Path) -> None:
+def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo, serving, state):
     with Serving(zoo, session_timeout=SESSION) as other, contextlib.ExitStack() as stack:
         lease = acquire(serving)
         serving.kill()
@@ -251,9 +242,7 @@ def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo: Zoo, s
     assert keep(serving, lease).state == HELD
 
 
-def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(
-    zoo: Zoo, state: Path, proxy: Proxy
-) -> None:
+def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(zoo, state, proxy):
     """Then it serves, and says that no lock can be given now."""
     with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=4) as serving:
         lease = acquire(serving)
@@ -270,7 +259,7 @@ def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(
     end_session(zoo, state)
 
 
-def test_a_takeover_that_comes_too_late_for_its_leases_frees_their_locks(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+def test_a_takeover_that_comes_too_late_for_its_leases_frees_their_locks(zoo, state, proxy):
     """As after an outage of ZooKeeper that all sessions survive."""
     with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
         acquire(serving)
@@ -286,7 +275,7 @@ def test_a_takeover_that_comes_too_late_for_its_leases_frees_their_locks(zoo: Zo
     end_session(zoo, state)
 
 
-def test_a_lease_survives_an_outage_of_zookeeper_during_the_restart(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+def test_a_lease_survives_an_outage_of_zookeeper_during_the_restart(zoo, state, proxy):
     with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
         lease = acquire(serving)
         proxy.refuse = True
@@ -302,10 +291,10 @@ def test_a_lease_survives_an_outage_of_zookeeper_during_the_restart(zoo: Zoo, st
 
 
 @pytest.mark.timed
-def test_a_client_that_reads_nothing_does_not_delay_the_restart(serving: Serving) -> None:
+def test_a_client_that_reads_nothing_does_not_delay_the_restart(serving):
     lease, is_stuck = acquire(serving), threading.Event()
 
-    def requests() -> Iterator[pb.KeepAliveRequest]:
+    def requests():
         for number in range(3000):  # the answers are more than the network takes
             yield pb.KeepAliveRequest(lease_id=f"{number:08000}")
         is_stuck.wait()
@@ -322,7 +311,7 @@ def test_a_client_that_reads_nothing_does_not_delay_the_restart(serving: Serving
 
 
 @pytest.mark.timed
-def test_a_client_that_sends_half_a_request_does_not_delay_the_restart(serving: Serving) -> None:
+def test_a_client_that_sends_half_a_request_does_not_delay_the_restart(serving):
     lease = acquire(serving)
     head = "POST /locks/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
     with socket.create_connection(("127.0.0.1", serving.http_port)) as connection:
@@ -333,7 +322,7 @@ def test_a_client_that_sends_half_a_request_does_not_delay_the_restart(serving: 
     assert keep(serving, lease).state == HELD
 
 
-def test_a_lease_survives_processes_that_are_killed_while_they_take_over(zoo: Zoo, state: Path, proxy: Proxy) -> None:
+def test_a_lease_survives_processes_that_are_killed_while_they_take_over(zoo, state, proxy):
     with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
         lease = acquire(serving)
         for request in (GET_DATA, SET_DATA, MULTI, GET_EPHEMERALS):
@@ -341,7 +330,7 @@ def test_a_lease_survives_processes_that_are_killed_while_they_take_over(zoo: Zo
             proxy.reset()
             proxy.delay_op(request, 60)
             serving.launch()
-            proxy.wait_for(lambda request=request: proxy.counts[request], 60)  # type: ignore[misc]
+            proxy.wait_for(lambda request=request: proxy.counts[request], 60)
             proxy.delay_op(request, 0)
         serving.kill()
         serving.start()
@@ -349,7 +338,7 @@ def test_a_lease_survives_processes_that_are_killed_while_they_take_over(zoo: Zo
     end_session(zoo, state)
 
 
-def test_a_second_signal_does_no_harm(serving: Serving) -> None:
+def test_a_second_signal_does_no_harm(serving):
     lease = acquire(serving)
     for _ in range(2):
         serving.process.send_signal(signal.SIGTERM)

@@ -1,26 +1,21 @@
 """An exception that destroys the end of a block releases that block alone; transactions and other kinds keep locks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import os
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 from support.faults import BackgroundCall, acquire_once
-from support.ledger import Ledger
 from support.strike import LineStrike, Struck
 from support.work import lose
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock, zk_locks
 from django_zklock.core.locks import held
@@ -35,9 +30,7 @@ from django_zklock.locks.hold import held_of
 
 
 @pytest.mark.parametrize("function", [LockBase._close, transactions.Transaction.end])
-def test_an_acquire_inside_a_block_survives_its_interrupted_end(
-    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture, function: Any
-) -> None:
+def test_an_acquire_inside_a_block_survives_its_interrupted_end(zoo, ledger, caplog, function):
     """The transaction of the block does not: it is rolled back."""
     mutex = zk_lock("k")
     with contextlib.suppress(Struck), LineStrike([function], 0) as strike, zk_lock("k", atomic="ledger"):
@@ -53,14 +46,14 @@ def test_an_acquire_inside_a_block_survives_its_interrupted_end(
     assert not zoo.children("k")
 
 
-def test_an_interrupted_end_of_an_exit_stack_releases_its_lock(zoo: Zoo) -> None:
+def test_an_interrupted_end_of_an_exit_stack_releases_its_lock(zoo):
     with contextlib.suppress(Struck), LineStrike([Acquisition.end_block], 0) as strike, ExitStack() as stack:
         stack.enter_context(zk_lock("k"))
     assert strike.where
     eventually(lambda: not zoo.children("k"))
 
 
-def test_a_block_end_that_is_dropped_late_releases_nothing(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_block_end_that_is_dropped_late_releases_nothing(zoo, caplog):
     mutex = zk_lock("k")
     with mutex:
         end = mutex.__exit__
@@ -74,11 +67,11 @@ def test_a_block_end_that_is_dropped_late_releases_nothing(zoo: Zoo, caplog: pyt
 
 
 @pytest.mark.parametrize("way", ["with", "with several", "async with"])
-def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo: Zoo, way: str) -> None:
+def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo, way):
     """No frame of its traceback refers to it, so nothing waits for the garbage collector: neither locks nor locals."""
-    mutex: Any = zk_locks("a", "b") if way == "with several" else zk_lock("a")
+    mutex = zk_locks("a", "b") if way == "with several" else zk_lock("a")
 
-    def fail() -> weakref.ref[LockLost] | None:
+    def fail():
         try:
             with mutex:
                 lose(current_hold())
@@ -87,7 +80,7 @@ def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo: Zoo, way: str) 
             return weakref.ref(error)
         return None
 
-    async def fail_in_coroutine() -> weakref.ref[LockLost] | None:
+    async def fail_in_coroutine():
         assert connections["default"]  # on Python 3.10, asgiref leaves a cycle if there is none
         try:
             async with mutex:
@@ -100,19 +93,17 @@ def test_the_error_of_a_block_end_is_freed_with_its_handler(zoo: Zoo, way: str) 
     gc.collect()
     gc.disable()
     try:
-        reference: Any = asyncio.run(fail_in_coroutine()) if way == "async with" else fail()
+        reference = asyncio.run(fail_in_coroutine()) if way == "async with" else fail()
         assert reference() is None
     finally:
         gc.enable()
 
 
-def test_a_generator_that_is_closed_on_the_protocols_thread_releases_its_lock(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generator_that_is_closed_on_the_protocols_thread_releases_its_lock(zoo, monkeypatch):
     """The garbage collector runs on any thread. The end of the block does not wait there for that thread itself."""
     monkeypatch.setattr(held, "RELEASE_TIMEOUT", 60)
 
-    def generate() -> Iterator[None]:
+    def generate():
         with zk_lock("k"):
             yield
 
@@ -122,9 +113,7 @@ def test_a_generator_that_is_closed_on_the_protocols_thread_releases_its_lock(
     eventually(lambda: not zoo.children("k"), message="the lock was not released")
 
 
-def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
-    zoo: Zoo, ledger: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(zoo, ledger, caplog):
     ledger.connection.ensure_connection()
     ledger.connection.set_autocommit(False)
     try:
@@ -136,14 +125,14 @@ def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(
     assert not caplog.records
 
 
-def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
+def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo):
     mutex = zk_lock("k")
 
-    async def refused() -> None:
+    async def refused():
         with pytest.raises(SynchronousOnlyOperation), mutex:
             pass
 
-    def by_hand() -> None:
+    def by_hand():
         mutex.__enter__()
         mutex.__exit__(None, None, None)
         assert hasattr(mutex, "__exit__")
@@ -155,7 +144,7 @@ def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("destroyed", [False, True])
-def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: Ledger, destroyed: bool) -> None:
+def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo, ledger, destroyed):
     """Also if an exception destroys the end of the block in the child: it must not close the parent's connection."""
     child, left_alone = -1, False
     strike = LineStrike([LockBase._close], 0)
@@ -179,10 +168,10 @@ def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo: Zoo, ledger: L
 
 
 @pytest.mark.parametrize("case", ["in a file", "in memory", "connection closed", "savepoint", "savepoint ended"])
-def test_a_block_whose_end_is_destroyed_is_rolled_back(zoo: Zoo, ledger: Ledger, case: str) -> None:
+def test_a_block_whose_end_is_destroyed_is_rolled_back(zoo, ledger, case):
     """It alone, unless its work has ended the savepoint: then the transaction around it is rolled back, too."""
 
-    def execute(statement: str) -> list[tuple[Any, ...]]:
+    def execute(statement):
         with connection.cursor() as cursor:
             return list(cursor.execute(statement))
 
@@ -205,7 +194,7 @@ def test_a_block_whose_end_is_destroyed_is_rolled_back(zoo: Zoo, ledger: Ledger,
     execute("DROP TABLE note")
 
 
-def test_an_interrupted_acquire_does_not_count(zoo: Zoo) -> None:
+def test_an_interrupted_acquire_does_not_count(zoo):
     """The block around it is still the only use of the lock, so its loss is noticed."""
     mutex = zk_lock("k")
     with mutex as hold:
@@ -215,7 +204,7 @@ def test_an_interrupted_acquire_does_not_count(zoo: Zoo) -> None:
         assert not held_of(hold).is_unwatched
 
 
-def test_a_failed_acquisition_needs_no_finalizer(zoo: Zoo) -> None:
+def test_a_failed_acquisition_needs_no_finalizer(zoo):
     """Python swallows an exception that strikes a finalizer, such as a soft time limit."""
     strike = LineStrike([LockBase._on_destroyed], 0)
     with zoo.hold_elsewhere("k"), strike, pytest.raises(LockBusy), zk_lock("k", timeout=0):
@@ -223,8 +212,8 @@ def test_a_failed_acquisition_needs_no_finalizer(zoo: Zoo) -> None:
     assert not strike.where
 
 
-def test_a_block_that_is_skipped_has_no_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    lock: Any = zk_lock("k", timeout=0, atomic=ledger.alias, on_conflict="skip")
+def test_a_block_that_is_skipped_has_no_transaction(zoo, ledger):
+    lock = zk_lock("k", timeout=0, atomic=ledger.alias, on_conflict="skip")
     with zoo.hold_elsewhere("k"), lock as hold:
         assert hold is None
         assert not ledger.connection.in_atomic_block
@@ -236,16 +225,16 @@ def test_a_block_that_is_skipped_has_no_transaction(zoo: Zoo, ledger: Ledger) ->
 # --- kinds of locks with transactions, several locks, and dead processes ----------------------------------------------
 
 
-def can_read() -> bool:
-    def read() -> bool:
-        lock: Any = zk_lock("k", kind="read", timeout=0, on_conflict="skip")
+def can_read():
+    def read():
+        lock = zk_lock("k", kind="read", timeout=0, on_conflict="skip")
         with lock as hold:
             return hold is not None
 
     return BackgroundCall(read).result()
 
 
-def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo, ledger):
     """They would not see its work. After COMMIT they read while the owner reads, too."""
     rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
@@ -260,7 +249,7 @@ def test_a_write_lock_kept_by_a_transaction_excludes_readers(zoo: Zoo, ledger: L
     assert not held_locks._kept
 
 
-def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo, ledger):
     rw = ReadWriteLock("k", release_on="commit")
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
         with rw.write(), rw.read():
@@ -272,7 +261,7 @@ def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo: Zoo, ledger: 
     assert not held_locks.all()
 
 
-def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo: Zoo, ledger: Ledger) -> None:
+def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo, ledger):
     rw = ReadWriteLock("k", release_on="commit")
     with transaction.atomic(using="ledger"):
         with rw.write() as hold:
@@ -286,7 +275,7 @@ def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo: Zoo, led
     assert zoo.reading("k") == []
 
 
-def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo: Zoo, ledger: Ledger) -> None:
+def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo, ledger):
     with transaction.atomic(using="ledger"):
         acquire_once("k", release_on="commit", min_hold=300)
         assert not is_operator(zoo.children("k")[0])
@@ -294,7 +283,7 @@ def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo: Zoo, 
     zoo.delete("k")
 
 
-def test_one_of_several_locks_can_be_downgraded(zoo: Zoo) -> None:
+def test_one_of_several_locks_can_be_downgraded(zoo):
     rw = ReadWriteLock("k")
     with zk_locks("a", rw.write()) as holds:
         holds["k"].downgrade()
@@ -307,7 +296,7 @@ def test_one_of_several_locks_can_be_downgraded(zoo: Zoo) -> None:
     assert zoo.reading("k") == []
 
 
-def test_a_minimum_hold_outlives_a_kill_and_a_hold_does_not(zoo: Zoo) -> None:
+def test_a_minimum_hold_outlives_a_kill_and_a_hold_does_not(zoo):
     child = zoo.spawn(
         """
 import os, signal

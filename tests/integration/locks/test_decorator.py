@@ -11,10 +11,7 @@ import inspect
 import itertools
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -25,7 +22,6 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.paginator import Page, Paginator
 from django.test import override_settings
 from support.faults import acquire_once, caught_up
-from support.zoo import Zoo
 
 from django_zklock import zk_lock, zk_locked
 from django_zklock.exceptions import InvalidLockName, LockBusy
@@ -36,84 +32,84 @@ class Order:
     pk: int
 
 
-async def _coroutine() -> None: ...
+async def _coroutine(): ...
 
 
-def _numbers() -> Iterator[int]:
+def _numbers():
     yield 1
 
 
-async def _async_numbers() -> AsyncIterator[int]:
+async def _async_numbers():
     yield 1
 
 
 _block, _async_block = contextlib.contextmanager(_numbers), contextlib.asynccontextmanager(_async_numbers)
 
 
-def test_fields_come_from_bound_arguments_with_defaults(zoo: Zoo) -> None:
-    seen: list[list[str]] = []
+def test_fields_come_from_bound_arguments_with_defaults(zoo):
+    seen = []
 
     @zk_locked("order/{order.pk}/{kind}/{extra}")
-    def work(order: Order, /, kind: str = "full", **more: str) -> None:
+    def work(order, /, kind="full", **more):
         seen.append(zoo.contenders())
 
     work(Order(7), extra="a/b")
     assert seen[0][0].rpartition("/")[0] == f"{zoo.base}/order/7/full/a%2Fb"
 
 
-def test_a_parameter_names_the_lock_also_if_a_keyword_has_its_name() -> None:
+def test_a_parameter_names_the_lock_also_if_a_keyword_has_its_name():
     @zk_locked("order/{pk}/{colour}")
-    def update(pk: int, /, **columns: object) -> None: ...
+    def update(pk, /, **columns): ...
 
     @zk_locked("orders/{pks}")
-    def update_all(*pks: int, **columns: object) -> None: ...
+    def update_all(*pks, **columns): ...
 
-    key_of: Any = update
-    key_of_all: Any = update_all
+    key_of = update
+    key_of_all = update_all
     assert key_of.zk_locked.key((7,), {"pk": 8, "colour": "red"}) == "order/7/red"
     assert key_of_all.zk_locked.key((7, 8), {"pks": 9}) == zk_lock("orders/{pks}", fields={"pks": [7, 8]}).key
 
 
-def test_an_optional_argument_may_be_none() -> None:
+def test_an_optional_argument_may_be_none():
     @zk_locked("report/{shop}/{region}/{full}")
-    def report(shop: int | None, region: str | None = None, *, full: bool = False) -> None: ...
+    def report(shop, region=None, *, full=False): ...
 
     @zk_locked("order/{order.pk}")
-    def pay(order: Order | None = None) -> None: ...
+    def pay(order=None): ...
 
-    def key_of(function: Any, *args: object) -> str:
+    def key_of(function, *args):
         return str(function.zk_locked.key(args, {}))
 
     keys = [key_of(report, 7, region) for region in (None, "null", "none", "[]")]
     assert keys[0] == "report/7/%5Bnull%5D/%5Bfalse%5D"
     assert len(set(keys)) == len(keys)
-    for function, argument in ((report, None), (pay, Order(None)), (pay, None)):  # type: ignore[arg-type]
+    for function, argument in ((report, None), (pay, Order(None)), (pay, None)):
         with pytest.raises(InvalidLockName, match=r"NoneArgument.* has no|is None"):
             key_of(function, argument)
 
 
-def test_a_callable_names_the_lock(zoo: Zoo) -> None:
+def test_a_callable_names_the_lock(zoo):
     @zk_locked(lambda sku, **_: f"callable/{sku}")
-    def work(sku: str, *, amount: int) -> list[str]:
+    def work(sku, *, amount):
         return zoo.contenders()
 
     assert work("{x}", amount=1)[0].rpartition("/")[0] == f"{zoo.base}/callable/%7Bx%7D"
 
 
-def test_settings_name_path_and_options(zoo: Zoo) -> None:
+def test_settings_name_path_and_options(zoo):
     locks = {"inventory": {"path": "inventory/{sku}", "timeout": 0, "on_conflict": "skip"}}
     with override_settings(ZKLOCK=zoo.settings(LOCKS=locks)):
 
         @zk_locked("inventory")
-        def work(sku: str) -> str:
+        def work(sku):
             return "done"
 
         @zk_locked("inventory", skip_value="busy")
-        def work_or_say(sku: str) -> str:
+        def work_or_say(sku):
             return "done"
 
         @zk_locked("inventory", on_conflict="raise")
-        def work_or_raise(sku: str) -> str:
+        def work_or_raise(sku):
             return "done"
 
         assert work("7") == "done"
@@ -124,13 +120,13 @@ def test_settings_name_path_and_options(zoo: Zoo) -> None:
                 work_or_raise("7")
 
 
-async def test_a_skipped_function_returns_its_skip_value(zoo: Zoo) -> None:
+async def test_a_skipped_function_returns_its_skip_value(zoo):
     @zk_locked("busy", on_conflict="skip", timeout=0, skip_value="busy")
-    def work() -> str | None:
+    def work():
         return None
 
     @zk_locked("busy", on_conflict="skip", timeout=0, skip_value="busy")
-    async def awork() -> str | None:
+    async def awork():
         return None
 
     assert await asyncio.to_thread(work) is await awork() is None
@@ -138,11 +134,11 @@ async def test_a_skipped_function_returns_its_skip_value(zoo: Zoo) -> None:
         assert await asyncio.to_thread(work) == await awork() == "busy"
 
 
-async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
-    seen: list[int] = []
+async def test_an_async_function_is_locked_while_it_runs(zoo):
+    seen = []
 
     @zk_locked("async", timeout=60)
-    async def work() -> None:
+    async def work():
         seen.append(0)
         if len(seen) == 1:
             await asyncio.to_thread(zoo.wait_contenders, "async", 2)
@@ -155,25 +151,25 @@ async def test_an_async_function_is_locked_while_it_runs(zoo: Zoo) -> None:
     assert seen == [2, 1]
 
 
-def test_an_error_from_inside_is_not_taken_for_a_conflict(zoo: Zoo) -> None:
+def test_an_error_from_inside_is_not_taken_for_a_conflict(zoo):
     @zk_locked("outer", on_conflict="skip")
-    def work() -> None:
+    def work():
         acquire_once("inner", timeout=0)
 
     with zoo.hold_elsewhere("inner"), pytest.raises(LockBusy):
         work()
 
 
-def test_a_locked_function_may_call_itself(zoo: Zoo) -> None:
+def test_a_locked_function_may_call_itself(zoo):
     @zk_locked("recursive", timeout=0)
-    def work(depth: int) -> int:
+    def work(depth):
         return len(zoo.children("recursive")) if depth == 0 else work(depth - 1)
 
     assert work(3) == 1
 
 
-def test_the_signature_is_kept(zoo: Zoo) -> None:
-    def work(a: int, b: str = "x", *, c: bool = False) -> None:
+def test_the_signature_is_kept(zoo):
+    def work(a, b="x", *, c=False):
         """Docstring."""
 
     locked = zk_locked("signature")(work)
@@ -182,16 +178,16 @@ def test_the_signature_is_kept(zoo: Zoo) -> None:
     assert (locked.__name__, locked.__doc__) == ("work", "Docstring.")
 
 
-def test_an_unknown_field_is_refused_where_it_is_written(zoo: Zoo) -> None:
+def test_an_unknown_field_is_refused_where_it_is_written(zoo):
     with pytest.raises(InvalidLockName, match="sku"):
 
         @zk_locked("inventory/{skuu}")
-        def work(sku: str) -> None: ...
+        def work(sku): ...
 
 
-def test_generators_and_anything_but_one_function_are_refused() -> None:
+def test_generators_and_anything_but_one_function_are_refused():
     """The body of a generator would run after the release. The error says what to do."""
-    context_managers: list[Any] = [_block, _async_block]
+    context_managers = [_block, _async_block]
     for function in (_numbers, _async_numbers, *context_managers):
         with pytest.raises(TypeError, match="inside it"):
             zk_locked("x")(function)
@@ -202,18 +198,18 @@ def test_generators_and_anything_but_one_function_are_refused() -> None:
             zk_locked("x")(*wrong)
 
 
-def test_a_decorator_that_runs_a_generator_to_its_end_is_locked(zoo: Zoo) -> None:
-    def listed(function: Callable[[], Iterator[bool]]) -> Callable[[], list[bool]]:
+def test_a_decorator_that_runs_a_generator_to_its_end_is_locked(zoo):
+    def listed(function):
         return functools.wraps(function)(lambda: list(function()))
 
     @zk_locked("cm")
     @listed
-    def work() -> Iterator[bool]:
+    def work():
         yield zk_lock("cm").owned()
 
     @zk_locked("cm")
     @_block()
-    def inside() -> bool:
+    def inside():
         return zk_lock("cm").owned()
 
     assert work() == [True]
@@ -225,19 +221,19 @@ def test_a_decorator_that_runs_a_generator_to_its_end_is_locked(zoo: Zoo) -> Non
     [((), {}), (("argument",), {}), ((1, 2), {}), ((), {"sku": 1}), ((print, 2), {}), ((print,), {"sku": 1})],
     ids=repr,
 )
-def test_a_decorator_without_a_name_is_refused(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    def function() -> None: ...
+def test_a_decorator_without_a_name_is_refused(args, kwargs):
+    def function(): ...
 
-    work: Any = zk_locked(function)  # type: ignore[arg-type]
+    work = zk_locked(function)
     with pytest.raises(TypeError, match=r"function was read as a callable") as caught:
         work(*args, **kwargs)
     assert '@zk_locked("inventory/{sku}")' in str(caught.value)
 
 
-def test_zk_locked_without_parentheses_is_refused_at_once() -> None:
+def test_zk_locked_without_parentheses_is_refused_at_once():
     from celery import shared_task
 
-    wrong: list[Any] = [_coroutine, _numbers, Order, shared_task(_coroutine)]
+    wrong = [_coroutine, _numbers, Order, shared_task(_coroutine)]
     for function in wrong:
         with pytest.raises(TypeError, match=r'@zk_locked\("inventory/{sku}"\)'):
             zk_locked(function)
@@ -246,7 +242,7 @@ def test_zk_locked_without_parentheses_is_refused_at_once() -> None:
     zk_locked(str)(lambda order: order)
 
 
-UNFINISHED: dict[str, Callable[[], object]] = {
+UNFINISHED = {
     "generator": lambda: (number for number in (1, 2)),
     "map": lambda: map(str, (1, 2)),
     "filter": lambda: filter(None, (1, 2)),
@@ -266,15 +262,15 @@ UNFINISHED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", UNFINISHED)
-def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None:
+def test_a_result_whose_work_has_not_run_is_refused(zoo, kind):
     make = UNFINISHED[kind]
 
     @zk_locked("work")
-    def work() -> object:
+    def work():
         return make()
 
     @zk_locked("work")
-    async def in_coroutine() -> object:
+    async def in_coroutine():
         return make()
 
     for call in (work, lambda: asyncio.run(in_coroutine())):
@@ -294,9 +290,7 @@ def test_a_result_whose_work_has_not_run_is_refused(zoo: Zoo, kind: str) -> None
         (lambda: rest_framework.response.Response({"rows": map(str, (1, 2))}), "map in a Response"),
     ],
 )
-def test_a_result_with_a_part_whose_work_has_not_run_is_refused(
-    zoo: Zoo, make: Callable[[], object], kind: str
-) -> None:
+def test_a_result_with_a_part_whose_work_has_not_run_is_refused(zoo, make, kind):
     with pytest.raises(TypeError, match=f"returned a {kind}, whose work would run after"):
         zk_locked("work")(make)()
 
@@ -304,18 +298,18 @@ def test_a_result_with_a_part_whose_work_has_not_run_is_refused(
 class Rows:
     """A container as many are: its iterator is a generator, over what it has."""
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self):
         yield from (1, 2)
 
 
 @pytest.mark.parametrize("result", [len, functools.partial(int, "7"), Rows(), threading.current_thread()], ids=range(4))
-def test_a_result_that_others_may_use_later_is_returned(zoo: Zoo, result: object) -> None:
+def test_a_result_that_others_may_use_later_is_returned(zoo, result):
     """A decorator returns a function, and Django's forms are iterated when they are rendered."""
     assert zk_locked("work")(lambda: result)() is result
 
 
-def test_a_result_may_contain_itself_and_be_large(zoo: Zoo) -> None:
-    rows: list[Any] = [list(range(1000)) for _ in range(1000)]
+def test_a_result_may_contain_itself_and_be_large(zoo):
+    rows = [list(range(1000)) for _ in range(1000)]
     rows.append(rows)
     assert zk_locked("work")(lambda: rows)() is rows
     rows.reverse()
@@ -323,8 +317,8 @@ def test_a_result_may_contain_itself_and_be_large(zoo: Zoo) -> None:
 
 
 @pytest.mark.django_db
-def test_rows_that_were_read_under_the_lock_are_returned(zoo: Zoo) -> None:
-    def read() -> Any:
+def test_rows_that_were_read_under_the_lock_are_returned(zoo):
+    def read():
         rows = ContentType.objects.order_by("pk")
         len(rows)
         return rows
@@ -335,16 +329,16 @@ def test_rows_that_were_read_under_the_lock_are_returned(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     "make", [ContentType.objects.none, lambda: ContentType.objects.all()[:0], lambda: MagicMock(name="x")]
 )
-def test_a_result_without_work_is_returned(zoo: Zoo, make: Callable[[], object]) -> None:
+def test_a_result_without_work_is_returned(zoo, make):
     assert zk_locked("work")(make)() is not None
 
 
-async def test_a_task_that_is_not_done_is_refused(zoo: Zoo) -> None:
+async def test_a_task_that_is_not_done_is_refused(zoo):
     """A coroutine function that starts its work and does not await it holds the lock for nothing. The work goes on."""
-    tasks: list[asyncio.Task[None]] = []
+    tasks = []
 
     @zk_locked("work")
-    async def start(seconds: float) -> Any:
+    async def start(seconds):
         tasks.append(asyncio.create_task(asyncio.sleep(seconds)))
         if not seconds:
             await tasks[-1]
@@ -356,40 +350,40 @@ async def test_a_task_that_is_not_done_is_refused(zoo: Zoo) -> None:
     assert (await start(0)).done()
 
 
-def test_a_callable_without_a_key_is_told_with_the_function(zoo: Zoo) -> None:
+def test_a_callable_without_a_key_is_told_with_the_function(zoo):
     @zk_locked(lambda skus: [f"stock/{sku}" for sku in skus])
-    def restock(skus: list[str]) -> None: ...
+    def restock(skus): ...
 
     with pytest.raises(InvalidLockName, match=r"restock got no lock: the callable in its @zk_locked returned no key"):
         restock([])
 
 
-def test_a_coroutine_function_that_was_made_sync_is_locked(zoo: Zoo) -> None:
+def test_a_coroutine_function_that_was_made_sync_is_locked(zoo):
     @zk_locked("order/{pk}")
     @async_to_sync
-    async def pay(pk: int) -> list[str]:
+    async def pay(pk):
         return zoo.contenders()
 
     assert pay(7)[0].startswith(f"{zoo.base}/order/7/")
-    assert repr(pay.zk_locked).endswith("pay")  # type: ignore[attr-defined]
+    assert repr(pay.zk_locked).endswith("pay")
 
 
-def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_result_that_is_there_is_returned(zoo, tmp_path):
     class Pool:
         """A pool of a database driver, which is usable and can be awaited as well."""
 
-        def __await__(self) -> Iterator[Any]:
+        def __await__(self):
             yield
 
-    done: concurrent.futures.Future[int] = concurrent.futures.Future()
+    done = concurrent.futures.Future()
     done.set_result(1)
     with (tmp_path / "file").open("w") as file:
-        results: list[Any] = [[], {}.items(), range(3), iter([1]), done, file, "x", None]
+        results = [[], {}.items(), range(3), iter([1]), done, file, "x", None]
         for result in results:
             assert zk_locked("work")(lambda result=result: result)() is result
 
         @zk_locked("work")
-        async def connect() -> Any:
+        async def connect():
             return Pool()
 
         assert isinstance(asyncio.run(connect()), Pool)
@@ -397,40 +391,40 @@ def test_a_result_that_is_there_is_returned(zoo: Zoo, tmp_path: Path) -> None:
 
 class Shop:
     @zk_locked()
-    def restock(self, zoo: Zoo) -> list[str]:
+    def restock(self, zoo):
         return zoo.contenders()
 
 
 @zk_locked(timeout=60)
-async def nightly(zoo: Zoo) -> list[str]:
+async def nightly(zoo):
     return zoo.contenders()
 
 
-def test_without_a_name_the_function_names_its_lock(zoo: Zoo) -> None:
+def test_without_a_name_the_function_names_its_lock(zoo):
     where = f"{zoo.base}/{__name__}"
     assert Shop().restock(zoo)[0].rpartition("/")[0] == f"{where}.Shop.restock"
     assert asyncio.run(nightly(zoo))[0].rpartition("/")[0] == f"{where}.nightly"
     with pytest.warns(PendingDeprecationWarning, match=r"To keep the lock when it moves: @zk_locked\('support\.zoo\."):
         assert len(zk_locked()(zoo.contenders)()) == 1
-    scripts: dict[str, dict[str, Any]] = {name: {"__name__": name} for name in ("__main__", "__mp_main__")}
+    scripts = {name: {"__name__": name} for name in ("__main__", "__mp_main__")}
     scripts["none"] = {}
     for script in scripts.values():
         exec("def main(): pass", script)
-    nameless: list[Any] = [lambda: None, functools.partial(len), *(script["main"] for script in scripts.values())]
+    nameless = [lambda: None, functools.partial(len), *(script["main"] for script in scripts.values())]
 
-    def inside() -> None: ...
+    def inside(): ...
 
     for function in [*nameless, inside]:
         with pytest.raises(TypeError, match=r"needs the name of a lock first.* no name of its own, as a function of"):
             zk_locked()(function)
         zk_locked("named")(function)
-    nothings: list[Any] = [None, "", []]
+    nothings = [None, "", []]
     for wrong in nothings:
         with pytest.raises((TypeError, InvalidLockName)):
             zk_locked(wrong)(_coroutine)
 
 
-def test_a_name_is_asked_for_only_where_it_helps() -> None:
+def test_a_name_is_asked_for_only_where_it_helps():
     name = f"{__name__}._coroutine"
     entries = {name: {"path": name}, "moved._coroutine": {"path": "moved._coroutine"}}
     for strict in (False, True):

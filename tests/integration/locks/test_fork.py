@@ -1,9 +1,7 @@
 """A forked child holds nothing, disturbs nothing of its parent, and works with a session of its own."""
 
-from __future__ import annotations
-
 import pytest
-from support.zoo import Zoo, next_line
+from support.zoo import next_line
 
 PRELUDE = """
 import os, signal, sys, threading, time, traceback, warnings
@@ -41,11 +39,11 @@ def sockets():
 """
 
 
-def run(zoo: Zoo, script: str) -> list[str]:
+def run(zoo, script):
     return zoo.output(PRELUDE + script)
 
 
-def test_a_child_holds_nothing_of_its_parent(zoo: Zoo) -> None:
+def test_a_child_holds_nothing_of_its_parent(zoo):
     script = """
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
@@ -81,7 +79,7 @@ print(lock.locked())
     assert run(zoo, script) == ["0 0", "False"]
 
 
-def test_a_child_that_leaves_a_block_of_its_parent_releases_nothing(zoo: Zoo) -> None:
+def test_a_child_that_leaves_a_block_of_its_parent_releases_nothing(zoo):
     script = """
 with zk_lock("block") as hold:
     pid = os.fork()
@@ -100,7 +98,7 @@ if not pid:
 @pytest.mark.parametrize(
     "ending", ["os._exit(0)", "sys.exit(0)", pytest.param("raise SystemExit(0)", marks=pytest.mark.chaos)]
 )
-def test_the_end_of_a_child_ends_no_session_of_its_parent(zoo: Zoo, ending: str) -> None:
+def test_the_end_of_a_child_ends_no_session_of_its_parent(zoo, ending):
     script = f"""
 hold = zk_lock("stays").acquire()
 for use in (False, True):
@@ -124,7 +122,7 @@ zk_lock("stays").release()
     assert run(zoo, script) == ["connected True None"]
 
 
-def test_a_fork_while_waiting_disturbs_no_wait(zoo: Zoo) -> None:
+def test_a_fork_while_waiting_disturbs_no_wait(zoo):
     """The waiter is the parent's thread; the child, where that thread does not exist, can queue for itself."""
     script = """
 got = []
@@ -155,7 +153,7 @@ print(len(got))
     assert output == "1\n", errors
 
 
-def test_a_fork_while_a_signal_is_sent_does_not_hang_the_child(zoo: Zoo) -> None:
+def test_a_fork_while_a_signal_is_sent_does_not_hang_the_child(zoo):
     """Django's signals have locks, which the thread for signals holds for moments."""
     assert run(
         zoo,
@@ -175,7 +173,7 @@ with lock_acquired.lock:
     ) == ["0"]
 
 
-def test_a_fork_before_the_first_use_is_nothing_special(zoo: Zoo) -> None:
+def test_a_fork_before_the_first_use_is_nothing_special(zoo):
     script = """
 lock = zk_lock("later", timeout=5)
 assert process.peek() is None
@@ -191,7 +189,7 @@ print(process.peek() is not None)
     assert run(zoo, script) == ["[0, 0, 0]", "True"]
 
 
-def test_a_child_keeps_no_descriptor_of_its_parents_session(zoo: Zoo) -> None:
+def test_a_child_keeps_no_descriptor_of_its_parents_session(zoo):
     script = """
 with zk_lock("fd"):
     before = sockets()
@@ -205,7 +203,7 @@ with zk_lock("fd"):
     assert run(zoo, script) == ["[0, 0, 0] True"]
 
 
-def test_a_fork_during_the_first_connection_disturbs_neither_process(zoo: Zoo) -> None:
+def test_a_fork_during_the_first_connection_disturbs_neither_process(zoo):
     script = """
 import random
 def child():
@@ -227,7 +225,7 @@ print(set(codes), len(done))
     assert run(zoo, script) == ["{0} 20"]
 
 
-def test_a_child_inherits_no_lock_that_lingers(zoo: Zoo) -> None:
+def test_a_child_inherits_no_lock_that_lingers(zoo):
     script = """
 lock = zk_lock("lingers", linger=60, timeout=40)
 def token():

@@ -1,9 +1,5 @@
 """A child of a server that forks in C, of which Python does not learn, works as any forked child."""
 
-from __future__ import annotations
-
-from support.zoo import Zoo
-
 PRELUDE = """
 import ctypes, logging, os, signal, sys, threading, time, traceback
 from django_zklock import signals
@@ -69,7 +65,7 @@ def lose(seconds):
 """
 
 
-def run(zoo: Zoo, script: str) -> list[str]:
+def run(zoo, script):
     with zoo.running(PRELUDE + script) as process:
         printed, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
@@ -77,7 +73,7 @@ def run(zoo: Zoo, script: str) -> list[str]:
     return printed.splitlines()
 
 
-def test_a_child_holds_nothing_of_its_parent_and_works_with_a_session_of_its_own(zoo: Zoo) -> None:
+def test_a_child_holds_nothing_of_its_parent_and_works_with_a_session_of_its_own(zoo):
     script = """
 lock = zk_lock("held")
 heard = []
@@ -110,7 +106,7 @@ with lock as hold:
     assert run(zoo, script) == ["0 0", "True []"]
 
 
-def test_a_loss_of_a_child_is_logged_and_crashes_nothing(zoo: Zoo) -> None:
+def test_a_loss_of_a_child_is_logged_and_crashes_nothing(zoo):
     script = """
 with zk_lock("first", timeout=20):
     pass
@@ -126,7 +122,7 @@ print(forked(child))
     assert run(zoo, script) == ["0"]
 
 
-def test_a_child_without_threads_of_its_parent_aborts_as_ever(zoo: Zoo) -> None:
+def test_a_child_without_threads_of_its_parent_aborts_as_ever(zoo):
     script = """
 def child():
     assert in_thread(lambda: lose(20)) < 15
@@ -136,7 +132,7 @@ print(forked(child))
     assert run(zoo, script) == ["0"]
 
 
-def test_an_operator_who_looks_at_a_child_gets_an_answer(zoo: Zoo) -> None:
+def test_an_operator_who_looks_at_a_child_gets_an_answer(zoo):
     script = """
 with zk_lock("first", timeout=20):
     pass
@@ -150,7 +146,7 @@ print(forked(child))
     assert run(zoo, script) == ["0"]
 
 
-def test_a_child_that_never_locks_ends_at_once(zoo: Zoo) -> None:
+def test_a_child_that_never_locks_ends_at_once(zoo):
     script = """
 with zk_lock("first", timeout=20):
     pass
@@ -163,7 +159,7 @@ print(forked(child))
     assert run(zoo, script) == ["0"]
 
 
-def test_greenlets_of_the_parent_do_nothing_in_the_child(zoo: Zoo) -> None:
+def test_greenlets_of_the_parent_do_nothing_in_the_child(zoo):
     """They outlive the fork, and would use the parent's connection."""
     script = (
         PRELUDE

@@ -1,12 +1,9 @@
 """Greenlets own locks as threads do, where gevent has patched the standard library; in processes of their own."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from support.ensemble import Ensemble
 from support.zoo import Zoo, next_line
 
 pytest.importorskip("gevent")
@@ -37,20 +34,20 @@ Run = Callable[[Zoo, str], list[str]]
 
 
 @pytest.fixture(scope="module")
-def run(single: Ensemble) -> Iterator[Run]:
+def run(single):
     """Run a script under gevent, in one process for all; return what it printed."""
 
-    def run(zoo: Zoo, script: str) -> list[str]:
+    def run(zoo, script):
         assert process.stdin is not None
         print(json.dumps([zoo.settings(), PRELUDE + script]), file=process.stdin, flush=True)
-        lines: list[str] = json.loads(next_line(process))
+        lines = json.loads(next_line(process))
         return lines
 
     with Zoo(single.hosts, single) as zoo, zoo.running(SERVER, first=FIRST) as process:
         yield run
 
 
-def test_greenlets_take_turns_in_the_order_they_came(zoo: Zoo, run: Run) -> None:
+def test_greenlets_take_turns_in_the_order_they_came(zoo, run):
     script = """
 lock = zk_lock("fifo", timeout=None)
 order, inside, most = [], [], []
@@ -73,7 +70,7 @@ print(order == list(range(20)), max(most), not lock._blocks, not held_locks._gua
     assert run(zoo, script) == ["True 1 True True"]
 
 
-def test_one_greenlet_of_a_circle_gets_the_deadlock(zoo: Zoo, run: Run) -> None:
+def test_one_greenlet_of_a_circle_gets_the_deadlock(zoo, run):
     script = """
 from django_zklock.exceptions import LockDeadlock
 def work(number):
@@ -94,7 +91,7 @@ print(sorted(greenlet.value for greenlet in greenlets))
     assert run(zoo, script) == ["[0, 0, 3]"]
 
 
-def test_a_greenlet_shows_its_own_stack(zoo: Zoo, run: Run) -> None:
+def test_a_greenlet_shows_its_own_stack(zoo, run):
     script = """
 from django_zklock.operations import show_stacks
 held, end = threading.Event(), threading.Event()
@@ -113,7 +110,7 @@ greenlet.get()
     assert run(zoo, script) == ["greenlet hang False"] * 3
 
 
-def test_a_greenlet_is_an_owner_of_its_own(zoo: Zoo, run: Run) -> None:
+def test_a_greenlet_is_an_owner_of_its_own(zoo, run):
     script = """
 lock = zk_lock("owner")
 def other():
@@ -131,13 +128,13 @@ print(lock.locked())
     assert run(zoo, script) == ["not held", "False"]
 
 
-def test_signals_still_reach_a_program_of_greenlets(zoo: Zoo, run: Run) -> None:
+def test_signals_still_reach_a_program_of_greenlets(zoo, run):
     script = 'import signal\nwith zk_lock("mask"): print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))'
     assert run(zoo, script) == ["set()"]
 
 
 @pytest.mark.parametrize("how", [pytest.param("timeout", marks=pytest.mark.chaos), "kill"])
-def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo: Zoo, run: Run, how: str) -> None:
+def test_a_greenlet_stopped_while_it_waits_leaves_no_contender(zoo, run, how):
     script = f"""
 how = {how!r}
 def work(delay):
@@ -165,7 +162,7 @@ print(len(registry.guids))
     assert run(zoo, script) == ["0"]
 
 
-def test_a_loss_stops_a_greenlet_where_it_waits(zoo: Zoo, run: Run) -> None:
+def test_a_loss_stops_a_greenlet_where_it_waits(zoo, run):
     script = """
 def lose(hold):
     process.current().post(hold._held.grant.lose, "test")
@@ -213,7 +210,7 @@ print(edge())
     assert run(zoo, script) == ["[True, True, True, True]", "True"]
 
 
-def test_greenlets_of_others_than_gevent_own_locks_too(zoo: Zoo) -> None:
+def test_greenlets_of_others_than_gevent_own_locks_too(zoo):
     """Nobody can stop a bare one, so LockLost comes at its end. gevent stops its own even if it has patched nothing."""
     script = """
 import contextlib, greenlet, sys, time
@@ -246,7 +243,7 @@ bare.switch()
     assert zoo.output(script) == ["lost", "False", "not stopped"]
 
 
-def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo: Zoo, run: Run) -> None:
+def test_no_abort_interrupts_the_commit_of_a_greenlet(zoo, run):
     """A greenlet that waits for the answer to a COMMIT is not thrown into; the abort comes after it."""
     script = """
 from django.db import connection
@@ -269,7 +266,7 @@ gevent.spawn(work).get()
     assert run(zoo, script) == ["committed", "outer"]
 
 
-def test_a_fork_leaves_the_session_to_the_parent(zoo: Zoo) -> None:
+def test_a_fork_leaves_the_session_to_the_parent(zoo):
     script = """
 from django_zklock.core.zk.loop import Loop
 with zk_lock("held", abort_on="lost") as hold:
@@ -287,7 +284,7 @@ with zk_lock("held", abort_on="lost") as hold:
     assert zoo.output(PRELUDE + script, first=FIRST) == ["0 None"] * 2
 
 
-def test_a_greenlet_that_waits_for_a_release_lets_others_run(zoo: Zoo, run: Run) -> None:
+def test_a_greenlet_that_waits_for_a_release_lets_others_run(zoo, run):
     script = """
 from django_zklock.core.protocol import releases
 releases.begin("r")

@@ -1,14 +1,10 @@
 """Exceptions that strike from outside (soft time limits, Ctrl-C) leave no contender, wherever they strike."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
 import signal
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, results, within
@@ -24,7 +20,7 @@ from support.strike import (
     strike_at_any_moment,
     sweep,
 )
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import Leader, zk_leader, zk_locks
 from django_zklock.core.execution import owner, waiters
@@ -33,36 +29,35 @@ from django_zklock.core.zk import loop, process, session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks import base, election, hold, lock
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.multi import MultiLock
 from django_zklock.locks.release import Releasable
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped:ResourceWarning")
 
 
-def assert_nothing_held(zoo: Zoo) -> None:
+def assert_nothing_held(zoo):
     gc.collect()
     zoo.assert_empty()
     assert_none_listed()
 
 
-def wait_for_lock() -> None:
+def wait_for_lock():
     with Lock("busy", timeout=None):
         pass
 
 
-def wait_until_lost() -> None:
+def wait_until_lost():
     with Lock("free") as hold:
         hold.wait_lost()
 
 
-def wait_to_lead() -> None:
+def wait_to_lead():
     zk_leader("busy").run(lambda hold: None)
 
 
-def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo: Zoo) -> None:
+def test_an_exception_at_the_begin_of_exit_leaves_nothing(zoo):
     """It gets there when the last thing the block does is one long operation that calls nothing."""
 
-    def work() -> None:
+    def work():
         a, b = big, bigger
         with SHARED:
             signal.setitimer(signal.ITIMER_REAL, 0.01)
@@ -89,9 +84,7 @@ SHARED = Lock("alarm")
     ids=["one", "several"],
 )
 @pytest.mark.chaos
-def test_an_exception_at_any_moment_leaves_nothing(
-    zoo: Zoo, way: str, lock: Lock | MultiLock, key: str, rounds: int
-) -> None:
+def test_an_exception_at_any_moment_leaves_nothing(zoo, way, lock, key, rounds):
     with lock:
         pass
     strike_at_any_moment(lock, key, way, rounds)
@@ -104,9 +97,7 @@ def test_an_exception_at_any_moment_leaves_nothing(
     ("wait", "unnoticed", "within_seconds"),
     [(wait_for_lock, False, 0.8), (wait_for_lock, True, 1.0), (wait_until_lost, True, 1.0), (wait_to_lead, True, 1.0)],
 )
-def test_a_signal_in_a_wait_or_just_before_it_ends_it(
-    zoo: Zoo, wait: Callable[[], None], unnoticed: bool, within_seconds: float
-) -> None:
+def test_a_signal_in_a_wait_or_just_before_it_ends_it(zoo, wait, unnoticed, within_seconds):
     """Python runs no handler of a signal that comes while a thread is about to block. The wait looks again itself."""
     with zoo.hold_elsewhere("busy"):
         with within(0.3 + within_seconds), pytest.raises(Struck), alarm(0.3, unnoticed=unnoticed):
@@ -114,7 +105,7 @@ def test_a_signal_in_a_wait_or_just_before_it_ends_it(
         zoo.wait_contenders("busy", 1, timeout=2)
 
 
-def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> None:
+def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo):
     functions = functions_of(lock, base, hold, Releasable, held, guard, acquisition, waiters, owner)
     for at in range(20, 120, 3):
         try:
@@ -128,7 +119,7 @@ def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo: Zoo) -> No
     gc.collect()
 
 
-def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
+def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo):
     with zoo.hold_elsewhere("busy"):
         waiting = BackgroundCall(lambda: acquire_once("busy", timeout=4))
         zoo.wait_contenders("busy", 2)
@@ -139,11 +130,11 @@ def test_an_asynchronous_exception_ends_the_wait_of_a_thread(zoo: Zoo) -> None:
         zoo.wait_contenders("busy", 1, timeout=25)
 
 
-def threads() -> list[str]:
+def threads():
     return [thread.name for thread in threading.enumerate() if thread.name == "zklock-loop"]
 
 
-def test_a_signal_at_any_line_of_the_first_lock_raises_its_own_exception(zoo: Zoo) -> None:
+def test_a_signal_at_any_line_of_the_first_lock_raises_its_own_exception(zoo):
     functions = functions_of(process, session, loop, threading, waiters)
     at, struck = 0, True
     while struck:
@@ -159,7 +150,7 @@ def test_a_signal_at_any_line_of_the_first_lock_raises_its_own_exception(zoo: Zo
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.0005, 0.001, 0.002, 0.004])
-def test_a_signal_at_any_time_of_the_first_lock_raises_its_own_exception(zoo: Zoo, delay: float) -> None:
+def test_a_signal_at_any_time_of_the_first_lock_raises_its_own_exception(zoo, delay):
     process.reset()
     with contextlib.suppress(Struck), alarm(delay), Lock("first"):
         pass
@@ -167,20 +158,20 @@ def test_a_signal_at_any_time_of_the_first_lock_raises_its_own_exception(zoo: Zo
         hold.check()
 
 
-def test_a_signal_handler_may_take_the_first_lock(zoo: Zoo) -> None:
-    def handler(number: int, frame: Any) -> None:
+def test_a_signal_handler_may_take_the_first_lock(zoo):
+    def handler(number, frame):
         with Lock("handler"):
             done.append(number)
 
     class Ring(LineStrike):
-        def _on_line(self, frame: Any, event: str, argument: object) -> Any:
+        def _on_line(self, frame, event, argument):
             try:
                 return super()._on_line(frame, event, argument)
             except Struck:
                 signal.raise_signal(signal.SIGUSR1)
                 return None
 
-    done: list[int] = []
+    done = []
     functions, at = functions_of(process, waiters), 0
     with handled(handler, signal.SIGUSR1):
         while len(done) == at:
@@ -191,8 +182,8 @@ def test_a_signal_handler_may_take_the_first_lock(zoo: Zoo) -> None:
     assert at > 15
 
 
-def test_an_error_of_the_start_is_raised_in_the_caller(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
+def test_an_error_of_the_start_is_raised_in_the_caller(zoo, monkeypatch):
+    def fail(_):
         raise RuntimeError("can't start new thread")
 
     process.reset()
@@ -203,8 +194,8 @@ def test_an_error_of_the_start_is_raised_in_the_caller(zoo: Zoo, monkeypatch: py
         hold.check()
 
 
-def test_many_threads_start_one_session(zoo: Zoo) -> None:
-    def work() -> session.Session:
+def test_many_threads_start_one_session(zoo):
+    def work():
         barrier.wait()
         return process.current()
 
@@ -215,13 +206,13 @@ def test_many_threads_start_one_session(zoo: Zoo) -> None:
 
 
 @strides
-def test_an_exception_at_any_line_of_a_leader_leaves_nothing(zoo: Zoo, stride: int) -> None:
-    made: dict[str, Leader] = {}
+def test_an_exception_at_any_line_of_a_leader_leaves_nothing(zoo, stride):
+    made = {}
 
-    def make(key: str) -> Leader:
+    def make(key):
         return made.setdefault(key, Leader(key))
 
-    def check(key: str) -> None:
+    def check(key):
         assert_nothing_held(zoo)
         assert made[key].run(lambda hold: hold.key) == key
 

@@ -1,19 +1,14 @@
 """Exceptions that strike from outside leave nothing of any kind of lock, wherever one or two of them strike."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from support import primitives
 from support.faults import BackgroundCall
-from support.ledger import Ledger
 from support.primitives import Taker
 from support.strike import (
     Struck,
@@ -27,7 +22,7 @@ from support.strike import (
     work_hand_over,
     work_linger,
 )
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_adopt, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
@@ -38,7 +33,6 @@ from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockNotAcquired, LockNotAdopted, LockNotHeld
 from django_zklock.locks import base, hold, lock, multi
-from django_zklock.locks.multi import MultiLock
 from django_zklock.locks.release import Releasable
 
 pytestmark = [
@@ -55,28 +49,28 @@ OF_PAIRS = [*CALLER, *functions_of(lingering, multi, batch, CleanupOnError, fina
 # --- one lock object, used again after the exception ------------------------------------------------------------------
 
 
-def work_nested(mutex: Lock) -> None:
+def work_nested(mutex):
     with mutex, mutex:
         pass
 
 
-def work_several(locks: MultiLock) -> None:
+def work_several(locks):
     with locks, ExitStack() as stack:
         stack.enter_context(zk_locks(locks.locks[1], "c"))
 
 
-def work_release_of_hold(locks: MultiLock) -> None:
-    hold: Any = locks.acquire()
+def work_release_of_hold(locks):
+    hold = locks.acquire()
     hold.release()
 
 
-def work_several_in_vain(locks: MultiLock) -> None:
+def work_several_in_vain(locks):
     with contextlib.suppress(LockBusy), zk_locks("busy", *locks.locks, "c", timeout=0):
         pass
     assert zk_locks("busy", *locks.locks).acquire(blocking=False) is None
 
 
-def work_skipped(mutex: Lock) -> None:
+def work_skipped(mutex):
     with SKIPPING as busy, mutex as hold, mutex as again:
         assert [bool(value) for value in (busy, hold, again)] == [False, True, False]
 
@@ -84,15 +78,15 @@ def work_skipped(mutex: Lock) -> None:
 SKIPPING = zk_lock("busy", timeout=0.003, on_conflict="skip")
 
 
-def make_skipping(key: str) -> Lock[Any]:
+def make_skipping(key):
     return Lock(key, timeout=0, reentrant=False, on_conflict="skip")
 
 
-def make_lock(key: str) -> Lock:
+def make_lock(key):
     return Lock(key, max_hold=90, warn_after=80, timeout=20)
 
 
-def make_locks(key: str) -> MultiLock:
+def make_locks(key):
     return zk_locks(f"{key}/b", f"{key}/a", f"{key}/c", timeout=20)
 
 
@@ -112,10 +106,8 @@ def make_locks(key: str) -> MultiLock:
 @pytest.mark.parametrize(
     "stride", [pytest.param(197, id="some lines"), pytest.param(0, id="many lines", marks=pytest.mark.chaos)]
 )
-def test_an_exception_at_any_line_leaves_nothing(
-    zoo: Zoo, work: Callable[[Any], None], make: Callable[[str], Any], functions: list[Any], every: int, stride: int
-) -> None:
-    def check(key: str) -> None:
+def test_an_exception_at_any_line_leaves_nothing(zoo, work, make, functions, every, stride):
+    def check(key):
         gc.collect()
         eventually(lambda: all("/busy/" in path for path in zoo.contenders()), 2, "contenders are left")
         assert_none_listed()
@@ -127,13 +119,13 @@ def test_an_exception_at_any_line_leaves_nothing(
         sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
 
 
-def work_read_in_write(key: str) -> None:
+def work_read_in_write(key):
     rw = ReadWriteLock(key)
     with rw.write(), rw.read():
         pass
 
 
-def work_write_released_first(key: str) -> None:
+def work_write_released_first(key):
     rw = ReadWriteLock(key)
     reader, acquired = rw.read(), False
     try:
@@ -145,7 +137,7 @@ def work_write_released_first(key: str) -> None:
             reader.release()
 
 
-def work_downgrade(key: str) -> None:
+def work_downgrade(key):
     rw = ReadWriteLock(key)
     with rw.write() as held:
         held.downgrade()
@@ -153,22 +145,22 @@ def work_downgrade(key: str) -> None:
             pass
 
 
-def work_permit(key: str) -> None:
+def work_permit(key):
     with zk_lock(key, limit=2), zk_lock(key, limit=2):
         pass
 
 
-def work_at_least(key: str) -> None:
+def work_at_least(key):
     with zk_lock(key, min_hold=0.3), zk_lock(key):
         pass
 
 
-def work_give(key: str) -> None:
+def work_give(key):
     with zk_lock(key) as held:
         held.hand_over(within=1)
 
 
-def work_give_acquired(key: str) -> None:
+def work_give_acquired(key):
     """Hand over what `acquire` has acquired; its caller releases it, whatever has struck."""
     lock = zk_lock(key)
     held = lock.acquire()
@@ -180,7 +172,7 @@ def work_give_acquired(key: str) -> None:
             lock.release()
 
 
-def work_adopt(key: str) -> None:
+def work_adopt(key):
     with zk_lock(key) as held:
         text = held.hand_over(within=1)
     with contextlib.suppress(LockNotAdopted), zk_adopt(text):
@@ -203,12 +195,10 @@ def work_adopt(key: str) -> None:
         work_hand_over,
     ],
 )
-def test_an_exception_at_any_line_leaves_nothing_of_any_kind(
-    zoo: Zoo, work: Callable[[str], None], stride: int
-) -> None:
+def test_an_exception_at_any_line_leaves_nothing_of_any_kind(zoo, work, stride):
     """The node of a minimum hold, or of a hand-over, ends by itself, whatever line is struck."""
 
-    def check(key: str) -> None:
+    def check(key):
         eventually(lambda: all(map(is_operator, zoo.names(f"{zoo.base}/{key}"))), 2, "something is left")
         assert_none_listed()
 
@@ -221,48 +211,48 @@ FIRST, SECOND = 5, 3
 """From one first line to the next, and from one moment of the second exception to the next."""
 
 
-def in_pairs(test: Any) -> Any:
+def in_pairs(test):
     """Leave a sweep of pairs to `make chaos`. Of two exceptions, Python swallows one that strikes a weak reference."""
     unraisable = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     return unraisable(pytest.mark.timeout(1500)(pytest.mark.chaos(test)))
 
 
-def work_acquire(key: str) -> None:
+def work_acquire(key):
     work_acquire_around_with(zk_lock(key))
 
 
-def work_all(key: str) -> None:
+def work_all(key):
     with zk_locks(key, f"{key}/more"):
         pass
 
 
-def work_block(key: str) -> None:
+def work_block(key):
     work_nested(zk_lock(key))
 
 
-def work_exit_stack(key: str) -> None:
+def work_exit_stack(key):
     with ExitStack() as stack:
         stack.enter_context(zk_lock(key))
 
 
-def work_in_vain(key: str) -> None:
+def work_in_vain(key):
     with contextlib.suppress(LockNotAcquired), zk_lock("busy", timeout=0.003):
         pass
     with contextlib.suppress(LockNotAcquired), zk_locks(key, "busy", timeout=0.003):
         pass
 
 
-def work_skipped_in_vain(key: str) -> None:
+def work_skipped_in_vain(key):
     with SKIPPING as hold, SKIPPING as again:
         assert hold is again is None
 
 
-def work_in_vain_with_linger(key: str) -> None:
+def work_in_vain_with_linger(key):
     with contextlib.suppress(LockNotAcquired), zk_lock("busy", timeout=0.003, linger=60):
         pass
 
 
-def assert_nothing_held(zoo: Zoo, key: str) -> None:
+def assert_nothing_held(zoo, key):
     gc.collect()
     eventually(lambda: not [path for path in zoo.contenders() if f"/{key}/" in path], 2, "a contender is left")
     assert_none_listed()
@@ -272,8 +262,8 @@ def assert_nothing_held(zoo: Zoo, key: str) -> None:
 @pytest.mark.parametrize(
     "work", [work_block, work_acquire, work_exit_stack, work_all, work_read_in_write, work_linger, work_hand_over]
 )
-def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], None]) -> None:
-    def check(key: str) -> None:
+def test_a_pair_of_exceptions_leaves_nothing(zoo, work):
+    def check(key):
         assert_nothing_held(zoo, key)
         with zk_lock(key, timeout=30):
             pass
@@ -284,10 +274,10 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo: Zoo, work: Callable[[str], Non
 @in_pairs
 @pytest.mark.parametrize("here", [False, True], ids=["held elsewhere", "held here"])
 @pytest.mark.parametrize("work", [work_in_vain, work_in_vain_with_linger, work_skipped_in_vain])
-def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], None], here: bool) -> None:
+def test_a_pair_of_exceptions_leaves_no_waiter(zoo, work, here):
     mutex = zk_lock("busy", linger=60)
 
-    def check(key: str) -> None:
+    def check(key):
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
         eventually(lambda: len(primitives.lingering_waiters(mutex)) <= here, 2, "a waiter is left")
@@ -298,12 +288,12 @@ def test_a_pair_of_exceptions_leaves_no_waiter(zoo: Zoo, work: Callable[[str], N
 
 
 @in_pairs
-def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger) -> None:
-    def work(key: str) -> None:
+def test_a_pair_of_exceptions_leaves_no_transaction(zoo, ledger):
+    def work(key):
         with zk_lock(key, atomic="ledger"):
             ledger.write("written")
 
-    def check(key: str) -> None:
+    def check(key):
         assert_nothing_held(zoo, key)
         assert not ledger.connection.in_atomic_block
 
@@ -312,10 +302,10 @@ def test_a_pair_of_exceptions_leaves_no_transaction(zoo: Zoo, ledger: Ledger) ->
 
 @pytest.mark.parametrize("linger_for", [0, 60])
 @in_pairs
-def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -> None:
+def test_two_signals_in_a_wait_leave_no_contender(zoo, linger_for):
     mutex = zk_lock("k", linger=linger_for, timeout=30)
 
-    def send() -> None:
+    def send():
         eventually(lambda: len(primitives.lingering_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
         signal.pthread_kill(main, signal.SIGUSR1)
         signal.pthread_kill(main, signal.SIGUSR2)
@@ -335,7 +325,7 @@ def test_two_signals_in_a_wait_leave_no_contender(zoo: Zoo, linger_for: float) -
 
 
 @contextlib.contextmanager
-def holder(zoo: Zoo, here: bool) -> Iterator[None]:
+def holder(zoo, here):
     """Have a thread of this process hold the lock "busy", or a client elsewhere."""
     if not here:
         with zoo.hold_elsewhere("busy"):
@@ -343,7 +333,7 @@ def holder(zoo: Zoo, here: bool) -> Iterator[None]:
         return
     held, done = threading.Event(), threading.Event()
 
-    def hold_it() -> None:
+    def hold_it():
         with zk_lock("busy", linger=60):
             held.set()
             done.wait(1500)

@@ -1,24 +1,19 @@
 """Processes of Apache Curator and of kazoo on one path with ours: who keeps whom out, in which order, and who leads."""
 
-from __future__ import annotations
-
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once
 from support.neighbours.curator import curator
 from support.neighbours.ours import Ours, options_of, our_process
-from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone, kazoo
+from support.neighbours.protocol import TIMEOUT, OtherClientGone, kazoo
 from support.neighbours.sides import Side, granted, waits
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection, zk_leader, zk_lock, zk_locks
-from django_zklock.conf.arguments import Compat
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import UnreadableQueue
 
@@ -53,28 +48,26 @@ name = "-".join
 
 
 @pytest.fixture
-def ours(zoo: Zoo) -> Iterator[Ours]:
+def ours(zoo):
     with closing(Ours(zoo.base)) as ours:
         yield ours
 
 
 @pytest.fixture
-def theirs(request: pytest.FixtureRequest) -> OtherClient:
+def theirs(request):
     params = request.node.callspec.params
     which = params["which"] if "which" in params else params["case"][0]
-    return request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")  # type: ignore[no-any-return]
+    return request.getfixturevalue("jvm" if which == "curator" else "plain_kazoo")
 
 
-def sides(zoo: Zoo, theirs: OtherClient, ours: Ours | OtherClient, case: tuple[str, ...]) -> tuple[Side, Side]:
+def sides(zoo, theirs, ours, case):
     path = f"{zoo.base}/a"
     return Side(theirs, case[1], path), Side(ours, case[2], path)
 
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", EXCLUSIVE, ids=name)
-def test_locks_of_both_clients_exclude_each_other(
-    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
-) -> None:
+def test_locks_of_both_clients_exclude_each_other(zoo, theirs, ours, case, first):
     holder, other = sides(zoo, theirs, ours, case)
     if first == "ours":
         holder, other = other, holder
@@ -90,9 +83,7 @@ def test_locks_of_both_clients_exclude_each_other(
 
 
 @pytest.mark.parametrize("case", [case for case in EXCLUSIVE if "read" not in name(case)], ids=name)
-def test_both_clients_share_the_order_of_the_queue(
-    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...]
-) -> None:
+def test_both_clients_share_the_order_of_the_queue(zoo, theirs, ours, case):
     first, other = sides(zoo, theirs, ours, case)
     assert first.try_acquire("0")
     queue = []
@@ -110,7 +101,7 @@ def test_both_clients_share_the_order_of_the_queue(
 
 
 # A killed process is waited for until its session is over, which takes two seconds; so one case of each client here.
-def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list[Any]:
+def kills(cases, quick):
     return [
         pytest.param(case, killed, id=f"{name(case)}-{killed}", marks=[] if (case[1], killed) in quick else [CHAOS])
         for case in cases
@@ -122,9 +113,7 @@ def kills(cases: Sequence[tuple[str, ...]], quick: set[tuple[str, str]]) -> list
     ("case", "killed"), kills(EXCLUSIVE, {("mutex", "theirs"), ("lock+", "theirs"), ("lock", "ours")})
 )
 @pytest.mark.chaos
-def test_a_killed_client_leaves_the_queue(
-    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], killed: str
-) -> None:
+def test_a_killed_client_leaves_the_queue(zoo, theirs, ours, case, killed):
     doomed, other = sides(zoo, theirs, ours, case)
     if killed == "ours":
         doomed, other = other, doomed
@@ -148,9 +137,7 @@ def test_a_killed_client_leaves_the_queue(
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 @pytest.mark.parametrize("case", SHARED, ids=name)
-def test_readers_of_both_clients_share_and_no_writer_starves(
-    zoo: Zoo, theirs: OtherClient, ours: Ours, case: tuple[str, ...], first: str
-) -> None:
+def test_readers_of_both_clients_share_and_no_writer_starves(zoo, theirs, ours, case, first):
     path = f"{zoo.base}/a"
     their_read, their_write = Side(theirs, case[1], path), Side(theirs, case[1].replace("read", "write"), path)
     our_read, our_write = Side(ours, case[2], path), Side(ours, case[3], path)
@@ -194,9 +181,7 @@ BLIND = [
 
 
 @pytest.mark.parametrize(("their", "our", "said"), BLIND)
-def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
-    zoo: Zoo, jvm: OtherClient, their: str, our: str, said: str
-) -> None:
+def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(zoo, jvm, their, our, said):
     path = f"{zoo.base}/a"
     assert jvm.try_acquire("1", their, path)
     lock = zk_lock("a", **options_of(our))
@@ -208,7 +193,7 @@ def test_a_lock_next_to_a_recipe_of_curator_that_ignores_it_is_refused(
     acquire_once("a", **options_of(our), timeout=30)
 
 
-def test_a_contender_behind_a_mutex_of_curator_gets_an_error(zoo: Zoo, jvm: OtherClient, ours: Ours) -> None:
+def test_a_contender_behind_a_mutex_of_curator_gets_an_error(zoo, jvm, ours):
     """Curator's mutex passes over a writer of ours, which cannot be prevented; nobody of ours goes on from there."""
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
@@ -219,7 +204,7 @@ def test_a_contender_behind_a_mutex_of_curator_gets_an_error(zoo: Zoo, jvm: Othe
         jvm.release("1", "mutex", path)
 
 
-def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: OtherClient) -> None:
+def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo, plain_kazoo):
     """It does not see kazoo's own readers. Its node is named like a writer's, so nobody can tell; the docs say so."""
     path = f"{zoo.base}/a"
     assert plain_kazoo.try_acquire("1", "read", path)
@@ -229,7 +214,7 @@ def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo: Zoo, plain_kazoo: Othe
         plain_kazoo.release(actor, kind, path)
 
 
-def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo: Zoo, jvm: OtherClient) -> None:
+def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo, jvm):
     """It takes every child for a contender, so a key below a lock that is shared with it may be in its way."""
     zoo.client.create(f"{zoo.base}/a/-nested", makepath=True)
     assert not jvm.try_acquire("1", "mutex", f"{zoo.base}/a", 0.1)
@@ -238,7 +223,7 @@ def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo: Zoo, 
     jvm.release("1", "mutex", f"{zoo.base}/b")
 
 
-def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: OtherClient) -> None:
+def test_curators_readers_do_not_see_a_downgrade(zoo, jvm):
     path = f"{zoo.base}/a"
     with zk_lock("a", kind="write") as hold:
         hold.downgrade()
@@ -254,9 +239,7 @@ def test_curators_readers_do_not_see_a_downgrade(zoo: Zoo, jvm: OtherClient) -> 
 @pytest.mark.parametrize(
     ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
 )
-def test_a_release_can_be_requested_of_a_holder_of_curator(
-    zoo: Zoo, jvm: OtherClient, theirs: str, options: dict[str, Any]
-) -> None:
+def test_a_release_can_be_requested_of_a_holder_of_curator(zoo, jvm, theirs, options):
     """By the word that Curator's own `Revoker` writes, if that process has said that it minds it."""
     path = f"{zoo.base}/a"
     assert jvm.ask("1", "revocable", theirs, path) == "true"
@@ -281,7 +264,7 @@ CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
 
 
 @contextmanager
-def leading(zoo: Zoo, client: OtherClient, kind: str, name: str, key: str = "a") -> Iterator[None]:
+def leading(zoo, client, kind, name, key="a"):
     path = f"{zoo.base}/{key}"
     assert client.acquire("1", kind, path, 10, name).result(TIMEOUT) == "true"
     try:
@@ -291,9 +274,7 @@ def leading(zoo: Zoo, client: OtherClient, kind: str, name: str, key: str = "a")
 
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
-def test_other_clients_show_our_candidates(
-    zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
-) -> None:
+def test_other_clients_show_our_candidates(zoo, theirs, which, kind, asked, compat):
     path = f"{zoo.base}/a"
     with zk_leader("a", compat=compat, what="index über") as hold:
         waiter = theirs.acquire("1", kind, path, -1, "web-7")
@@ -303,7 +284,7 @@ def test_other_clients_show_our_candidates(
             eventually(lambda: theirs.ask("2", asked, kind, path).startswith(theirs.ask("2", "leader", kind, path)))
             leader, other = leader.removeprefix("leads:"), other.removeprefix("waits:")
         assert other == "web-7"
-        said: Any = Payload.decode(leader.encode())
+        said = Payload.decode(leader.encode())
         assert (said.what, said.pid) == ("index über", os.getpid())
         hold.check()
     assert waiter.result(TIMEOUT) == "true"
@@ -311,12 +292,10 @@ def test_other_clients_show_our_candidates(
 
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
-def test_candidates_of_other_clients_are_shown(
-    zoo: Zoo, theirs: OtherClient, which: str, kind: str, asked: str, compat: Compat | None
-) -> None:
+def test_candidates_of_other_clients_are_shown(zoo, theirs, which, kind, asked, compat):
     onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
-        leader: Any = onlooker.current_leader()
+        leader = onlooker.current_leader()
         assert (leader.client, leader.what, leader.host, leader.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(leader) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
         waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
@@ -328,14 +307,14 @@ def test_candidates_of_other_clients_are_shown(
     assert waiter.result() == second.token > leader.token
 
 
-def test_a_selector_without_an_id_is_known_by_its_address(zoo: Zoo, jvm: OtherClient) -> None:
+def test_a_selector_without_an_id_is_known_by_its_address(zoo, jvm):
     with leading(zoo, jvm, "selector", ""):
-        leader: Any = zk_leader("a").current_leader()
+        leader = zk_leader("a").current_leader()
         assert (leader.client, leader.what, leader.host) == ("Curator", "", "127.0.0.1")
         assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
 
 
-LOOKS: list[Callable[[], Any]] = [
+LOOKS = [
     lambda: zk_leader("a").run(lambda hold: hold.token),
     lambda: zk_leader("a").current_leader(),
     lambda: zk_leader("a").candidates(),
@@ -344,9 +323,7 @@ LOOKS: list[Callable[[], Any]] = [
 ]
 
 
-def test_an_election_refuses_the_queue_of_a_leader_latch(
-    zoo: Zoo, jvm: OtherClient, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_election_refuses_the_queue_of_a_leader_latch(zoo, jvm, caplog):
     with leading(zoo, jvm, "latch", "web-7"), caplog.at_level(logging.ERROR, "django_zklock"):
         for look in LOOKS:
             with pytest.raises(UnreadableQueue, match="LeaderLatch") as caught:
@@ -359,7 +336,7 @@ def test_an_election_refuses_the_queue_of_a_leader_latch(
     assert zk_leader("a").run(lambda hold: hold.token)
 
 
-def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: OtherClient) -> None:
+def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo, jvm):
     """It sees only its own kind, which we cannot prevent. Our observers and later candidates get an error."""
     with zk_leader("a") as hold:
         assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a").startswith('leads:{"version":1')
@@ -371,7 +348,7 @@ def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo: Zoo, jvm: 
                     BackgroundCall(look).result()
 
 
-def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: OtherClient) -> None:
+def test_several_locks_share_their_queues_with_curators(zoo, jvm):
     """Clients that acquire them in the order of their keys do not deadlock."""
     paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
     with zk_locks("b", "a"):
@@ -386,6 +363,6 @@ def test_several_locks_share_their_queues_with_curators(zoo: Zoo, jvm: OtherClie
     ours.result()
 
 
-def acquire_both() -> None:
+def acquire_both():
     with zk_locks("a", "b", timeout=TIMEOUT) as hold:
         hold.check()

@@ -1,18 +1,15 @@
 """However a process ends, short of a kill, its session ends with it, and its locks are free at once."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import textwrap
 import time
 
 import pytest
 from support.proxy import Proxy
-from support.zoo import ROOM, Zoo, eventually, next_line
+from support.zoo import ROOM, eventually, next_line
 
 
-def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[str, str]:
+def ended(zoo, process, *, within):
     began = time.monotonic()
     try:
         output, errors = process.communicate("\n", timeout=50)
@@ -22,7 +19,7 @@ def ended(zoo: Zoo, process: subprocess.Popen[str], *, within: float) -> tuple[s
     return output, errors
 
 
-def wait_printed(process: subprocess.Popen[str], line: str) -> None:
+def wait_printed(process, line):
     assert next_line(process) == line, process.communicate("\n", timeout=50)
 
 
@@ -37,7 +34,7 @@ def wait_printed(process: subprocess.Popen[str], line: str) -> None:
         ("os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt"),
     ],
 )
-def test_an_orderly_end_waits_until_the_session_is_closed(zoo: Zoo, last: str, code: int, noise: str) -> None:
+def test_an_orderly_end_waits_until_the_session_is_closed(zoo, last, code, noise):
     """A program that starts again at once finds its locks free. The abort of an open block does not strike the exit."""
     with Proxy(zoo.address) as proxy:
         process = zoo.spawn(
@@ -71,7 +68,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize(
     "connected", [True, pytest.param(False, marks=pytest.mark.chaos)], ids=["connected", "reconnecting"]
 )
-def test_no_thread_is_started_at_the_exit(zoo: Zoo, connected: bool) -> None:
+def test_no_thread_is_started_at_the_exit(zoo, connected):
     """Python 3.12.0 to 3.12.2 refuse that, and the documentation of all later versions forbids it."""
     with Proxy(zoo.address) as proxy:
         process = zoo.spawn(
@@ -100,7 +97,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("what", ["waiting", "holding"])
-def test_daemon_threads_do_not_hold_up_the_exit(zoo: Zoo, what: str) -> None:
+def test_daemon_threads_do_not_hold_up_the_exit(zoo, what):
     key = "'crowd'" if what == "waiting" else "f'crowd/{number}'"
     script = f"""
 import sys, threading, time
@@ -122,7 +119,7 @@ sys.exit(0)
         assert len(zoo.contenders()) == 1
 
 
-def test_threads_that_work_on_after_the_main_one_keep_their_locks(zoo: Zoo) -> None:
+def test_threads_that_work_on_after_the_main_one_keep_their_locks(zoo):
     process = zoo.spawn(
         """
 import sys, threading
@@ -146,7 +143,7 @@ held.wait()  # Python 3.12.0 to 3.12.2 refuse the session's own threads after th
     zoo.assert_empty(0.5)
 
 
-def test_asyncio_run_that_is_interrupted_leaves_nothing(zoo: Zoo) -> None:
+def test_asyncio_run_that_is_interrupted_leaves_nothing(zoo):
     process = zoo.spawn(
         """
 import asyncio, signal, sys, os
@@ -167,7 +164,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_a_lock_after_the_end_of_the_session_is_refused(zoo: Zoo, used: bool) -> None:
+def test_a_lock_after_the_end_of_the_session_is_refused(zoo, used):
     """Such as in an exit handler that was registered before the import, and so runs last: nothing would release it."""
     first = """
 import atexit
@@ -196,7 +193,7 @@ if {used}:
     zoo.assert_empty(0.5)
 
 
-def test_a_process_that_keeps_its_session_open_leaves_its_locks_to_the_server(zoo: Zoo) -> None:
+def test_a_process_that_keeps_its_session_open_leaves_its_locks_to_the_server(zoo):
     """So does a worker whose pool process still works under a lock."""
     script = "from django_zklock.core.zk import process; zk_lock('kept').acquire(); process.keep_open()"
     zoo.output(script, ZKLOCK_URL=zoo.url())
@@ -272,9 +269,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("cases", CASES.values(), ids=CASES)
-def test_a_release_arrives_although_the_process_ends_just_after_the_block(
-    zoo: Zoo, cases: list[tuple[str, str]]
-) -> None:
+def test_a_release_arrives_although_the_process_ends_just_after_the_block(zoo, cases):
     """The end of a block waits for no confirmation. But its release is in the socket by then."""
     script = """
 import contextlib, multiprocessing, os, signal, sys, threading, time
@@ -308,7 +303,7 @@ print(longest)
     assert not late
 
 
-def test_a_process_that_an_abort_ends_frees_its_lock(zoo: Zoo) -> None:
+def test_a_process_that_an_abort_ends_frees_its_lock(zoo):
     """Work that is stopped by a cut often ends its process there and then; the session is ended on a new connection."""
     with Proxy(zoo.address) as proxy:
         process = zoo.spawn(

@@ -1,7 +1,5 @@
 """The app of events, on a real ZooKeeper; on each database where they differ."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -10,18 +8,13 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
 from django.utils import timezone
-from pytest_django import DjangoDbBlocker
 from support.databases import database, sqlite
 from support.deadlock import give_way
 from support.faults import BackgroundCall, acquire_once, connected, expire, lose, proxied
@@ -29,7 +22,7 @@ from support.refused import no_deletes
 from support.signalled import signalled
 from support.texts import assert_shows
 from support.work import assert_refused
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import eventually, guid_of
 
 from django_zklock import operations, zk_lock, zk_locked
 from django_zklock.contrib.events import facts, history, recorder, table, writer
@@ -39,8 +32,7 @@ from django_zklock.contrib.fences.models import Fence
 from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.zk import process, troubles
-from django_zklock.exceptions import LockBusy, LockDeadlock, LockLost, LockTimeout, StaleToken
-from django_zklock.locks.hold import Hold
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, StaleToken
 
 NAME = "inventory/{sku}"
 LONG = "/".join(["k" * 150] * 3)
@@ -49,7 +41,7 @@ each_database = pytest.mark.parametrize("database_settings", ["sqlite", "postgre
 
 
 @pytest.fixture
-def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def database_settings(request, tmp_path):
     kind = getattr(request, "param", "sqlite")
     if kind == "sqlite":
         return sqlite(tmp_path / "database.sqlite3")
@@ -58,8 +50,8 @@ def database_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
-    def to_it(model: object, **hints: object) -> str:
+def alias(database_settings, zoo, django_db_blocker):
+    def to_it(model, **hints):
         return name
 
     routed = override_settings(DATABASE_ROUTERS=[SimpleNamespace(db_for_read=to_it, db_for_write=to_it)])
@@ -75,7 +67,7 @@ def alias(database_settings: dict[str, Any], zoo: Zoo, django_db_blocker: Django
 
 
 @pytest.fixture(autouse=True)
-def own_writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_writer(monkeypatch):
     own = Writer()
     monkeypatch.setattr(recorder, "_writer", own)
     monkeypatch.setattr(writer, "PAUSE", 600.0)  # it writes when a test says so; not while a table is made, say
@@ -85,13 +77,13 @@ def own_writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             used._loop.stop()  # a thread of each test would stay until the end of the run
 
 
-def rows() -> list[Attempt]:
+def rows():
     recorder.flush(10)
     return list(Attempt._default_manager.order_by("pk"))
 
 
 @each_database
-def test_a_hold_is_one_row(alias: str) -> None:
+def test_a_hold_is_one_row(alias):
     with zk_lock(NAME, fields={"sku": "4711"}, what="the count") as hold, zk_lock(NAME, fields={"sku": "4711"}):
         began = timezone.now()
     (row,) = rows()
@@ -103,7 +95,7 @@ def test_a_hold_is_one_row(alias: str) -> None:
 
 
 @each_database
-def test_rows_are_committed_without_autocommit(alias: str) -> None:
+def test_rows_are_committed_without_autocommit(alias):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(connections.settings[alias], "AUTOCOMMIT", False)
         acquire_once("k")
@@ -114,7 +106,7 @@ def test_rows_are_committed_without_autocommit(alias: str) -> None:
 
 
 @each_database
-def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
+def test_a_hold_has_a_row_while_it_lasts(alias):
     with zk_lock("k", linger=60) as first:
         (row,) = rows()
         assert (row.outcome, row.held) == (Attempt.HELD, None)
@@ -126,8 +118,8 @@ def test_a_hold_has_a_row_while_it_lasts(alias: str) -> None:
     process.reset()  # or the lock would linger
 
 
-def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
-    why: dict[str, Any] = {"reason": "the machine is on fire", "by": "anna"}
+def test_each_action_of_an_operator_is_a_row(alias):
+    why = {"reason": "the machine is on fire", "by": "anna"}
     with pytest.raises(LockLost), zk_lock("a/b", what="the count", abort_on="never") as hold:
         operations.request_release("a/b", **why)
         with operations.acting_via("admin"), pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -156,7 +148,7 @@ def test_each_action_of_an_operator_is_a_row(alias: str) -> None:
     assert table.history(10, key="printers", what="actions") == actions[:3:-1]
 
 
-def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
+def test_a_wait_that_timed_out_is_a_row(alias):
     """A try that did not wait is none, as there may be any number of them."""
     with zk_lock("k"):
         BackgroundCall(lambda: assert_refused(zk_lock("k", timeout=0), LockBusy)).result()
@@ -168,11 +160,11 @@ def test_a_wait_that_timed_out_is_a_row(alias: str) -> None:
     assert (timed_out.waited or 0) >= 0.2
 
 
-def deadlock(zoo: Zoo) -> LockDeadlock:
+def deadlock(zoo):
     return give_way(zoo, "stock/{sku}", NAME, fields={"sku": "7"}, what="sell")
 
 
-def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo) -> None:
+def test_a_deadlock_has_a_row_for_each_wait(alias, zoo):
     error = deadlock(zoo)
     recorded = rows()
     first, second = [row for row in recorded if row.outcome == Attempt.DEADLOCK]
@@ -187,7 +179,7 @@ def test_a_deadlock_has_a_row_for_each_wait(alias: str, zoo: Zoo) -> None:
     assert not any(row.outcome == Attempt.TIMED_OUT for row in recorded)
 
 
-def test_the_history_says_which_wait_of_a_deadlock_was_ended(alias: str, zoo: Zoo) -> None:
+def test_the_history_says_which_wait_of_a_deadlock_was_ended(alias, zoo):
     deadlock(zoo)
     recorder.flush(10)
     events, _older = history.history(10, reply_timeout=30, what=Attempt.DEADLOCK)
@@ -197,23 +189,23 @@ def test_the_history_says_which_wait_of_a_deadlock_was_ended(alias: str, zoo: Zo
     ]
 
 
-def test_the_log_has_each_wait_of_a_deadlock(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_each_wait_of_a_deadlock(zoo, caplog):
     error = deadlock(zoo)
     (record,) = [record for record in caplog.records if "a deadlock has ended" in record.getMessage()]
-    assert (record.levelname, record.lock) == ("WARNING", "inventory/7")  # type: ignore[attr-defined]
+    assert (record.levelname, record.lock) == ("WARNING", "inventory/7")
     links = [f"holds '{link.holds}' and waits for '{link.waits_for}'" for link in error.circle]
     assert_shows(record.getMessage(), *links)
 
 
 @each_database
-def test_refused_tries_of_a_view_share_a_row_a_second(alias: str) -> None:
+def test_refused_tries_of_a_view_share_a_row_a_second(alias):
     """The client of the view gets an error. Other code may do without the lock. A write in between begins a new row."""
 
     @zk_locked("k", timeout=0)
-    def pay(request: HttpRequest) -> HttpResponse:
+    def pay(request):
         pytest.fail("granted")
 
-    def request() -> None:
+    def request():
         with contextlib.suppress(LockBusy):
             assert pay(RequestFactory().post("/pay/")).status_code == 409
 
@@ -229,7 +221,7 @@ def test_refused_tries_of_a_view_share_a_row_a_second(alias: str) -> None:
 
 
 @each_database
-def test_a_row_of_a_process_from_before_the_last_columns_is_about_one_caller(alias: str) -> None:
+def test_a_row_of_a_process_from_before_the_last_columns_is_about_one_caller(alias):
     """It does not name them while a deployment replaces the processes."""
     names = ["key", "template", "kind", "host", "pid", "work", "at", "outcome", "reason"]
     with connections[alias].cursor() as cursor:
@@ -240,7 +232,7 @@ def test_a_row_of_a_process_from_before_the_last_columns_is_about_one_caller(ali
 
 
 @each_database
-def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_fails_costs_no_event(alias, caplog):
     with connections[alias].schema_editor() as editor:
         editor.delete_model(Attempt)
     with caplog.at_level(logging.INFO, "django_zklock.events"):
@@ -257,7 +249,7 @@ def test_a_database_that_fails_costs_no_event(alias: str, caplog: pytest.LogCapt
 
 
 @each_database
-def test_an_event_that_the_database_refuses_costs_no_other(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_the_database_refuses_costs_no_other(alias, caplog):
     with connections[alias].cursor() as cursor:
         column = connections[alias].ops.quote_name("key")
         cursor.execute(f"CREATE UNIQUE INDEX no_key_twice ON {Attempt._meta.db_table} ({column})")
@@ -279,7 +271,7 @@ REFUSE_B = {
 
 
 @each_database
-def test_an_error_that_may_be_an_outage_costs_one_event_at_most(alias: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_that_may_be_an_outage_costs_one_event_at_most(alias, caplog):
     """If the database takes other rows, it is no outage. A row that it refuses twice is dropped."""
     with connections[alias].cursor() as cursor:
         cursor.execute(REFUSE_B[connections[alias].vendor].format(table=Attempt._meta.db_table))
@@ -294,7 +286,7 @@ def test_an_error_that_may_be_an_outage_costs_one_event_at_most(alias: str, capl
 
 
 @pytest.mark.usefixtures("alias")
-def test_too_many_events_drop_the_oldest(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_many_events_drop_the_oldest(monkeypatch, caplog):
     monkeypatch.setattr(writer, "MOST_EVENTS", 3)
     monkeypatch.setattr(recorder, "_writer", Writer())
     for key in ("a", "b", "c"):
@@ -305,10 +297,8 @@ def test_too_many_events_drop_the_oldest(monkeypatch: pytest.MonkeyPatch, caplog
 
 
 @pytest.mark.usefixtures("alias")
-def test_a_lock_is_free_to_use_while_no_thread_can_record_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_: object) -> None:
+def test_a_lock_is_free_to_use_while_no_thread_can_record_it(monkeypatch, caplog):
+    def fail(_):
         raise RuntimeError("can't start new thread")
 
     connected()
@@ -323,7 +313,7 @@ def test_a_lock_is_free_to_use_while_no_thread_can_record_it(
 
 @pytest.mark.usefixtures("alias")
 @pytest.mark.parametrize("database_settings", ["postgres"], indirect=True)
-def test_a_process_writes_what_is_left_when_it_exits(zoo: Zoo, database_settings: dict[str, Any]) -> None:
+def test_a_process_writes_what_is_left_when_it_exits(zoo, database_settings):
     script = """
 import os, sys
 from django_zklock.contrib.events import recorder
@@ -353,7 +343,7 @@ sys.exit(0)
 
 
 @each_database
-def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
+def test_rows_are_deleted_when_they_are_old(alias):
     for days in (9, -300, 8, 7.1, 6.9, 0):  # the clock of one host was wrong
         insert("k", held=days, at=timezone.now() - timedelta(days=days))
     steps = 0
@@ -363,7 +353,7 @@ def test_rows_are_deleted_when_they_are_old(alias: str) -> None:
     assert [row.held for row in rows()] == [-300, 6.9, 0]
 
 
-def test_a_refused_write_of_a_holder_is_recorded(alias: str) -> None:
+def test_a_refused_write_of_a_holder_is_recorded(alias):
     """The tokens of ZooKeeper have fallen."""
     with zk_lock(NAME, fields={"sku": "4711"}) as hold, hold.fenced("ledger", using=alias):
         Fence._default_manager.using(alias).update(token=hold.token + (1 << 40))
@@ -376,7 +366,7 @@ def test_a_refused_write_of_a_holder_is_recorded(alias: str) -> None:
     assert [(template, keys) for template, keys, _began in facts.stale()] == [(NAME, ["inventory/4711"] * 3)]
 
 
-def test_a_refused_release_is_no_release_in_the_history(zoo: Zoo, alias: str) -> None:
+def test_a_refused_release_is_no_release_in_the_history(zoo, alias):
     """Not even if the row of the release has been written before, and the znode cannot say it."""
     with no_deletes(zoo, "k"), signalled("lock_release_refused") as sent:
         with zk_lock("k") as hold:
@@ -390,14 +380,14 @@ def test_a_refused_release_is_no_release_in_the_history(zoo: Zoo, alias: str) ->
         assert str(history.WHAT[row.outcome]) == "Release refused"
 
 
-def test_the_correction_of_a_release_finds_its_row_in_another_batch(alias: str) -> None:
+def test_the_correction_of_a_release_finds_its_row_in_another_batch(alias):
     grant = table.Attempted(Attempt.HELD, time.time(), "k", "k", "lock", 7, "work")
     table.write([grant, table.Ended(grant, Attempt.RELEASED, 1.0, "")])
     table.write([table.Ended(grant, Attempt.REFUSED, 1.0, "no right")])
     assert [(row.outcome, row.reason) for row in rows()] == [(Attempt.REFUSED, "no right")]
 
 
-def test_the_usual_hold_is_a_median(alias: str) -> None:
+def test_the_usual_hold_is_a_median(alias):
     for held in (1, 2, 100, 4):
         insert("k", held=held)
     insert("k", held=50, outcome=Attempt.LOST)
@@ -413,7 +403,7 @@ def test_the_usual_hold_is_a_median(alias: str) -> None:
     assert facts.usual_hold("k") == 7
 
 
-def test_the_usual_wait_is_that_before_the_last_hour(alias: str) -> None:
+def test_the_usual_wait_is_that_before_the_last_hour(alias):
     """A convoy would soon make its own waits the usual ones."""
     for minutes, waited in ((90, 2), (80, 3), (70, 4), (65, 100), (61, 1), (59, 90), (1, 95)):
         insert("k", held=1, waited=waited, at=timezone.now() - timedelta(minutes=minutes))
@@ -422,7 +412,7 @@ def test_the_usual_wait_is_that_before_the_last_hour(alias: str) -> None:
 
 
 @each_database
-def test_the_last_grants_are_those_of_the_key(alias: str) -> None:
+def test_the_last_grants_are_those_of_the_key(alias):
     """Keys are compared byte by byte and to their end."""
     for key in ("k/a", "k/A", "k/á", "a", "b", "a", f"{LONG}1", f"{LONG}2"):
         acquire_once(key)
@@ -434,7 +424,7 @@ def test_the_last_grants_are_those_of_the_key(alias: str) -> None:
 
 
 @each_database
-def test_the_newest_rows_come_first(alias: str) -> None:
+def test_the_newest_rows_come_first(alias):
     for key in ("a", "b", "a", "c"):
         acquire_once(key)
         recorder.flush(10)
@@ -444,7 +434,7 @@ def test_the_newest_rows_come_first(alias: str) -> None:
 
 
 @each_database
-def test_rows_of_one_time_are_paged_by_their_keys(alias: str) -> None:
+def test_rows_of_one_time_are_paged_by_their_keys(alias):
     at = timezone.now() - timedelta(minutes=1)
     for number in range(6):
         insert(f"paged/{number}", held=1, at=at)
@@ -454,22 +444,22 @@ def test_rows_of_one_time_are_paged_by_their_keys(alias: str) -> None:
 
 
 @each_database
-def test_a_text_is_searched(alias: str) -> None:
+def test_a_text_is_searched(alias):
     """In the last day, or from the time that the caller gives: no index finds a part of a text."""
     now = timezone.now()
     insert("inventory/4711", held=1, work="task charge", host="worker-7", pid=812)
     insert("inventory/4712", held=1, work="task refund", host="worker-8", pid=813)
     insert("inventory/4711", held=1, work="task charge", host="worker-7", pid=812, at=now - timedelta(days=3))
     for wanted in ({"part": "4711"}, {"who": "CHARGE"}, {"who": "worker-7"}, {"who": "812"}):
-        assert len(table.history(9, **wanted)) == 1, wanted  # type: ignore[arg-type]
-        assert len(table.history(9, since=now - timedelta(days=4), **wanted)) == 2, wanted  # type: ignore[arg-type]
+        assert len(table.history(9, **wanted)) == 1, wanted
+        assert len(table.history(9, since=now - timedelta(days=4), **wanted)) == 2, wanted
     for nobody in ("9" * 40, "²", "%", "task_charge"):
         assert table.history(9, who=nobody) == []
     assert len(table.history(9, host="worker-7")) == 2
 
 
 @each_database
-def test_refusals_and_losses_begin_after_their_last_pause(alias: str) -> None:
+def test_refusals_and_losses_begin_after_their_last_pause(alias):
     now = timezone.now().replace(second=0, microsecond=0)
     for minutes in (90, 40, 20, 0):
         insert("k", held=0, outcome=Attempt.TIMED_OUT, at=now - timedelta(minutes=minutes))
@@ -478,21 +468,21 @@ def test_refusals_and_losses_begin_after_their_last_pause(alias: str) -> None:
         assert table.began(1800, **wanted) == str(now - timedelta(minutes=40))
 
 
-def break_it(hold: Hold) -> None:
+def break_it(hold):
     operations.break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="it hangs", by="anna")
 
 
-def lose_by_end_of_session(zoo: Zoo) -> None:
+def lose_by_end_of_session(zoo):
     with zk_lock("other", abort_on="never"):
         lose(zk_lock("k", abort_on="lost"), lambda hold: expire(zoo), 20)
 
 
-def lose_by_cut(zoo: Zoo) -> None:
+def lose_by_cut(zoo):
     with proxied(zoo, 20) as proxy, zk_lock("other", abort_on="never"):
         lose(zk_lock("k", grace=0), lambda hold: proxy.cut_all(), 10)
 
 
-def lost_rows() -> list[Attempt]:
+def lost_rows():
     return [row for row in rows() if row.outcome == Attempt.LOST]
 
 
@@ -505,7 +495,7 @@ def lost_rows() -> list[Attempt]:
     ids=["broken", "max_hold"],
 )
 @pytest.mark.usefixtures("alias", "zoo")
-def test_a_hold_that_was_ended_says_why_and_is_no_loss_of_its_host(options: Any, cause: Any, reason: str) -> None:
+def test_a_hold_that_was_ended_says_why_and_is_no_loss_of_its_host(options, cause, reason):
     lose(zk_lock("k", **options), cause, 10)
     (lost,) = eventually(lost_rows)
     assert lost.reason == reason
@@ -516,7 +506,7 @@ def test_a_hold_that_was_ended_says_why_and_is_no_loss_of_its_host(options: Any,
 
 @pytest.mark.parametrize("cause", [lose_by_end_of_session, lose_by_cut])
 @pytest.mark.usefixtures("alias")
-def test_holds_that_the_network_ended_are_one_loss_of_their_host(zoo: Zoo, cause: Callable[[Zoo], None]) -> None:
+def test_holds_that_the_network_ended_are_one_loss_of_their_host(zoo, cause):
     cause(zoo)
     lost = eventually(lost_rows)
     assert {row.reason for row in lost} <= set(troubles.ALL)
@@ -526,7 +516,7 @@ def test_holds_that_the_network_ended_are_one_loss_of_their_host(zoo: Zoo, cause
 
 
 @each_database
-def test_each_reason_of_a_doubt_counts_as_a_loss_once_for_a_session(alias: str) -> None:
+def test_each_reason_of_a_doubt_counts_as_a_loss_once_for_a_session(alias):
     """Holds with `grace=0` end with the first doubt, so each doubt is a reason of losses."""
     ago = timezone.now() - timedelta(hours=2)
     for number, reason in enumerate(troubles.ALL):
@@ -540,6 +530,6 @@ def test_each_reason_of_a_doubt_counts_as_a_loss_once_for_a_session(alias: str) 
     assert table.past_losses.get(60.0, 0.0, 0.0) == losses
 
 
-def insert(template: str, *, held: float, **more: Any) -> None:
+def insert(template, *, held, **more):
     given = {"outcome": Attempt.RELEASED, "at": timezone.now(), "pid": 1, "waited": 0.0, **more}
     Attempt._default_manager.create(key=template, template=template, held=held, **given)

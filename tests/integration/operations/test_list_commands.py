@@ -1,7 +1,5 @@
 """`manage.py zklock list`, `status` and `show`: trouble, order, filters, colours, and one shape of the JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -14,9 +12,8 @@ import subprocess
 import pytest
 from django.core.management import execute_from_command_line
 from support.faults import BackgroundCall
-from support.locking import MANAGE, Contend, as_json, ending, zklock
+from support.locking import MANAGE, as_json, ending, zklock
 from support.texts import assert_shows
-from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.management.commands.zklock import SUBCOMMANDS
@@ -26,13 +23,13 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def deadlock(contend: Contend) -> None:
+def deadlock(contend):
     """Have web-1 hold a and wait for b, and web-2 the other way round. The lock c has a waiter, too."""
     for key, number in (("a", 1), ("b", 2), ("a", 2), ("b", 1), ("c", 3), ("c", 4)):
         contend(key, number, owner=number)
 
 
-def listed(*arguments: object) -> list[str]:
+def listed(*arguments):
     """Return the keys in the order of the list, which the text and the JSON share."""
     keys = [lock["key"] for lock in as_json("list", *arguments)["locks"]]
     lines = zklock("list", *arguments).splitlines()
@@ -40,11 +37,11 @@ def listed(*arguments: object) -> list[str]:
     return keys
 
 
-def waits(links: list[dict[str, str]]) -> list[tuple[str, str]]:
+def waits(links):
     return [(wait["holds"], wait["waits_for"]) for wait in links]
 
 
-def test_show_tells_of_a_deadlock_and_how_to_end_it(zoo: Zoo, deadlock: None) -> None:
+def test_show_tells_of_a_deadlock_and_how_to_end_it(zoo, deadlock):
     for key in "ab":
         assert_shows(zklock("show", key), "DEADLOCK: ", "holds a and waits for b")
     assert "DEADLOCK" not in zklock("show", "c")
@@ -55,7 +52,7 @@ def test_show_tells_of_a_deadlock_and_how_to_end_it(zoo: Zoo, deadlock: None) ->
     assert "Break one of them" in shown["advice"]
 
 
-def test_a_deadlock_is_an_incident_of_the_status(zoo: Zoo, deadlock: None) -> None:
+def test_a_deadlock_is_an_incident_of_the_status(zoo, deadlock):
     assert zklock("status").splitlines()[:2] == [
         "1 incident needs attention: python manage.py zklock doctor --incident",
         "- Deadlock: a, b",
@@ -65,7 +62,7 @@ def test_a_deadlock_is_an_incident_of_the_status(zoo: Zoo, deadlock: None) -> No
     assert [incident["title"] for incident in status["incidents"]] == ["Deadlock: a, b"]
 
 
-def test_a_deadlock_is_the_state_of_its_locks_and_a_cycle(zoo: Zoo, deadlock: None) -> None:
+def test_a_deadlock_is_the_state_of_its_locks_and_a_cycle(zoo, deadlock):
     states = {lock["key"]: lock["state"] for lock in as_json("list")["locks"]}
     assert states == {"a": "deadlocked", "b": "deadlocked", "c": "contended"}
     assert [line.split()[1] for line in zklock("list").splitlines()[1:4]] == ["deadlocked", "deadlocked", "contended"]
@@ -75,9 +72,7 @@ def test_a_deadlock_is_the_state_of_its_locks_and_a_cycle(zoo: Zoo, deadlock: No
 
 
 @pytest.mark.parametrize("command", ["list", "show"])
-def test_tables_fit_the_terminal_unless_they_are_asked_to_be_wide(
-    zoo: Zoo, contend: Contend, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_tables_fit_the_terminal_unless_they_are_asked_to_be_wide(zoo, contend, monkeypatch, command):
     key = "orders/" + "a-very-long-key-" * 7
     for number in (1, 2):
         contend(key, number, what="shop.tasks.charge_the_card_of_a_customer", host=f"worker-{number}.internal.example")
@@ -94,13 +89,13 @@ def test_tables_fit_the_terminal_unless_they_are_asked_to_be_wide(
     assert zklock(*arguments, "--wide").splitlines()[0].split() == whole.splitlines()[0].split()
 
 
-def test_without_a_sub_command_all_are_listed() -> None:
+def test_without_a_sub_command_all_are_listed():
     status, text, message = ending()
     assert (status, message.startswith("Give a sub-command.")) == (ExitCode.USAGE, True)
     assert [line.split()[0] for line in text.splitlines()[1:]] == list(SUBCOMMANDS)
 
 
-def test_locks_in_trouble_are_listed_first(zoo: Zoo, contend: Contend, deadlock: None) -> None:
+def test_locks_in_trouble_are_listed_first(zoo, contend, deadlock):
     contend("aaa", 5)
     odd = zoo.client.create(f"{zoo.base}/zzz/who-knows-0000000001", b"", ephemeral=True, makepath=True)
     try:
@@ -114,7 +109,7 @@ def test_locks_in_trouble_are_listed_first(zoo: Zoo, contend: Contend, deadlock:
         zoo.client.delete(odd)
 
 
-def test_a_list_is_sorted_by_its_figures(zoo: Zoo, contend: Contend) -> None:
+def test_a_list_is_sorted_by_its_figures(zoo, contend):
     for key, numbers in (("one", (1,)), ("three", (1, 2, 3)), ("two", (1, 2))):
         for number in numbers:
             contend(key, number)
@@ -123,7 +118,7 @@ def test_a_list_is_sorted_by_its_figures(zoo: Zoo, contend: Contend) -> None:
     assert listed("--sort=wait")[:2] == ["three", "two"]
 
 
-def test_a_list_is_filtered_by_host_and_by_state(zoo: Zoo, deadlock: None) -> None:
+def test_a_list_is_filtered_by_host_and_by_state(zoo, deadlock):
     assert listed("--host=web-1") == ["a"]
     assert listed("--host=web-9") == []
     assert set(listed("--state=deadlocked")) == {"a", "b"}
@@ -134,13 +129,13 @@ def test_a_list_is_filtered_by_host_and_by_state(zoo: Zoo, deadlock: None) -> No
 
 
 @pytest.mark.parametrize("limit", ["-1", "0", "x", "1e3", ""])
-def test_a_limit_below_one_is_refused(zoo: Zoo, limit: str) -> None:
+def test_a_limit_below_one_is_refused(zoo, limit):
     status, _, message = ending("list", "--limit", limit)
     assert status == ExitCode.USAGE
     assert message == f"argument --limit: '{limit}' is not a number from 1 to 10000"
 
 
-def test_an_unreadable_queue_widens_no_other_row(zoo: Zoo, contend: Contend) -> None:
+def test_an_unreadable_queue_widens_no_other_row(zoo, contend):
     contend("stock", 1)
     before = len(zklock("list").splitlines()[1])
     odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
@@ -153,7 +148,7 @@ def test_an_unreadable_queue_widens_no_other_row(zoo: Zoo, contend: Contend) -> 
         zoo.client.delete(odd)
 
 
-def test_a_reader_that_has_enough_gets_no_traceback(zoo: Zoo, contend: Contend) -> None:
+def test_a_reader_that_has_enough_gets_no_traceback(zoo, contend):
     """The program `head -1` is one. Without a buffer the write fails, and with one Python's last flush."""
     contend("k", 1)
     reader, writer = os.pipe()
@@ -170,7 +165,7 @@ def test_a_reader_that_has_enough_gets_no_traceback(zoo: Zoo, contend: Contend) 
     assert end.value.code == 128 + signal.SIGPIPE
 
 
-def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Contend) -> None:
+def test_the_json_of_free_and_held_locks_has_one_shape(zoo, contend):
     status, text, _ = ending("show", "k", "--json")
     unused = json.loads(text)
     assert status == ExitCode.NO_HOLDER
@@ -183,7 +178,7 @@ def test_the_json_of_free_and_held_locks_has_one_shape(zoo: Zoo, contend: Conten
     assert {name: type(value) for name, value in lock.items()} == {name: type(held[name]) for name in lock}
 
 
-def test_the_json_of_a_held_lock_has_the_commands_for_its_holder(zoo: Zoo, contend: Contend) -> None:
+def test_the_json_of_a_held_lock_has_the_commands_for_its_holder(zoo, contend):
     contend("k", 1)
     held = as_json("show", "k")
     of_holder = f"--token={held['holders'][0]['token']} --reason='' -- k"
@@ -194,7 +189,7 @@ def test_the_json_of_a_held_lock_has_the_commands_for_its_holder(zoo: Zoo, conte
     ]
 
 
-def test_show_names_the_next_command(zoo: Zoo, contend: Contend) -> None:
+def test_show_names_the_next_command(zoo, contend):
     contend("k", 1)
     assert "Next: python manage.py zklock break --token=" in zklock("show", "k")
     zklock("hold", "held", "--for=60", "--reason=deploy")
@@ -204,7 +199,7 @@ def test_show_names_the_next_command(zoo: Zoo, contend: Contend) -> None:
         zklock("end-hold", "held")
 
 
-def test_a_similar_key_is_suggested_unless_its_number_differs(zoo: Zoo) -> None:
+def test_a_similar_key_is_suggested_unless_its_number_differs(zoo):
     """Another number is another lock. The operator would break the wrong one."""
     with zk_lock("orders/0003"):
         assert ending("show", "ordres/0003")[2].endswith("Did you mean 'orders/0003'?")
@@ -216,14 +211,14 @@ def test_a_similar_key_is_suggested_unless_its_number_differs(zoo: Zoo) -> None:
 @pytest.mark.parametrize(
     ("given", "meant"), [("lst", "list"), ("end_hold", "end-hold"), ("brake", "break"), ("docter", "doctor")]
 )
-def test_a_similar_sub_command_is_suggested(given: str, meant: str) -> None:
+def test_a_similar_sub_command_is_suggested(given, meant):
     assert f"There is no sub-command '{given}'. Did you mean '{meant}'?" in ending(given)[2]
 
 
-def on_a_terminal(*arguments: str) -> str:
+def on_a_terminal(*arguments):
     near, far = pty.openpty()
 
-    def read() -> bytes:
+    def read():
         text = b""
         while not text.endswith(b"<end>"):
             text += os.read(near, 65536)
@@ -240,7 +235,7 @@ def on_a_terminal(*arguments: str) -> str:
     return text
 
 
-def test_the_list_has_colours_on_a_terminal_only(zoo: Zoo, deadlock: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_has_colours_on_a_terminal_only(zoo, deadlock, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[" in on_a_terminal("list")

@@ -1,17 +1,12 @@
 """Metrics of holds, as Prometheus would collect them, on a real ZooKeeper."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import math
 import os
 import re
 import threading
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -21,7 +16,7 @@ from support.primitives import end_session
 from support.proxy import MULTI
 from support.refused import no_deletes
 from support.work import assert_refused
-from support.zoo import Zoo, eventually, guid_of
+from support.zoo import eventually, guid_of
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect
@@ -38,29 +33,29 @@ NAME = "inventory/{sku}"
 
 
 class Collected:
-    def __init__(self) -> None:
+    def __init__(self):
         self.registry = CollectorRegistry()
 
     @property
-    def text(self) -> str:
+    def text(self):
         return generate_latest(self.registry).decode()
 
-    def __call__(self, name: str, lock: str = NAME, kind: str = "lock", **labels: str) -> float | None:
+    def __call__(self, name, lock=NAME, kind="lock", **labels):
         return self.registry.get_sample_value(f"zklock_{name}", labels or {"lock": lock, "kind": kind})
 
-    def becomes(self, value: float, name: str, lock: str = NAME, kind: str = "lock", **labels: str) -> None:
+    def becomes(self, value, name, lock=NAME, kind="lock", **labels):
         eventually(lambda: self(name, lock, kind, **labels) == value, message=f"no {value} of {name} in {self.text}")
 
 
 @pytest.fixture
-def collected(zoo: Zoo) -> Iterator[Collected]:
+def collected(zoo):
     collected = Collected()
     connect(collected.registry)
     yield collected
     disconnect(collected.registry)
 
 
-def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -> None:
+def test_metrics_count_a_lock_while_it_is_held_and_after(collected):
     connect(collected.registry)  # again, which counts nothing twice
     for sku in ("4711", "4712"):
         with zk_lock(NAME, fields={"sku": sku}) as hold, zk_lock(NAME, fields={"sku": sku}):
@@ -74,7 +69,7 @@ def test_metrics_count_a_lock_while_it_is_held_and_after(collected: Collected) -
         assert collected(name) == 0
 
 
-def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Collected) -> None:
+def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo, collected):
     with zk_lock(NAME, fields={"sku": "1"}):
         collected.becomes(0, "deadlocks_total")
     give_way(zoo, "stock/{sku}", NAME, fields={"sku": "1"})
@@ -82,9 +77,9 @@ def test_a_deadlock_is_counted_where_its_wait_is_ended(zoo: Zoo, collected: Coll
     assert (collected("contended_total"), collected("deadlocks_total", "stock/{sku}")) == (0, 0)
 
 
-def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
+def test_no_label_of_a_metric_has_a_key(collected):
     @zk_locked(NAME, timeout=0, on_conflict="raise")
-    def sell(sku: str) -> None:
+    def sell(sku):
         with pytest.raises(LockBusy):
             BackgroundCall(lambda: sell(sku)).result()
 
@@ -94,7 +89,7 @@ def test_no_label_of_a_metric_has_a_key(collected: Collected) -> None:
     assert set(re.findall(r' ?lock="(.*?)"', collected.text)) == {NAME}
 
 
-def test_too_many_names_are_one_label(zoo: Zoo, collected: Collected, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_many_names_are_one_label(zoo, collected, caplog):
     """A project that puts keys into the names gets a bounded number of time series."""
     with zoo.configured(MAX_METRIC_LOCKS=2):
         for number in range(4):
@@ -106,7 +101,7 @@ def test_too_many_names_are_one_label(zoo: Zoo, collected: Collected, caplog: py
     assert collected("acquired_total", "inventory/2") is None
 
 
-def test_the_locks_of_the_settings_are_counted_from_0(zoo: Zoo, collected: Collected) -> None:
+def test_the_locks_of_the_settings_are_counted_from_0(zoo, collected):
     """So `increase()` sees the first failure of a lock that this process never gets, nor waits for."""
     locks = {"inventory": {"path": NAME}, "api": {"path": "api", "limit": 3}}
     with zoo.configured(LOCKS=locks), zoo.hold_elsewhere("inventory/1"):
@@ -116,16 +111,16 @@ def test_the_locks_of_the_settings_are_counted_from_0(zoo: Zoo, collected: Colle
         collected.becomes(1, "contended_total")
 
 
-def test_wrong_settings_of_locks_disable_no_metric_of_the_project(zoo: Zoo, collected: Collected) -> None:
+def test_wrong_settings_of_locks_disable_no_metric_of_the_project(zoo, collected):
     with zoo.configured(LOCKS={"api": {"nonsense": 3}}):
         assert "zklock_broken_total 0.0" in collected.text
 
 
 @pytest.mark.parametrize("linger", [0, 5])
-def test_a_lock_that_hangs_is_seen_before_it_ends(collected: Collected, linger: float) -> None:
-    options: dict[str, Any] = {"fields": {"sku": "1"}, "linger": linger}
+def test_a_lock_that_hangs_is_seen_before_it_ends(collected, linger):
+    options = {"fields": {"sku": "1"}, "linger": linger}
 
-    def wait() -> None:
+    def wait():
         acquire_once(NAME, timeout=30, **options)
 
     with zk_lock(NAME, **options):
@@ -138,7 +133,7 @@ def test_a_lock_that_hangs_is_seen_before_it_ends(collected: Collected, linger: 
     assert collected("oldest_wait_seconds") is None
 
 
-def test_metrics_distinguish_readers_writers_and_permits(collected: Collected) -> None:
+def test_metrics_distinguish_readers_writers_and_permits(collected):
     rw = ReadWriteLock("k")
     with zk_locks(zk_lock("p", limit=3), rw.read()):
         for name, kind in (("p", "semaphore"), ("k", "read")):
@@ -154,7 +149,7 @@ def test_metrics_distinguish_readers_writers_and_permits(collected: Collected) -
     assert collected("holds", "k", "read") == 0
 
 
-def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
+def test_a_loss_ends_a_hold_once(zoo, collected):
     lock = zk_lock("kept")
     kept = lock.acquire()
     assert kept
@@ -179,8 +174,8 @@ def test_a_loss_ends_a_hold_once(zoo: Zoo, collected: Collected) -> None:
     assert collected("session_state", state="connected") == 1
 
 
-def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) -> None:
-    def tries() -> None:
+def test_a_lock_that_is_not_acquired_is_counted(zoo, collected):
+    def tries():
         assert_refused(zk_lock("k", timeout=0), LockBusy)
         assert not zk_lock("k", kind="read").acquire(timeout=0.05)
 
@@ -192,12 +187,12 @@ def test_a_lock_that_is_not_acquired_is_counted(zoo: Zoo, collected: Collected) 
     assert collected("wait_seconds_count", "k") is None
 
 
-def beat() -> None:
+def beat():
     session = connected()
     session.post(session.attached(Registry).heartbeat.beat)
 
 
-def test_a_metric_measures_the_lease_remaining_at_a_heartbeat(collected: Collected) -> None:
+def test_a_metric_measures_the_lease_remaining_at_a_heartbeat(collected):
     with zk_lock("k"):
         beat()
         eventually(lambda: collected.registry.get_sample_value("zklock_heartbeat_seconds_count"))
@@ -207,7 +202,7 @@ def test_a_metric_measures_the_lease_remaining_at_a_heartbeat(collected: Collect
     assert collected.registry.get_sample_value("zklock_heartbeat_failures_total") == 0
 
 
-def test_a_heartbeat_without_an_answer_and_the_break_are_counted(zoo: Zoo, collected: Collected) -> None:
+def test_a_heartbeat_without_an_answer_and_the_break_are_counted(zoo, collected):
     with proxied(zoo, 20) as proxy, zk_lock("k", abort_on="lost"):
         proxy.kill_before_op(MULTI)
         beat()
@@ -216,14 +211,14 @@ def test_a_heartbeat_without_an_answer_and_the_break_are_counted(zoo: Zoo, colle
     assert collected("lost_total", "k") == 0
 
 
-def test_calls_that_zookeeper_did_not_answer_are_counted(zoo: Zoo, collected: Collected) -> None:
+def test_calls_that_zookeeper_did_not_answer_are_counted(zoo, collected):
     with zoo.configured(hosts="127.0.0.1:1"), pytest.raises(ZooKeeperUnavailable), zk_lock("k", timeout=0):
         pass
     collected.becomes(1, "unavailable_total", "k")
     assert collected("contended_total", "k") is None
 
 
-def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Collected) -> None:
+def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected):
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.4, warn_after=0.1):
         eventually(lambda: False, 20)
     collected.becomes(1, "abort_seconds_count", "k")
@@ -237,8 +232,8 @@ def test_a_hold_that_takes_too_long_is_warned_of_lost_and_aborted(collected: Col
     assert collected("aborts_swallowed_total", "k") == 1
 
 
-def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected) -> None:
-    why: dict[str, Any] = {"reason": "deploy", "by": "anna"}
+def test_release_requests_and_breaks_are_counted(zoo, collected):
+    why = {"reason": "deploy", "by": "anna"}
     operator = CallOnDemand(lambda hold: break_lock("k", guid=guid_of(hold.path), token=hold.token, **why))
     with pytest.raises(LockLost), zk_lock("k") as hold:
         request_release("k", **why)
@@ -251,7 +246,7 @@ def test_release_requests_and_breaks_are_counted(zoo: Zoo, collected: Collected)
     eventually(lambda: collected.registry.get_sample_value("zklock_broken_total") == 1)
 
 
-def test_refused_writes_of_holders_are_counted(zoo: Zoo, collected: Collected) -> None:
+def test_refused_writes_of_holders_are_counted(zoo, collected):
     with zk_lock("k") as hold:
         collected.becomes(0, "refused_writes_total", "k")
         refusal(hold, "row 7", hold.token + 1)
@@ -263,7 +258,7 @@ def test_refused_writes_of_holders_are_counted(zoo: Zoo, collected: Collected) -
     assert collected("refused_writes_total", "k") == 1, "the refusal of a holder that has lost its lock is in order"
 
 
-def end_looks() -> None:
+def end_looks():
     """Wait until no look writes what it has seen any more."""
     for thread in threading.enumerate():
         if thread.name == "zklock-outside":
@@ -271,9 +266,7 @@ def end_looks() -> None:
 
 
 @pytest.mark.django_db(transaction=True)  # the look has a connection of its own
-def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(
-    zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(zoo, collected, monkeypatch):
     monkeypatch.setattr(background, "EVERY", 0.0)
     assert collected("incidents", cause="refused") is None, "nothing was looked at"
     with no_deletes(zoo, "k"):
@@ -288,7 +281,7 @@ def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(
     end_looks()
 
 
-def test_a_process_without_the_metric_of_incidents_never_looks_at_all_locks(zoo: Zoo) -> None:
+def test_a_process_without_the_metric_of_incidents_never_looks_at_all_locks(zoo):
     acquire_once("k")
     registry = CollectorRegistry()
     connect(registry, incidents=False)
@@ -302,7 +295,7 @@ def test_a_process_without_the_metric_of_incidents_never_looks_at_all_locks(zoo:
     assert background.last._renewal.begun_at == begun_at
 
 
-def test_a_look_that_hangs_is_no_calm(zoo: Zoo, collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_hangs_is_no_calm(zoo, collected, monkeypatch):
     """The database may not answer. A scrape shows no older result for long."""
     acquire_once("k")
     ended = threading.Event()
@@ -316,7 +309,7 @@ def test_a_look_that_hangs_is_no_calm(zoo: Zoo, collected: Collected, monkeypatc
 
 
 @pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
-def test_metrics_do_not_count_a_dropped_hold_for_ever(zoo: Zoo, collected: Collected) -> None:
+def test_metrics_do_not_count_a_dropped_hold_for_ever(zoo, collected):
     """It has no signal of its end; the next event of any lock finds it gone."""
     entered = zk_lock("k")
     entered.__enter__()
@@ -326,7 +319,7 @@ def test_metrics_do_not_count_a_dropped_hold_for_ever(zoo: Zoo, collected: Colle
     zoo.wait_contenders("k", 0)
     assert not held_locks.guards(current_owner())  # its block is no more the caller's
 
-    def gone() -> bool:
+    def gone():
         gc.collect()
         acquire_once("other")
         return collected("holds", "k") == 0
@@ -334,7 +327,7 @@ def test_metrics_do_not_count_a_dropped_hold_for_ever(zoo: Zoo, collected: Colle
     eventually(gone)
 
 
-def test_the_gauges_of_a_forked_child_begin_at_0(collected: Collected) -> None:
+def test_the_gauges_of_a_forked_child_begin_at_0(collected):
     with zk_lock("k"):
         collected.becomes(1, "holds", "k")
         child = os.fork()
@@ -387,7 +380,7 @@ print("added up")
 """
 
 
-def test_the_holds_of_several_processes_add_up(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_holds_of_several_processes_add_up(zoo, tmp_path):
     assert zoo.output(SEVERAL, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == ["added up"]
 
 
@@ -409,7 +402,7 @@ for app in ("metrics", "otel"):
 """
 
 
-def test_without_the_libraries_locks_work_and_their_apps_say_what_to_install(zoo: Zoo) -> None:
+def test_without_the_libraries_locks_work_and_their_apps_say_what_to_install(zoo):
     """As Django is set up, so that nobody misses metrics or spans later."""
     to_install = {"metrics": "prometheus_client", "otel": "opentelemetry-api"}
     assert zoo.output(ADDED, first=WITHOUT) == ["k"] + [
@@ -418,7 +411,7 @@ def test_without_the_libraries_locks_work_and_their_apps_say_what_to_install(zoo
     ]
 
 
-def test_the_waiting_tasks_of_a_celery_worker_are_counted(collected: Collected) -> None:
+def test_the_waiting_tasks_of_a_celery_worker_are_counted(collected):
     for waiting in (3, 0):
         waiting_tasks_changed.send(None, waiting=waiting)
         assert collected.registry.get_sample_value("zklock_waiting_tasks") == waiting

@@ -1,24 +1,19 @@
 """`manage.py zklock limit`, `request-release`, `break`, `hold` and `end-hold`."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
 import os
 import socket
-from collections.abc import Iterator
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
-from pytest_django import DjangoDbBlocker
 from support import forked
 from support.databases import database, sqlite
 from support.faults import BackgroundCall, acquire_once, acquired_by_many
 from support.locking import MANAGE, as_json, ending, zklock
 from support.quietevents import RECORD
-from support.zoo import Zoo, guid_of
+from support.zoo import guid_of
 
 from django_zklock import zk_lock
 from django_zklock.contrib.events.models import OperatorAction
@@ -30,12 +25,12 @@ WHY = "--reason=the printer is slow"
 
 
 @pytest.fixture(autouse=True)
-def cleared(zoo: Zoo) -> Iterator[None]:
+def cleared(zoo):
     yield
     clear_limit("k", by="anna", reason="the test is over")
 
 
-def test_a_limit_is_shown_set_and_cleared(zoo: Zoo) -> None:
+def test_a_limit_is_shown_set_and_cleared(zoo):
     assert "No limit is set" in zklock("limit", "k")
     assert as_json("limit", "k") == {"key": "k", "limit_set": None}
     assert "Limit 2, set by " in zklock("limit", "k", 2, WHY)
@@ -49,12 +44,12 @@ def test_a_limit_is_shown_set_and_cleared(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["3"], ["--clear"], ["3", "--clear", WHY], ["0", WHY], ["10001", WHY]])
-def test_an_invalid_limit_changes_nothing(zoo: Zoo, wrong: list[str]) -> None:
+def test_an_invalid_limit_changes_nothing(zoo, wrong):
     assert ending("limit", "k", *wrong)[0] == ExitCode.USAGE
     assert as_json("limit", "k")["limit_set"] is None
 
 
-def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
+def test_a_release_is_requested_of_all_holders_or_of_one(zoo):
     with acquired_by_many("k", 3, 3, limit=3) as holds:
         holder = as_json("show", "k")["holders"][1]
         (asked,) = as_json("request-release", "k", WHY, "--guid", holder["guid"])["holders"]
@@ -67,7 +62,7 @@ def test_a_release_is_requested_of_all_holders_or_of_one(zoo: Zoo) -> None:
         assert all(hold.wait_release_requested(10) for hold in holds)
 
 
-def test_a_request_needs_a_reason_and_a_holder_that_is_there(zoo: Zoo) -> None:
+def test_a_request_needs_a_reason_and_a_holder_that_is_there(zoo):
     assert ending("request-release", "k", WHY)[0] == ExitCode.NO_HOLDER
     with zk_lock("k") as hold:
         assert ending("request-release", "k")[0] == ExitCode.USAGE
@@ -76,7 +71,7 @@ def test_a_request_needs_a_reason_and_a_holder_that_is_there(zoo: Zoo) -> None:
         assert hold.release_requested is None
 
 
-def test_an_action_goes_to_the_handlers_of_the_project(zoo: Zoo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_action_goes_to_the_handlers_of_the_project(zoo, capsys):
     handler = logging.StreamHandler(written := io.StringIO())
     logger = logging.getLogger("zklock.audit")
     logger.addHandler(handler)
@@ -86,7 +81,7 @@ def test_an_action_goes_to_the_handlers_of_the_project(zoo: Zoo, capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-def test_a_command_adds_to_the_table_of_events(zoo: Zoo, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> None:
+def test_a_command_adds_to_the_table_of_events(zoo, tmp_path, django_db_blocker):
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {**zoo.environment(), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
     with django_db_blocker.unblock(), database(settings, OperatorAction) as alias:
@@ -98,15 +93,13 @@ def test_a_command_adds_to_the_table_of_events(zoo: Zoo, tmp_path: Path, django_
     assert done.stderr == ""
 
 
-def test_a_broken_lock_goes_to_the_next_waiter(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_lock_goes_to_the_next_waiter(zoo, monkeypatch, caplog, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     lock = zk_lock("k")
     hold = lock.acquire()
     assert hold is not None
 
-    def wait() -> None:
+    def wait():
         acquire_once("k", timeout=30)
 
     waiter = BackgroundCall(wait)
@@ -125,7 +118,7 @@ def test_a_broken_lock_goes_to_the_next_waiter(
 
 
 @pytest.mark.parametrize("typed", ["no\n", "", "y\n"])
-def test_without_a_yes_nothing_is_broken(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+def test_without_a_yes_nothing_is_broken(zoo, monkeypatch, typed):
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     with zk_lock("k") as hold:
         status, _, message = ending("break", "k", WHY)
@@ -133,7 +126,7 @@ def test_without_a_yes_nothing_is_broken(zoo: Zoo, monkeypatch: pytest.MonkeyPat
         hold.check()
 
 
-def test_a_break_without_confirmation_needs_a_reason_and_the_present_holder(zoo: Zoo) -> None:
+def test_a_break_without_confirmation_needs_a_reason_and_the_present_holder(zoo):
     with zk_lock("k") as hold:
         assert ending("break", "k", WHY, "--no-input")[0] == ExitCode.USAGE
         assert ending("break", "k", "--no-input", f"--token={hold.token}")[0] == ExitCode.USAGE
@@ -143,7 +136,7 @@ def test_a_break_without_confirmation_needs_a_reason_and_the_present_holder(zoo:
     assert ending("break", "k", WHY, "--no-input", f"--token={hold.token}")[0] == ExitCode.NO_HOLDER
 
 
-def test_the_holder_is_broken_by_its_guid_or_its_token(zoo: Zoo) -> None:
+def test_the_holder_is_broken_by_its_guid_or_its_token(zoo):
     with zoo.hold_elsewhere("k") as path:
         assert "no longer holds k" in zklock("break", "k", WHY, "--no-input", "--guid", guid_of(path))
         assert zoo.client.exists(path) is None
@@ -154,7 +147,7 @@ def test_the_holder_is_broken_by_its_guid_or_its_token(zoo: Zoo) -> None:
         assert zoo.client.exists(path) is None
 
 
-def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
+def test_a_hold_keeps_the_lock_until_it_is_ended(zoo):
     held = as_json("hold", "k", "--for=10m", WHY)
     assert held["reason"] == "the printer is slow"
     left = datetime.fromisoformat(held["until"]) - datetime.now(timezone.utc)
@@ -170,6 +163,6 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("options", [["--for=1m"], ["--for=1m", "--reason= "], ["--for=8d", WHY], ["--for=0", WHY]])
-def test_an_invalid_hold_is_refused(zoo: Zoo, options: list[str]) -> None:
+def test_an_invalid_hold_is_refused(zoo, options):
     assert ending("hold", "k", *options)[0] == ExitCode.USAGE
     assert not zoo.contenders()

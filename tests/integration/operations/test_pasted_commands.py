@@ -1,7 +1,5 @@
 """The commands that `show` and the doctor print, in a real shell: refused as printed, done with a reason."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -13,10 +11,9 @@ from pathlib import Path
 import pytest
 from django.core.management import execute_from_command_line
 from support.docs import shell
-from support.locking import Contend, ending
-from support.project import Project, environment
+from support.locking import ending
+from support.project import environment
 from support.reserving import queued
-from support.zoo import Zoo
 
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.management.exit_codes import ExitCode
@@ -29,7 +26,7 @@ NAMES = ["orders/7", "kunden/Jürgen Groß", """O'Brien says "$(touch pwned)" & 
 
 
 @pytest.mark.chaos
-def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, project: Project) -> None:
+def test_each_printed_command_needs_only_a_reason(zoo, contend, project):
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     run = partial(shell, "-c", directory=project.directory, env=environment(ZKLOCK_URL=zoo.url(), PATH=search))
     for name in NAMES:
@@ -56,7 +53,7 @@ def test_each_printed_command_needs_only_a_reason(zoo: Zoo, contend: Contend, pr
     "arguments",
     [("break", "k"), ("request-release", "k"), ("hold", "k", "--for", "1m"), ("end-hold", "k"), ("limit", "k", "3")],
 )
-def test_a_reason_that_says_nothing_is_refused(arguments: tuple[str, ...], reason: str) -> None:
+def test_a_reason_that_says_nothing_is_refused(arguments, reason):
     status, _, text = ending(*arguments, "--reason", reason)
     assert (status, text) == (
         ExitCode.USAGE,
@@ -65,7 +62,7 @@ def test_a_reason_that_says_nothing_is_refused(arguments: tuple[str, ...], reaso
 
 
 @pytest.mark.django_db
-def test_no_printed_command_runs_what_others_have_written(zoo: Zoo, contend: Contend, project: Project) -> None:
+def test_no_printed_command_runs_what_others_have_written(zoo, contend, project):
     """
     Neither a key nor a host nor the id of a task is an option, or a command of the shell, when it is pasted.
 

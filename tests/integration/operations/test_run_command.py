@@ -1,7 +1,5 @@
 """`manage.py zklock run`: a lock around any command, with real processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -12,14 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import psutil
 import pytest
-from support.ensemble import Ensemble
 from support.locking import MANAGE, ending
-from support.zoo import Zoo, eventually, next_line
+from support.zoo import eventually, next_line
 
 from django_zklock import zk_lock
 from django_zklock.management.exit_codes import ExitCode
@@ -35,10 +31,10 @@ STUBBORN = (
 
 
 @pytest.fixture
-def run(zoo: Zoo) -> Iterator[Run]:
-    started: list[subprocess.Popen[str]] = []
+def run(zoo):
+    started = []
 
-    def start(*arguments: str, fresh: bool = False) -> subprocess.Popen[str]:
+    def start(*arguments, fresh=False):
         started.append(zoo.spawn(MANAGE[2], "zklock", "run", *arguments, first="pass" if fresh else ""))
         return started[-1]
 
@@ -49,18 +45,18 @@ def run(zoo: Zoo) -> Iterator[Run]:
         process.communicate(timeout=50)
 
 
-def gone(pid: int) -> bool:
+def gone(pid):
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
 
-def pid_in(file: Path) -> int:
+def pid_in(file):
     return int(eventually(lambda: file.exists() and file.read_text(), 20))
 
 
-def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> None:
+def test_the_command_has_its_own_input_output_and_status(zoo, run):
     script = 'read line; echo "$line $1 $2 $ZKLOCK_KEY $ZKLOCK_TOKEN"; exit 7'
     with zk_lock("backup/db"):
         process = run("backup/db", "--timeout=forever", "--json", "--", "sh", "-c", script, "x", "--", "secret")
@@ -77,7 +73,7 @@ def test_the_command_has_its_own_input_output_and_status(zoo: Zoo, run: Run) -> 
     zoo.assert_empty()
 
 
-def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: Path) -> None:
+def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo, tmp_path):
     with zoo.hold_elsewhere("k"):
         for options, wanted in ((["--timeout=0"], ExitCode.BUSY), (["--timeout=0.2", "-E", "5"], 5)):
             status, _, message = ending("run", "k", *options, "--", "touch", tmp_path / "ran")
@@ -89,7 +85,7 @@ def test_the_exit_code_tells_that_the_lock_was_not_acquired(zoo: Zoo, tmp_path: 
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)], ids=lambda member: member.name
 )
-def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signals) -> None:
+def test_a_signal_ends_the_wait_of_run(zoo, run, number):
     with zk_lock("k"):
         process = run("k", "--timeout=forever", "--", "true")
         zoo.wait_contenders("k", 2, 20)
@@ -102,7 +98,7 @@ def test_a_signal_ends_the_wait_of_run(zoo: Zoo, run: Run, number: signal.Signal
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.chaos)], ids=lambda member: member.name
 )
-def test_signals_are_forwarded_to_the_command(zoo: Zoo, run: Run, number: signal.Signals) -> None:
+def test_signals_are_forwarded_to_the_command(zoo, run, number):
     script = f"trap 'echo got; exit 9' {number.name.removeprefix('SIG')}; echo up; while :; do sleep 0.05; done"
     process = run("k", "--", "sh", "-c", script)
     assert next_line(process) == "up"
@@ -111,16 +107,14 @@ def test_signals_are_forwarded_to_the_command(zoo: Zoo, run: Run, number: signal
     assert (process.returncode, out) == (9, "got\n")
 
 
-def test_the_exit_code_of_a_command_that_is_killed_or_cannot_run_is_a_shells(
-    zoo: Zoo, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_code_of_a_command_that_is_killed_or_cannot_run_is_a_shells(zoo, capfd):
     assert ending("run", "k", "--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
     for command, status in (("/nowhere/at-all", ExitCode.NOT_FOUND), ("/etc/passwd", ExitCode.NOT_RUN)):
         assert ending("run", "k", "--", command)[0] == status
         assert "cannot be run" in capfd.readouterr().err
 
 
-def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+def test_a_lost_lock_stops_the_command_and_its_children(zoo, run, tmp_path):
     file = tmp_path / "pid"
     process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
     inner = pid_in(file)
@@ -144,9 +138,7 @@ def test_a_lost_lock_stops_the_command_and_its_children(zoo: Zoo, run: Run, tmp_
     ],
     ids=["the policy lets it finish", "it ends by itself"],
 )
-def test_a_loss_that_the_command_survives_is_reported(
-    zoo: Zoo, run: Run, option: str, script: str, status: int, text: str
-) -> None:
+def test_a_loss_that_the_command_survives_is_reported(zoo, run, option, script, status, text):
     process = run("k", option, "--", "sh", "-c", script)
     assert next_line(process) == "up"
     zoo.delete("k")
@@ -157,7 +149,7 @@ def test_a_loss_that_the_command_survives_is_reported(
     assert text in err
 
 
-def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
+def test_ignored_signals_stay_ignored(zoo, run):
     """As nohup needs it for SIGHUP. All others have their default action, SIGPIPE too."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -174,7 +166,7 @@ def test_ignored_signals_stay_ignored(zoo: Zoo, run: Run) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells no child of the end of its parent")
-def test_the_command_ends_when_run_is_killed(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+def test_the_command_ends_when_run_is_killed(zoo, run, tmp_path):
     file = tmp_path / "pid"
     process = run("k", "--", "sh", "-c", f"trap '' TERM; echo $$ > {file}.tmp; mv {file}.tmp {file}; read line")
     shell = pid_in(file)
@@ -183,7 +175,7 @@ def test_the_command_ends_when_run_is_killed(zoo: Zoo, run: Run, tmp_path: Path)
     eventually(lambda: not zoo.contenders(), 20)
 
 
-def test_the_children_of_the_command_end_when_run_is_killed(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+def test_the_children_of_the_command_end_when_run_is_killed(zoo, run, tmp_path):
     file = tmp_path / "pid"
     process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
     inner = pid_in(file)
@@ -192,9 +184,7 @@ def test_the_children_of_the_command_end_when_run_is_killed(zoo: Zoo, run: Run, 
     eventually(lambda: not zoo.contenders(), 20)
 
 
-def test_a_command_ends_before_the_next_one_begins_also_while_run_is_stopped(
-    zoo: Zoo, run: Run, tmp_path: Path
-) -> None:
+def test_a_command_ends_before_the_next_one_begins_also_while_run_is_stopped(zoo, run, tmp_path):
     file = tmp_path / "pid"
     process = run("k", "--abort-on=lost", "--", "sh", "-c", STUBBORN.format(file))
     inner = pid_in(file)
@@ -208,7 +198,7 @@ def test_a_command_ends_before_the_next_one_begins_also_while_run_is_stopped(
     assert process.returncode == ExitCode.LOST
 
 
-def test_a_command_whose_loss_changes_nothing_goes_on_while_run_is_stopped(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+def test_a_command_whose_loss_changes_nothing_goes_on_while_run_is_stopped(zoo, run, tmp_path):
     file = tmp_path / "pid"
     process = run(
         "k", "--abort-on=never", "--", "sh", "-c", f"echo $$ > {file}.tmp; mv {file}.tmp {file}; read x; exit 3"
@@ -225,7 +215,7 @@ def test_a_command_whose_loss_changes_nothing_goes_on_while_run_is_stopped(zoo: 
 
 
 @pytest.mark.chaos
-def test_the_command_is_stopped_before_another_process_gets_the_lock(single: Ensemble, zoo: Zoo, run: Run) -> None:
+def test_the_command_is_stopped_before_another_process_gets_the_lock(single, zoo, run):
     """Without ZooKeeper it is stopped while its session may still live: here, within 4 s."""
     process = run("k", "--", "sh", "-c", "trap 'echo stopped; exit 0' TERM; echo up; while :; do sleep 0.05; done")
     assert next_line(process) == "up"
@@ -242,7 +232,7 @@ def test_the_command_is_stopped_before_another_process_gets_the_lock(single: Ens
 
 
 @contextlib.contextmanager
-def on_a_terminal(zoo: Zoo, *arguments: str, program: Sequence[str] = RUN) -> Iterator[tuple[int, int]]:
+def on_a_terminal(zoo, *arguments, program=RUN):
     """Start `manage.py zklock run`, or a program, on a terminal of its own; yield its process id and the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -258,7 +248,7 @@ def on_a_terminal(zoo: Zoo, *arguments: str, program: Sequence[str] = RUN) -> It
         os.close(terminal)
 
 
-def test_the_command_has_the_terminal(zoo: Zoo) -> None:
+def test_the_command_has_the_terminal(zoo):
     """It reads from it and gets Ctrl-C. Ctrl-Z stops neither it nor `run`, which would lose the lock."""
     again = 'while [ -z "$two" ]; do read two; done; echo "<$two>"; exit 4'
     script = f'trap "echo caught" INT; echo up; read one; echo "<$one>"; {again}'
@@ -274,7 +264,7 @@ def test_the_command_has_the_terminal(zoo: Zoo) -> None:
         assert os.waitstatus_to_exitcode(status) == 4, text
 
 
-def seen(terminal: int, wanted: str, meanwhile: bytes = b"") -> str:
+def seen(terminal, wanted, meanwhile=b""):
     text = ""
     deadline = time.monotonic() + 20
     while wanted not in text:
@@ -286,14 +276,14 @@ def seen(terminal: int, wanted: str, meanwhile: bytes = b"") -> str:
     return text
 
 
-def test_a_background_job_has_no_input(zoo: Zoo) -> None:
+def test_a_background_job_has_no_input(zoo):
     """A terminal stops background jobs that read. The command is not stopped, and reads the end of the input."""
     command = shlex.join([*RUN, "k", "--", "sh", "-c", 'read line || echo "end of input"'])
     with on_a_terminal(zoo, program=["bash", "-mc", f"{command} & wait"]) as (_, terminal):
         seen(terminal, "end of input")
 
 
-def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
+def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo):
     with zk_lock("k") as hold:
         command = _Command(["sleep", "20"], hold, grace=5)
         command.on_signal(signal.SIGTERM)
@@ -301,7 +291,7 @@ def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo: Zoo) -> None:
         assert (command.status, command.lost) == (128 + signal.SIGTERM, "")
 
 
-def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Zoo, run: Run, tmp_path: Path) -> None:
+def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo, run, tmp_path):
     mark = tmp_path / "child"
     process = run(
         "k",
@@ -327,7 +317,7 @@ def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo: Z
     assert message.endswith("The command was stopped.")
 
 
-def test_a_missing_command_and_contradicting_options_are_wrong_usage(zoo: Zoo) -> None:
+def test_a_missing_command_and_contradicting_options_are_wrong_usage(zoo):
     assert ending("run", "k")[0] == ending("run", "k", "--")[0] == ExitCode.USAGE
     for options, problem in (
         (["--limit=2", "--kind=read"], 'limit=2 and kind="read"'),

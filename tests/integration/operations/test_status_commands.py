@@ -1,7 +1,5 @@
 """`manage.py zklock`: status, list, show and the doctor."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,7 +7,6 @@ import re
 import signal
 import socket
 import time
-from typing import Any
 
 import pytest
 from django.test import override_settings
@@ -17,7 +14,7 @@ from kazoo.security import make_acl
 from support.faults import acquire_once, within
 from support.locking import MANAGE, as_json, ending, zklock
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually, namespace, next_line
+from support.zoo import eventually, namespace, next_line
 
 from django_zklock import zk_lock
 from django_zklock.core.queue import nodes
@@ -32,12 +29,12 @@ GUID = "01234567-89ab-4def-8123-456789abcdef"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e<script>alert(1)</script>\r\n\x9b31m[bold red]x[/] \ud800"
 
 
-def hostile(zoo: Zoo, key: str, data: bytes) -> str:
+def hostile(zoo, key, data):
     prefix = f"{zoo.base}/{key}/{nodes.prefix(GUID)}"
     return str(zoo.client.create(prefix, data, ephemeral=True, sequence=True, makepath=True))
 
 
-def test_show_tells_what_the_holder_runs(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_show_tells_what_the_holder_runs(zoo, caplog):
     with zk_lock("a") as hold:
         lines = zklock("show", "a", "--stack").splitlines()
         stacks = as_json("show", "a", "--stack")["stacks"]
@@ -50,7 +47,7 @@ def test_show_tells_what_the_holder_runs(zoo: Zoo, caplog: pytest.LogCaptureFixt
     assert caplog.text.count("the stack of the holder") == 2
 
 
-def test_show_asks_for_a_stack_only_if_it_is_told_to(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+def test_show_asks_for_a_stack_only_if_it_is_told_to(zoo, caplog):
     with zk_lock("a"):
         text = zklock("show", "a")
         assert_shows(text, "Next: python manage.py zklock show --stack -- a", hides=["Stack of"])
@@ -61,7 +58,7 @@ def test_show_asks_for_a_stack_only_if_it_is_told_to(zoo: Zoo, caplog: pytest.Lo
         assert "--stack" not in zklock("show", "a")
 
 
-def test_status_counts_the_locks_and_the_list_has_a_line_for_each(zoo: Zoo) -> None:
+def test_status_counts_the_locks_and_the_list_has_a_line_for_each(zoo):
     with zk_lock("orders/7") as hold, zk_lock("stock"), zoo.hold_elsewhere("orders/7"):
         text, data = zklock("status"), as_json("status")
         _titles, first, second, *_ = zklock("list").splitlines()
@@ -74,7 +71,7 @@ def test_status_counts_the_locks_and_the_list_has_a_line_for_each(zoo: Zoo) -> N
     assert "0 locks" in zklock("list")
 
 
-def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
+def test_show_lists_the_holder_and_the_waiters_in_order(zoo):
     with zk_lock("inventory/{sku}", fields={"sku": "a b"}) as hold, zoo.hold_elsewhere(hold.key) as path:
         for name in (hold.key, "inventory/a b"):
             data = as_json("show", name)
@@ -88,7 +85,7 @@ def test_show_lists_the_holder_and_the_waiters_in_order(zoo: Zoo) -> None:
     assert (status, message) == (ExitCode.NO_HOLDER, "The lock 'inventory/a b' is free.")
 
 
-def test_an_idle_lock_is_listed_as_kept(zoo: Zoo) -> None:
+def test_an_idle_lock_is_listed_as_kept(zoo):
     acquire_once("stock", linger=60)
     eventually(lambda: as_json("status")["idle"] == 1)
     text = zklock("status")
@@ -101,7 +98,7 @@ def test_an_idle_lock_is_listed_as_kept(zoo: Zoo) -> None:
     zk_process.reset()
 
 
-def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
+def test_show_hints_at_an_entry_that_needs_fields(zoo):
     use = "Give --field sku=VALUE, or the whole key."
     locks = {"inventory": {"path": "inventory/{sku}"}, "stock": {"path": "goods/{sku}"}}
     with zoo.configured(LOCKS=locks):
@@ -111,10 +108,10 @@ def test_show_hints_at_an_entry_that_needs_fields(zoo: Zoo) -> None:
         assert ending("show", "goods")[2] == message
 
 
-def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
+def test_list_watch_writes_a_line_for_each_scan(zoo):
     process = zoo.spawn(MANAGE[2], "zklock", "list", "--watch=100ms", "--json")
 
-    def listed() -> list[str]:
+    def listed():
         return [lock["key"] for lock in json.loads(next_line(process))["locks"]]
 
     assert listed() == []
@@ -126,7 +123,7 @@ def test_list_watch_writes_a_line_for_each_scan(zoo: Zoo) -> None:
     assert (process.returncode, err) == (0, "")
 
 
-def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
+def test_hostile_payloads_are_harmless(zoo):
     names = ("host", "what", "since", "thread")
     payload = {"version": 1, "guid": GUID, "pid": 10**400, "about": {HOSTILE: HOSTILE}, **dict.fromkeys(names, HOSTILE)}
     zoo.client.ensure_path(zoo.base)
@@ -143,7 +140,7 @@ def test_hostile_payloads_are_harmless(zoo: Zoo) -> None:
             zoo.client.delete(path)
 
 
-def test_the_doctor_finds_a_healthy_ensemble_healthy_and_says_that_an_address_is_new(zoo: Zoo) -> None:
+def test_the_doctor_finds_a_healthy_ensemble_healthy_and_says_that_an_address_is_new(zoo):
     """A misspelt chroot excludes nobody. As soon as the address is used, it is not new."""
     new = "new: no process has used it"
     assert new in next(check["text"] for check in as_json("doctor")["checks"] if check["name"] == "address")
@@ -157,7 +154,7 @@ def test_the_doctor_finds_a_healthy_ensemble_healthy_and_says_that_an_address_is
     assert "!doctor" not in zoo.names(zoo.base)
 
 
-def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
+def test_the_doctor_names_orphans_and_unreadable_queues(zoo):
     """A contender without a session stays for ever, but an operator hold may. An unknown name blocks a queue."""
     stays = zoo.client.create(f"{zoo.base}/stuck/{nodes.prefix(GUID)}0000000000", b"", makepath=True)
     odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
@@ -179,7 +176,7 @@ def test_the_doctor_names_orphans_and_unreadable_queues(zoo: Zoo) -> None:
                 zoo.client.delete(path)
 
 
-def test_the_doctor_reports_missing_rights(zoo: Zoo) -> None:
+def test_the_doctor_reports_missing_rights(zoo):
     zoo.client.ensure_path(zoo.chroot)
     zoo.client.create(zoo.base, b"", acl=[make_acl("world", "anyone", read=True)])
     status, text, _ = ending("doctor")
@@ -188,10 +185,10 @@ def test_the_doctor_reports_missing_rights(zoo: Zoo) -> None:
     assert "world:anyone:r" in text
 
 
-def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch):
     answer = COMMANDS[b"srvr"]
 
-    def slow_answer(service: Any) -> str:
+    def slow_answer(service):
         time.sleep(1.5)
         return answer(service)
 
@@ -202,13 +199,13 @@ def test_the_doctor_gives_each_server_the_time_for_a_reply(monkeypatch: pytest.M
         assert server_check["text"].startswith(f"{zoo.hosts}: standalone")
 
 
-def without_zookeeper(*command: str) -> tuple[int, str, str]:
+def without_zookeeper(*command):
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x?connect_timeout=0.3"}), within(4):
         return ending(*command)
 
 
 @pytest.mark.parametrize("command", [["status"], ["list"], ["show", "k"], ["doctor"], ["run", "k", "--", "true"]])
-def test_without_zookeeper_the_exit_code_is_69(zoo: Zoo, command: list[str]) -> None:
+def test_without_zookeeper_the_exit_code_is_69(zoo, command):
     more = ["--reply-timeout=300ms"] if command[0] != "run" else []
     status, text, message = without_zookeeper(command[0], *more, *command[1:])
     assert status == ExitCode.UNAVAILABLE, message
@@ -217,21 +214,21 @@ def test_without_zookeeper_the_exit_code_is_69(zoo: Zoo, command: list[str]) -> 
     assert ("number of locks unknown: not connected" in text) is (command[0] in ("status", "list"))
 
 
-def test_without_zookeeper_the_status_has_the_cause(zoo: Zoo) -> None:
+def test_without_zookeeper_the_status_has_the_cause(zoo):
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x?connect_timeout=0.3"}):
         eventually(lambda: "refused" in zk_process.current().explain())
         message = ending("status", "--reply-timeout=300ms")[2]
     assert "No connection to ZooKeeper at 127.0.0.1:1: connection refused." in message
 
 
-def test_without_zookeeper_the_doctor_has_one_error_for_the_connection(zoo: Zoo) -> None:
+def test_without_zookeeper_the_doctor_has_one_error_for_the_connection(zoo):
     _, text, message = without_zookeeper("doctor", "--reply-timeout=300ms")
     assert message == "errors: 2, warnings: 1"
     assert text.count("No connection to ZooKeeper") == 1
 
 
 @pytest.mark.parametrize("command", [["status"], ["doctor"], ["doctor", "--incident"]])
-def test_a_look_ends_earlier_if_no_server_answers(zoo: Zoo, command: list[str]) -> None:
+def test_a_look_ends_earlier_if_no_server_answers(zoo, command):
     """All servers have a share of the time, at once. A slow one may need it all."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # they accept nothing

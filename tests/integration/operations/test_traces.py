@@ -1,16 +1,10 @@
 """Spans of locks, as OpenTelemetry's SDK exports them, on a real ZooKeeper."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode, use_span
+from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, use_span
 from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, acquire_once, cut, due, proxied
 from support.primitives import end_session
@@ -19,10 +13,10 @@ from support.signalled import signalled
 from support.traced import SPANS, WAITING, Traced, in_file, traced
 from support.work import assert_refused
 from support.worker import Worker
-from support.zoo import Zoo, eventually, next_line
+from support.zoo import eventually, next_line
 
 from django_zklock import zk_lock, zk_locks
-from django_zklock.exceptions import LockBusy, LockLost, LockNotAcquired, LockTimeout, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.locks.events import events
 from django_zklock.operations import request_release
 
@@ -30,23 +24,23 @@ NAME = "inventory/{sku}"
 
 
 @pytest.fixture
-def spans(zoo: Zoo) -> Iterator[Traced]:
+def spans(zoo):
     with traced() as recorded:
         yield recorded
 
 
-def context_of(span: ReadableSpan | Span) -> SpanContext:
+def context_of(span):
     context = span.get_span_context()
     assert context is not None
     return context
 
 
-def is_child(span: ReadableSpan, parent: ReadableSpan | Span) -> bool:
+def is_child(span, parent):
     ids = context_of(parent)
     return span.parent is not None and (span.parent.trace_id, span.parent.span_id) == (ids.trace_id, ids.span_id)
 
 
-def test_a_lock_has_two_spans_below_that_of_its_caller(spans: Traced) -> None:
+def test_a_lock_has_two_spans_below_that_of_its_caller(spans):
     with spans.tracer.start_as_current_span("request") as request, zk_lock(NAME, fields={"sku": "4711"}) as hold:
         token = hold.token
     (acquired,), (held,) = spans.wait("zklock.acquire"), spans.wait("zklock.hold")
@@ -61,7 +55,7 @@ def test_a_lock_has_two_spans_below_that_of_its_caller(spans: Traced) -> None:
     assert not acquired.links
 
 
-def test_the_span_of_a_hold_follows_that_of_its_wait_and_is_around_the_work(spans: Traced) -> None:
+def test_the_span_of_a_hold_follows_that_of_its_wait_and_is_around_the_work(spans):
     tracer = spans.tracer
     with tracer.start_as_current_span("request") as request, zk_lock("k"), tracer.start_as_current_span("query"):
         pass
@@ -75,14 +69,14 @@ def test_the_span_of_a_hold_follows_that_of_its_wait_and_is_around_the_work(span
     assert is_child(query, request), "the span of the hold is not the current one"
 
 
-def test_each_asyncio_task_has_its_own_parent(spans: Traced) -> None:
-    async def work(name: str) -> tuple[str, SpanContext]:
+def test_each_asyncio_task_has_its_own_parent(spans):
+    async def work(name):
         with spans.tracer.start_as_current_span("request") as request:
             async with zk_lock("{name}", fields={"name": name}, timeout=20):
                 await asyncio.sleep(0)
         return name, context_of(request)
 
-    async def both() -> list[tuple[str, SpanContext]]:
+    async def both():
         return list(await asyncio.gather(work("same"), work("same"), work("other")))
 
     parents = {request.trace_id for _, request in asyncio.run(both())}
@@ -91,7 +85,7 @@ def test_each_asyncio_task_has_its_own_parent(spans: Traced) -> None:
     assert {context_of(acquired).trace_id for acquired in spans.wait("zklock.acquire", 3)} == parents
 
 
-def test_a_caller_without_a_span_has_a_trace_for_each_lock(zoo: Zoo, spans: Traced) -> None:
+def test_a_caller_without_a_span_has_a_trace_for_each_lock(zoo, spans):
     with zk_locks("a", "b"):
         assert [payload.about for payload in zoo.payloads("a") if payload] == [{}]
     acquired = spans.wait("zklock.acquire", 2)
@@ -100,7 +94,7 @@ def test_a_caller_without_a_span_has_a_trace_for_each_lock(zoo: Zoo, spans: Trac
         assert any(is_child(held, span) for span in acquired)
 
 
-def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans: Traced) -> None:
+def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans):
     ignored = SpanContext(1, 2, is_remote=False)
     with use_span(NonRecordingSpan(ignored)), zk_lock("ignored"):
         pass
@@ -110,11 +104,11 @@ def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans: Traced) -> None
 
 
 class BrokenSpan(NonRecordingSpan):
-    def get_span_context(self) -> SpanContext:
+    def get_span_context(self):
         raise RuntimeError("no context")
 
 
-def test_a_trace_that_fails_does_not_fail_the_lock(spans: Traced, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trace_that_fails_does_not_fail_the_lock(spans, caplog):
     with use_span(BrokenSpan(SpanContext(1, 2, is_remote=False))), zk_lock("k") as hold:
         hold.check()
     assert "the trace of the caller cannot be read" in caplog.text
@@ -134,13 +128,13 @@ with traced.tracer.start_as_current_span("request") as request, zk_lock("k"):
 """
 
 
-def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Traced) -> None:
+def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo, spans):
     with zoo.running(HOLDER) as holder:
         trace_id, span_id = map(int, next_line(holder).split())
         (name,) = zoo.children("k")
         assert len(zoo.client.get(f"{zoo.base}/k/{name}")[0]) <= 1024
 
-        def work() -> None:
+        def work():
             with spans.tracer.start_as_current_span("request"), zk_lock("k", timeout=20):
                 pass
 
@@ -156,14 +150,14 @@ def test_a_waiter_is_linked_to_its_holder_in_another_process(zoo: Zoo, spans: Tr
     assert context_of(acquired).trace_id != trace_id
 
 
-def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_before(spans: Traced) -> None:
+def test_an_owner_of_a_lingering_lock_is_linked_to_the_one_before(spans):
     with spans.tracer.start_as_current_span("request") as request, zk_lock("k", linger=5):
         BackgroundCall(lambda: assert_refused(zk_lock("k", linger=5, timeout=0.05), LockTimeout)).result()
     failed = spans.wait("zklock.acquire", 2)[1]
     assert [link.context.span_id for link in failed.links] == [context_of(request).span_id]
 
 
-def test_the_span_of_a_wait_that_gives_way_has_the_deadlock(zoo: Zoo, spans: Traced) -> None:
+def test_the_span_of_a_wait_that_gives_way_has_the_deadlock(zoo, spans):
     error = give_way(zoo, "a", "b")
     (failed,) = [span for span in spans.wait("zklock.acquire", 4) if "error.type" in (span.attributes or {})]
     (event,) = failed.events
@@ -177,10 +171,8 @@ def test_the_span_of_a_wait_that_gives_way_has_the_deadlock(zoo: Zoo, spans: Tra
     [(0, LockBusy, StatusCode.UNSET), (1, LockTimeout, StatusCode.ERROR)],
     ids=["busy", "timeout"],
 )
-def test_an_acquisition_that_fails_says_why(
-    zoo: Zoo, spans: Traced, timeout: float, error: type[LockNotAcquired], status: StatusCode
-) -> None:
-    def acquire() -> None:
+def test_an_acquisition_that_fails_says_why(zoo, spans, timeout, error, status):
+    def acquire():
         with spans.tracer.start_as_current_span("request"):
             assert_refused(zk_lock("k", timeout=timeout), error)
 
@@ -191,14 +183,14 @@ def test_an_acquisition_that_fails_says_why(
     assert [link.context.span_id for link in failed.links] == [context_of(holder).span_id]
 
 
-def test_an_acquisition_without_zookeeper_says_so(zoo: Zoo, spans: Traced) -> None:
+def test_an_acquisition_without_zookeeper_says_so(zoo, spans):
     with zoo.configured(hosts="127.0.0.1:1"):
         assert_refused(zk_lock("k", timeout=0), ZooKeeperUnavailable)
     (failed,) = spans.wait("zklock.acquire")
     assert_failed(failed, ZooKeeperUnavailable, StatusCode.ERROR)
 
 
-def assert_failed(span: ReadableSpan, error: type[Exception], status: StatusCode) -> None:
+def assert_failed(span, error, status):
     assert span.attributes is not None
     assert span.attributes["error.type"] == error.__name__
     assert "zklock.token" not in span.attributes
@@ -208,7 +200,7 @@ def assert_failed(span: ReadableSpan, error: type[Exception], status: StatusCode
     assert (event.attributes or {})["exception.type"] == f"django_zklock.exceptions.{error.__name__}"
 
 
-def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
+def test_the_span_of_a_lost_hold_has_an_error(zoo, spans):
     thief = CallOnDemand(partial(end_session, zoo))
     with pytest.raises(LockLost), spans.tracer.start_as_current_span("request"), zk_lock("k") as hold:
         request_release("k", "deploy", by="anna")
@@ -227,7 +219,7 @@ def test_the_span_of_a_lost_hold_has_an_error(zoo: Zoo, spans: Traced) -> None:
     assert (attributes["zklock.abort.delivered"], attributes["zklock.abort.swallowed"]) == (True, False)
 
 
-def test_the_span_of_a_hold_ends_when_its_release_is_refused(zoo: Zoo, spans: Traced) -> None:
+def test_the_span_of_a_hold_ends_when_its_release_is_refused(zoo, spans):
     with no_deletes(zoo, "k"), zk_lock("other"):
         with zk_lock("k"):
             pass
@@ -236,7 +228,7 @@ def test_the_span_of_a_hold_ends_when_its_release_is_refused(zoo: Zoo, spans: Tr
     assert "NoAuthError" in (held.status.description or "")
 
 
-def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced) -> None:
+def test_a_suspended_connection_is_an_event_of_each_hold(zoo, spans):
     with proxied(zoo, 20) as proxy, zk_lock("k", abort_on="lost"):
         due(0)
         due(0)  # what the receiver of `lock_acquired` has asked for
@@ -247,7 +239,7 @@ def test_a_suspended_connection_is_an_event_of_each_hold(zoo: Zoo, spans: Traced
     assert "connection" in str((suspended.attributes or {})["zklock.reason"])
 
 
-def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:
+def test_without_the_app_no_znode_has_a_trace(zoo):
     traced = Traced()
     assert events.about is None
     with traced.tracer.start_as_current_span("request"), zk_lock("k"):
@@ -255,7 +247,7 @@ def test_without_the_app_no_znode_has_a_trace(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
-def test_a_waiting_task_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: Path, pool: str) -> None:
+def test_a_waiting_task_belongs_to_the_trace_of_its_message(zoo, tmp_path, pool):
     first, second = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16)
     with Worker(zoo, tmp_path, pool=pool, tasks="support.tracedtasks") as worker:
         gate = worker.gate()
@@ -282,7 +274,7 @@ def test_a_waiting_task_belongs_to_the_trace_of_its_message(zoo: Zoo, tmp_path: 
     assert link["context"]["trace_id"] == f"0x{first[0]}"
 
 
-def spans_of_two(file: Path, name: str) -> dict[str, dict[str, Any]]:
+def spans_of_two(file, name):
     """Return the spans of this name in a file, by their traces, when there are two."""
     eventually(lambda: len(in_file(file, name)) == 2)
     return {span["context"]["trace_id"]: span for span in in_file(file, name)}

@@ -1,10 +1,6 @@
 """`LockTester`: its faults happen at once, its assertions agree with the queues, and it leaves nothing."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
@@ -20,16 +16,16 @@ from django_zklock.testing import DevServer, LockTester
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[DevServer]:
+def server():
     with DevServer() as server:
         yield server
 
 
-def work(**options: Any) -> None:
+def work(**options):
     acquire_once("a", timeout=20, **options)
 
 
-def test_assertions_agree_with_the_queue(zklock: LockTester) -> None:
+def test_assertions_agree_with_the_queue(zklock):
     zklock.assert_free("a")
     with zk_lock("a"):
         zklock.assert_held("a")
@@ -48,10 +44,10 @@ def test_assertions_agree_with_the_queue(zklock: LockTester) -> None:
     zklock.assert_free("a")
 
 
-def test_a_lock_is_free_as_soon_as_its_block_has_ended(server: DevServer) -> None:
+def test_a_lock_is_free_as_soon_as_its_block_has_ended(server):
     """The delete may still be on its way to the server. `locked()` and the tester, which looks there, agree."""
     with Proxy(server.hosts) as proxy, LockTester(server, settings={"URL": f"zk://{proxy.address}"}) as zklock:
-        looks: list[Callable[[], object]] = [
+        looks = [
             zk_lock("a").locked,
             lambda: zklock.queue("a"),
             lambda: zklock.describe() != "No lock has a contender.",
@@ -75,7 +71,7 @@ def test_a_lock_is_free_as_soon_as_its_block_has_ended(server: DevServer) -> Non
         assert not any(map(SEQUENCE_TAIL.search, server.paths("/zklock")))
 
 
-def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -> None:
+def test_assertions_take_names_and_fields_as_the_lock_does(zklock):
     with zk_lock("orders/{order}", fields={"order": "4/7"}):
         zklock.assert_held("orders/{order}", {"order": "4/7"})
         zklock.assert_free("orders/{order}", {"order": "47"})
@@ -84,7 +80,7 @@ def test_assertions_take_names_and_fields_as_the_lock_does(zklock: LockTester) -
         zklock.assert_held("orders/{order}", {"order": "4/7"}, timeout=0)
 
 
-def test_a_test_may_look_at_a_lock_by_the_path_of_its_entry(server: DevServer) -> None:
+def test_a_test_may_look_at_a_lock_by_the_path_of_its_entry(server):
     """It loses no options: it acquires nothing. A warning would be an error here."""
     locks = {"order": {"path": "order/{pk}", "max_hold": 60}}
     with LockTester(server, settings={"LOCKS": locks}) as zklock:
@@ -93,7 +89,7 @@ def test_a_test_may_look_at_a_lock_by_the_path_of_its_entry(server: DevServer) -
             zklock.assert_held("order/7")
 
 
-def test_assertions_work_during_a_fault_and_busy_by_raises(zklock: LockTester) -> None:
+def test_assertions_work_during_a_fault_and_busy_by_raises(zklock):
     with zklock.busy_by("a"):
         with zklock.suspended():
             zklock.assert_held("a", timeout=0)
@@ -107,7 +103,7 @@ def test_assertions_work_during_a_fault_and_busy_by_raises(zklock: LockTester) -
         pass
 
 
-def test_work_is_stopped_when_the_session_expires(zklock: LockTester) -> None:
+def test_work_is_stopped_when_the_session_expires(zklock):
     with within(10), pytest.raises(LockLost), zk_lock("a"):
         zklock.expire_session()
         threading.Event().wait(20)
@@ -116,7 +112,7 @@ def test_work_is_stopped_when_the_session_expires(zklock: LockTester) -> None:
         zklock.assert_held("a")
 
 
-def test_a_lost_session_is_known_in_the_block(zklock: LockTester) -> None:
+def test_a_lost_session_is_known_in_the_block(zklock):
     with zk_lock("a", abort_on="never") as hold:
         with zklock.lost():
             assert hold.lost
@@ -125,7 +121,7 @@ def test_a_lost_session_is_known_in_the_block(zklock: LockTester) -> None:
         assert session.connected
 
 
-def test_a_suspended_session_lives_on(zklock: LockTester) -> None:
+def test_a_suspended_session_lives_on(zklock):
     with zk_lock("a") as hold:
         with zklock.suspended():
             assert process.current().connected is False
@@ -135,7 +131,7 @@ def test_a_suspended_session_lives_on(zklock: LockTester) -> None:
         hold.check()
 
 
-def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None:
+def test_a_test_that_ends_under_a_fault_is_cleaned_up(server):
     with LockTester(server) as tester, zk_lock("a", abort_on="never"):
         server.refuse = True
         server.cut()
@@ -143,14 +139,14 @@ def test_a_test_that_ends_under_a_fault_is_cleaned_up(server: DevServer) -> None
     assert server.paths(below=tester.chroot) == [] or not tester.queue("a")
 
 
-def test_a_lock_that_waits_for_its_adopter_may_outlast_a_test(server: DevServer) -> None:
+def test_a_lock_that_waits_for_its_adopter_may_outlast_a_test(server):
     """A test of the view that hands it over need not run the task."""
     with LockTester(server), zk_lock("k") as hold:
         hold.hand_over(within=300)
 
 
 @pytest.mark.parametrize("options", [{"min_hold": 300}, {"linger": 300}], ids=repr)
-def test_a_minimum_hold_or_an_idle_lock_is_no_contender_that_is_left(server: DevServer, options: Any) -> None:
+def test_a_minimum_hold_or_an_idle_lock_is_no_contender_that_is_left(server, options):
     """A minimum hold outlives the process, and the next test has a root of its own. An idle lock is released."""
     with LockTester(server), zk_lock("a", **options):
         pass
@@ -159,20 +155,20 @@ def test_a_minimum_hold_or_an_idle_lock_is_no_contender_that_is_left(server: Dev
 
 
 @pytest.mark.parametrize("options", [{}, {"linger": 300}], ids=repr)
-def test_a_remaining_contender_fails_the_test_and_is_deleted(server: DevServer, options: dict[str, Any]) -> None:
+def test_a_remaining_contender_fails_the_test_and_is_deleted(server, options):
     left = pytest.raises(AssertionError, match=r"these contenders are left:\na\n  holds  ")
     with left, LockTester(server) as tester:
         assert zk_lock("a", **options).acquire(timeout=30) is not None
     eventually(lambda: not [path for path in server.paths() if path.startswith(f"{tester.chroot}/zklock/a/")])
 
 
-def test_the_error_of_a_block_is_not_hidden(server: DevServer) -> None:
+def test_the_error_of_a_block_is_not_hidden(server):
     with pytest.raises(KeyError), LockTester(server):
         zk_lock("a").acquire(timeout=30)
         raise KeyError("the reason")
 
 
-def test_no_thread_outlives_a_test(server: DevServer) -> None:
+def test_no_thread_outlives_a_test(server):
     before = set(threading.enumerate())
     with LockTester(server) as tester, zk_lock("a"), tester.busy_by("b"):
         assert set(threading.enumerate()) - before
@@ -180,7 +176,7 @@ def test_no_thread_outlives_a_test(server: DevServer) -> None:
 
 
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"kind": "write"}, {"limit": 3}], ids=["read", "write", "permit"])
-def test_another_client_holds_a_lock_of_any_kind_alone(zklock: LockTester, how: dict[str, Any]) -> None:
+def test_another_client_holds_a_lock_of_any_kind_alone(zklock, how):
     with zklock.busy_by("a", what="nightly report"):
         (holder,) = zklock.queue("a")
         assert "nightly report" in str(holder.payload)
@@ -193,7 +189,7 @@ def test_another_client_holds_a_lock_of_any_kind_alone(zklock: LockTester, how: 
     waiting.result()
 
 
-def test_another_client_may_hold_a_read_lock(zklock: LockTester) -> None:
+def test_another_client_may_hold_a_read_lock(zklock):
     with zklock.busy_by("a", kind="read", what="an export"):
         with zk_lock("a", kind="read", timeout=0):
             zklock.assert_held("a", holders=2)
@@ -207,7 +203,7 @@ def test_another_client_may_hold_a_read_lock(zklock: LockTester) -> None:
             pass
 
 
-def test_another_client_may_hold_a_permit(zklock: LockTester) -> None:
+def test_another_client_may_hold_a_permit(zklock):
     with zklock.busy_by("a", limit=2):
         with zk_lock("a", limit=2, timeout=0), pytest.raises(AssertionError, match="not free"):
             zklock.assert_held("a", holders=2)
@@ -220,7 +216,7 @@ def test_another_client_may_hold_a_permit(zklock: LockTester) -> None:
     zklock.assert_free("a")
 
 
-def test_assertions_take_the_names_of_several_locks_and_of_leaders(zklock: LockTester) -> None:
+def test_assertions_take_the_names_of_several_locks_and_of_leaders(zklock):
     with zk_locks("a", zk_lock("b", kind="read")), zk_leader("scheduler"):
         for name in ("a", "b", "scheduler"):
             zklock.assert_held(name)

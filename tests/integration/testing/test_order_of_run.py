@@ -1,9 +1,6 @@
 """The order of locks over a whole test run: in pytest, its workers, other processes, and Django's runner."""
 
-from __future__ import annotations
-
 import multiprocessing
-from pathlib import Path
 
 import django
 import pytest
@@ -61,32 +58,32 @@ def test_child(zklock):
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     project = Project(tmp_path)
     project.write("project_settings.py", STRICT)
     project.write("test_shop.py", FIRST + SECOND)
     return project
 
 
-def test_two_orders_of_two_tests_fail_a_strict_run(project: Project) -> None:
+def test_two_orders_of_two_tests_fail_a_strict_run(project):
     done = project.run("-m", "pytest")
     assert "2 passed" in done.stdout, done.stdout
     assert (done.stdout.count(ADVICE), done.returncode) == (1, 1)
 
 
-def test_without_strict_a_summary_tells_them(project: Project) -> None:
+def test_without_strict_a_summary_tells_them(project):
     project.write("project_settings.py", SETTINGS + LOCKS)
     done = project.run("-m", "pytest")
     assert (done.stdout.count(ADVICE), done.returncode) == (1, 0), done.stdout
 
 
-def test_a_marked_test_means_its_order(project: Project) -> None:
+def test_a_marked_test_means_its_order(project):
     project.write("test_shop.py", f"{FIRST}\n@pytest.mark.zklock_order_meant{SECOND}")
     done = project.run("-m", "pytest", "--strict-markers")
     assert (ADVICE in done.stdout, done.returncode) == (False, 0), done.stdout
 
 
-def test_workers_and_other_processes_belong_to_the_run(project: Project) -> None:
+def test_workers_and_other_processes_belong_to_the_run(project):
     pytest.importorskip("xdist")
     project.write("child.py", CHILD)
     project.write("test_shop.py", FIRST)
@@ -123,7 +120,7 @@ def test_harms():
 """
 
 
-def test_a_run_inside_a_run_has_its_own_order(project: Project) -> None:
+def test_a_run_inside_a_run_has_its_own_order(project):
     project.write("test_shop.py", FIRST)
     project.write("test_shop_then_inner.py", INNER_RUN)
     project.write("test_z.py", f"from test_shop import nested\n{SECOND}")
@@ -132,20 +129,20 @@ def test_a_run_inside_a_run_has_its_own_order(project: Project) -> None:
     assert (done.stdout.count(ADVICE), done.returncode) == (1, 1)
 
 
-def test_a_test_may_change_the_folder(project: Project, tmp_path: Path) -> None:
+def test_a_test_may_change_the_folder(project, tmp_path):
     project.write("conftest.py", AWAY)
     done = project.run("-m", "pytest", ZKLOCK_LOCK_ORDER="order.jsonl")
     assert (done.stdout.count(ADVICE), done.returncode) == (1, 1), done.stdout
     assert len((tmp_path / "order.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_test_may_delete_the_file_and_the_environment(project: Project) -> None:
+def test_a_test_may_delete_the_file_and_the_environment(project):
     project.write("test_z.py", HARMS)
     done = project.run("-m", "pytest")
     assert ("3 passed" in done.stdout, done.returncode) == (True, 0), done.stdout + done.stderr
 
 
-def test_the_file_is_that_of_the_last_run_and_a_command_draws_it(project: Project, tmp_path: Path) -> None:
+def test_the_file_is_that_of_the_last_run_and_a_command_draws_it(project, tmp_path):
     path = tmp_path / "order.jsonl"
     for _ in range(2):
         project.run("-m", "pytest", ZKLOCK_LOCK_ORDER=str(path))
@@ -158,7 +155,7 @@ def test_the_file_is_that_of_the_last_run_and_a_command_draws_it(project: Projec
     assert diagram.stdout.splitlines()[:3] == ["flowchart LR", '    lock0["a"]', '    lock1["b"]']
 
 
-def test_a_file_that_no_run_wrote_is_refused(project: Project) -> None:
+def test_a_file_that_no_run_wrote_is_refused(project):
     path = project.write("order.jsonl", "[1]\n")
     for name in (str(path), "missing"):
         done = project.run("manage.py", "zklock", "order", name)
@@ -166,7 +163,7 @@ def test_a_file_that_no_run_wrote_is_refused(project: Project) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--parallel", "2")], ids=["one process", "parallel"])
-def test_the_runner_of_django_collects_them(project: Project, options: tuple[str, ...]) -> None:
+def test_the_runner_of_django_collects_them(project, options):
     if options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
         pytest.skip("Django 5.2 does not set up the processes of a forkserver")
     project.write("project_settings.py", STRICT + 'TEST_RUNNER = "django_zklock.testing.ZkLockRunner"\n')

@@ -1,11 +1,8 @@
 """The pytest plugin, in runs of pytest of their own, as a user has them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support.project import PLAIN_PYTEST, SETTINGS, Project
@@ -14,17 +11,17 @@ Result = subprocess.CompletedProcess[str]
 
 
 class Runs(Project):
-    def pytest(self, tests: str, *arguments: str, **env: str) -> Result:
+    def pytest(self, tests, *arguments, **env):
         self.write("test_shop.py", "import pytest\nfrom django_zklock import zk_lock\nimport shop\n" + tests)
         return self.run("-m", "pytest", "-p", "no:cacheprovider", *arguments, **env)
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
+def runs(tmp_path):
     return Runs(tmp_path)
 
 
-def outcomes(result: Result) -> dict[str, int]:
+def outcomes(result):
     last = result.stdout.strip().splitlines()[-1]
     counted = re.findall(r"(\d+) (passed|failed|error|skipped|warning)", last)
     assert counted, result.stdout + result.stderr
@@ -109,27 +106,27 @@ def test_refused_at_last():
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+def said(tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("runs")).pytest(TESTS, "-v").stdout
 
 
-def of(said: str, name: str) -> list[str]:
+def of(said, name):
     return re.findall(rf"::{name}\S* (PASSED|FAILED|ERROR)", said.partition("= ERRORS =")[0])
 
 
-def test_a_test_has_locks_without_a_zookeeper(said: str) -> None:
+def test_a_test_has_locks_without_a_zookeeper(said):
     for name in ("sells", "points_back", "settings"):
         assert of(said, f"test_{name}") == ["PASSED"], said
 
 
-def test_django_is_set_up_where_nobody_did_it(runs: Runs) -> None:
+def test_django_is_set_up_where_nobody_did_it(runs):
     runs.write("pytest.ini", PLAIN_PYTEST)
     tests = "def test_sells(zklock):\n    assert shop.sell('lamp') == 'lamp'\n"
     result = runs.pytest(tests, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert outcomes(result) == {"passed": 1}, result.stdout
 
 
-def test_each_test_has_an_empty_namespace(said: str) -> None:
+def test_each_test_has_an_empty_namespace(said):
     assert of(said, "test_forgets_to_release") == ["PASSED", "ERROR"]
     assert of(said, "test_is_not_harmed") == ["PASSED"]
     assert "ERROR at teardown of test_forgets_to_release" in said
@@ -137,13 +134,13 @@ def test_each_test_has_an_empty_namespace(said: str) -> None:
     assert re.search(r"^E +holds  \S+.* \(\S+, pid \d+ MainThread", said, re.MULTILINE), said
 
 
-def test_a_failing_test_shows_the_queues(said: str) -> None:
+def test_a_failing_test_shows_the_queues(said):
     assert of(said, "test_fails") == ["FAILED"]
     (shown,) = re.findall(r"Queues of the locks -+\n(.*?)\n_", said, re.DOTALL)
     assert re.search(r"^a/b\n  holds  nightly report \(", shown, re.MULTILINE), shown
 
 
-def test_contact_without_the_fixture_is_an_error(said: str) -> None:
+def test_contact_without_the_fixture_is_an_error(said):
     """As pytest-django forbids the database. A `LockTester` allows it for its own test."""
     assert of(said, "test_refused") == ["FAILED"] * 6
     assert of(said, "test_fixture") + of(said, "test_case") + of(said, "test_context") == ["PASSED"] * 3
@@ -152,7 +149,7 @@ def test_contact_without_the_fixture_is_an_error(said: str) -> None:
 
 
 @pytest.mark.chaos
-def test_each_worker_of_xdist_has_its_own_server(runs: Runs) -> None:
+def test_each_worker_of_xdist_has_its_own_server(runs):
     pytest.importorskip("xdist")
     tests = """
 import pathlib, time
@@ -171,7 +168,7 @@ def test_sells(zklock, zk_server, number, worker_id):
     assert (sorted(ports), len(set(ports.values()))) == (["gw0.port", "gw1.port"], 2)
 
 
-def test_a_marker_and_a_setting_allow_contact(runs: Runs) -> None:
+def test_a_marker_and_a_setting_allow_contact(runs):
     tests = """
 from django_zklock.exceptions import ZooKeeperUnavailable
 
@@ -201,7 +198,7 @@ def test_other():
     ],
     ids=["no settings", "invalid settings"],
 )
-def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: str, module: str, message: str) -> None:
+def test_a_project_without_valid_settings_gets_an_error(runs, settings, module, message):
     runs.write("pytest.ini", PLAIN_PYTEST)
     runs.write("shop.py", "")
     runs.write("project_settings.py", f"SECRET_KEY='x'\nINSTALLED_APPS=['django_zklock']\n{settings}")
@@ -210,7 +207,7 @@ def test_a_project_without_valid_settings_gets_an_error(runs: Runs, settings: st
     assert message in result.stdout
 
 
-def test_the_plugin_imports_nothing_before_a_test_uses_it() -> None:
+def test_the_plugin_imports_nothing_before_a_test_uses_it():
     code = "import sys, django_zklock.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"django", "kazoo", "django_zklock.testing.tester", "django_zklock.testing.server"} & set(loaded)

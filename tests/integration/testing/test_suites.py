@@ -1,10 +1,7 @@
 """Locks for all tests of a suite, by Django's runner and pytest, and for a test case, by the mixin."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
-from pathlib import Path
 
 import django
 import pytest
@@ -157,7 +154,7 @@ COUNT = 12
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path):
     """A project whose ZooKeeper is not there, with TLS, and with this package's runner."""
     project = Project(tmp_path)
     files = {"project_settings": SETTINGS + MORE_SETTINGS, "manage": MANAGE, "views": VIEWS, "busy": BUSY}
@@ -166,7 +163,7 @@ def project(tmp_path: Path) -> Project:
     return project
 
 
-def test_the_runner_gives_locks_to_all_tests(project: Project) -> None:
+def test_the_runner_gives_locks_to_all_tests(project):
     project.write("test_shop.py", TESTS)
     options = ("--reverse", "--shuffle", "--keepdb", "--debug-mode", "--pdb")
     done = project.run("-W", "error::ResourceWarning", "manage.py", "test", "--failfast", *options)
@@ -198,7 +195,7 @@ FORK_SERVER = pytest.param(
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.chaos), FORK_SERVER])
-def test_parallel_processes_do_not_see_each_others_locks(project: Project, method: str) -> None:
+def test_parallel_processes_do_not_see_each_others_locks(project, method):
     project.write("test_parallel.py", PARALLEL)
     project.write("test_shop.py", TESTS)
     fresh = () if method == "fork" else ("-W", "default")  # with an option, it is no fork, which could not spawn others
@@ -207,7 +204,7 @@ def test_parallel_processes_do_not_see_each_others_locks(project: Project, metho
     assert len(list(project.directory.glob("*.pid"))) == 2
 
 
-def test_a_lock_that_is_left_fails_its_test_and_no_other(project: Project) -> None:
+def test_a_lock_that_is_left_fails_its_test_and_no_other(project):
     tests = """
 from busy import LockOfClass, is_busy
 from django.test import SimpleTestCase
@@ -229,7 +226,7 @@ class Forgetful(LockOfClass, SimpleTestCase):
     assert re.search(r"\nleft\n  holds  .*\)\n", done.stderr), done.stderr
 
 
-def test_the_mixin_uses_the_locks_of_all_tests(project: Project) -> None:
+def test_the_mixin_uses_the_locks_of_all_tests(project):
     tests = """
 from busy import LockOfClass
 from django.test import SimpleTestCase
@@ -254,7 +251,7 @@ class Other(SimpleTestCase):
     project.succeed("manage.py", "test")
 
 
-def test_another_runner_inherits_the_locks(project: Project) -> None:
+def test_another_runner_inherits_the_locks(project):
     project.write("test_shop.py", TESTS)
     runners = """
 from django.test.runner import DiscoverRunner, ParallelTestSuite
@@ -283,7 +280,7 @@ class Contact(SimpleTestCase):
 """
 
 
-def test_contact_in_djangos_test_environment_needs_a_word(project: Project) -> None:
+def test_contact_in_djangos_test_environment_needs_a_word(project):
     project.write("test_shop.py", FIRST_CONTACT)
     refused = project.run("manage.py", "test", RUNNER="django.test.runner.DiscoverRunner")
     assert 'set TEST_RUNNER = "django_zklock.testing.ZkLockRunner"' in refused.stderr, refused.stderr
@@ -346,7 +343,7 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "zklock_all=true
 
 
 @pytest.mark.parametrize("options", [[], pytest.param(["-n", "2"], marks=pytest.mark.chaos)], ids=str)
-def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Project, options: list[str]) -> None:
+def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project, options):
     project.write("test_fixtures.py", PYTEST_TESTS)
     project.write("test_shop.py", TESTS)
     done = project.run(*PYTEST, *options)
@@ -354,7 +351,7 @@ def test_an_option_of_pytest_gives_locks_to_all_tests_and_fixtures(project: Proj
     assert "ERROR test_fixtures.py::test_leaves - AssertionError" in done.stdout, done.stdout
 
 
-def test_a_marked_test_or_a_tester_leaves_the_locks_of_all_tests(project: Project) -> None:
+def test_a_marked_test_or_a_tester_leaves_the_locks_of_all_tests(project):
     project.write("project_settings.py", SETTINGS + 'ZKLOCK["CONNECT_TIMEOUT"] = 0.3\n')
     tests = """
 import pytest
@@ -381,7 +378,7 @@ def test_other():
     assert "3 passed" in done.stdout, done.stdout
 
 
-def test_settings_without_zklock_fail_the_tests_with_locks_only(project: Project) -> None:
+def test_settings_without_zklock_fail_the_tests_with_locks_only(project):
     project.write("project_settings.py", f"{SETTINGS}ZKLOCK = None\n")
     project.write("test_shop.py", "import shop\ndef test_sells():\n    shop.sell('lamp')\ndef test_other(): ...\n")
     done = project.run(*PYTEST)
@@ -437,7 +434,7 @@ class Forgetful(ZkLockTestMixin, SimpleTestCase):
 
 
 @pytest.mark.parametrize("options", [[], ["--parallel=2"]], ids=["serial", "parallel"])
-def test_each_test_case_class_has_its_own_server(project: Project, options: list[str]) -> None:
+def test_each_test_case_class_has_its_own_server(project, options):
     if options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
         pytest.skip("this Django cannot clone a database for processes that a fork server starts")
     project.write("test_shop.py", MIXED_IN)
@@ -449,7 +446,7 @@ def test_each_test_case_class_has_its_own_server(project: Project, options: list
     assert len(pids) == (2 if options else 1)
 
 
-def test_a_lock_that_is_not_released_fails_the_test(project: Project) -> None:
+def test_a_lock_that_is_not_released_fails_the_test(project):
     project.write("test_shop.py", FAILING)
     result = project.run("manage.py", "test")
     assert result.returncode == 1

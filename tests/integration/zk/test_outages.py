@@ -1,18 +1,16 @@
 """No call outlives its deadline by more than a second, whatever ZooKeeper does, and nothing is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from support.ensemble import free_ports
 from support.faults import BackgroundCall, acquire_once, black_hole, client, connected, proxied, session, within
 from support.proxy import GET_DATA, Proxy
-from support.zoo import ROOM, Zoo, eventually
+from support.zoo import ROOM, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockTimeout, ZooKeeperUnavailable
@@ -24,20 +22,20 @@ CONNECT_TIMEOUT = 3  # seconds, as the namespace's URL says
 
 
 @pytest.fixture
-def proxy(zoo: Zoo) -> Iterator[Proxy]:
+def proxy(zoo):
     with proxied(zoo) as proxy:
         yield proxy
 
 
 @contextlib.contextmanager
-def refusing(proxy: Proxy) -> Iterator[None]:
+def refusing(proxy):
     proxy.go_away()
     yield
     proxy.heal()
 
 
 @contextlib.contextmanager
-def hanging(proxy: Proxy) -> Iterator[None]:
+def hanging(proxy):
     proxy.hang = True
     yield
     proxy.heal()
@@ -47,12 +45,12 @@ Outage = Callable[[Proxy], contextlib.AbstractContextManager[None]]
 outages = pytest.mark.parametrize("outage", [refusing, hanging])
 
 
-def acquire_in_vain(timeout: float) -> None:
+def acquire_in_vain(timeout):
     with zk_lock("a", timeout=timeout):
         raise AssertionError("the lock was granted during the outage; expected an error")
 
 
-CALLS: dict[str, tuple[Callable[[], object], float]] = {
+CALLS = {
     "acquire(timeout=0.5)": (lambda: zk_lock("a").acquire(timeout=0.5), 0.5 + LATER),
     "acquire(blocking=False)": (lambda: zk_lock("a").acquire(blocking=False), LATER),
     "with timeout=1": (lambda: acquire_in_vain(1), 1 + LATER),
@@ -63,7 +61,7 @@ CALLS: dict[str, tuple[Callable[[], object], float]] = {
 """The calls of users, and the seconds that each may take."""
 
 
-def make_all_calls(names: tuple[str, ...] | None = None) -> None:
+def make_all_calls(names=None):
     calls = {name: call for name, call in CALLS.items() if names is None or name in names}
     running = {name: BackgroundCall(call) for name, (call, _) in calls.items()}
     for name, (_, limit) in calls.items():
@@ -73,7 +71,7 @@ def make_all_calls(names: tuple[str, ...] | None = None) -> None:
 
 
 @outages
-def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
+def test_a_connected_process_keeps_its_deadlines(zoo, proxy, outage):
     assert zoo.client.connected
     held = zk_lock("held", abort_on="never")
     held.acquire()
@@ -85,7 +83,7 @@ def test_a_connected_process_keeps_its_deadlines(zoo: Zoo, proxy: Proxy, outage:
 
 
 @outages
-def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage: Outage) -> None:
+def test_a_waiter_keeps_its_deadline_in_an_outage(zoo, proxy, outage):
     connected()
     with zoo.hold_elsewhere("a"):
         waiter = BackgroundCall(lambda: acquire_in_vain(2))
@@ -98,7 +96,7 @@ def test_a_waiter_keeps_its_deadline_in_an_outage(zoo: Zoo, proxy: Proxy, outage
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid:2181", "127.0.0.1:{closed}", "{blackhole}", "{hanging}"])
-def test_a_process_that_never_reached_zookeeper_keeps_the_deadlines(zoo: Zoo, proxy: Proxy, host: str) -> None:
+def test_a_process_that_never_reached_zookeeper_keeps_the_deadlines(zoo, proxy, host):
     proxy.hang = True
     with contextlib.ExitStack() as stack:
         host = host.format(closed=free_ports(1)[0], blackhole=stack.enter_context(black_hole()), hanging=proxy.address)
@@ -106,7 +104,7 @@ def test_a_process_that_never_reached_zookeeper_keeps_the_deadlines(zoo: Zoo, pr
         make_all_calls()
 
 
-def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None:
+def test_an_outage_that_ends_in_time_is_no_error(zoo, proxy):
     proxy.refuse = True
     waiter = BackgroundCall(lambda: acquire_once("a", timeout=10))
     eventually(lambda: session().loop._timers)  # it waits for a session
@@ -114,7 +112,7 @@ def test_an_outage_that_ends_in_time_is_no_error(zoo: Zoo, proxy: Proxy) -> None
     waiter.result()
 
 
-def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
+def test_wake_ups_do_not_move_the_deadline(zoo, proxy):
     connected()
     with contextlib.ExitStack() as stack:
         ahead = [stack.enter_context(zoo.hold_elsewhere("a")) for _ in range(6)]
@@ -132,7 +130,7 @@ def test_wake_ups_do_not_move_the_deadline(zoo: Zoo, proxy: Proxy) -> None:
 
 
 @pytest.mark.chaos
-def test_a_dead_host_does_not_end_the_lease(zoo: Zoo) -> None:
+def test_a_dead_host_does_not_end_the_lease(zoo):
     with (
         socket.create_server(("127.0.0.1", 0), backlog=128) as silent,
         zoo.configured(f"127.0.0.1:{silent.getsockname()[1]},{zoo.hosts}"),
@@ -141,5 +139,5 @@ def test_a_dead_host_does_not_end_the_lease(zoo: Zoo) -> None:
         for _ in range(3):
             lease = session().lease.until
             client().drop_connection()
-            eventually(lambda lease=lease: session().lease.until > lease and not session().suspect)  # type: ignore[misc]
+            eventually(lambda lease=lease: session().lease.until > lease and not session().suspect)
         hold.check()

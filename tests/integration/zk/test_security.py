@@ -1,12 +1,8 @@
 """Locks over TLS and behind credentials, on a server that asks for them; nothing secret in any log."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from django.test import override_settings
@@ -16,7 +12,6 @@ from support.faults import acquire_once
 from support.locking import ending
 from support.texts import assert_shows
 from support.work import assert_refused
-from support.zoo import Zoo
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -24,12 +19,12 @@ from django_zklock.management.exit_codes import ExitCode
 
 
 @pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pki(tmp_path_factory):
     return make_pki(tmp_path_factory.getbasetemp() / "pki")
 
 
 @pytest.fixture(scope="module")
-def secure(pki: dict[str, Path]) -> Iterator[Zoo]:
+def secure(pki):
     skip_without_tls()
     with serving_tls(pki["CA"], pki["CA"].with_name("both.pem")) as zoo:
         yield zoo
@@ -38,12 +33,10 @@ def secure(pki: dict[str, Path]) -> Iterator[Zoo]:
 @pytest.mark.parametrize(
     "end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), signal.SIGKILL)], ids=["os._exit", "killed"]
 )
-def test_a_release_over_tls_arrives_although_the_process_ends(
-    secure: Zoo, pki: dict[str, Path], end: Callable[[], object]
-) -> None:
+def test_a_release_over_tls_arrives_although_the_process_ends(secure, pki, end):
     """OpenSSL keeps nothing back: what is sent is in the socket when the block ends."""
 
-    def work() -> None:
+    def work():
         acquire_once("child")
         end()
 
@@ -55,7 +48,7 @@ def test_a_release_over_tls_arrives_although_the_process_ends(
             acquire_once("child", timeout=8)
 
 
-def test_greenlets_have_locks_over_tls(secure: Zoo, pki: dict[str, Path]) -> None:
+def test_greenlets_have_locks_over_tls(secure, pki):
     """The sockets for TLS are of a class of gevent. Several greenlets send at the same time."""
     pytest.importorskip("gevent")
     settings = secure.settings(TLS={name: str(path) for name, path in pki.items()})
@@ -74,7 +67,7 @@ with override_settings(ZKLOCK={settings!r}):
     assert secure.output(script, first="from gevent import monkey; monkey.patch_all()") == ["[0, 1, 2, 3]"]
 
 
-def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: dict[str, Path], tmp_path: Path) -> None:
+def test_an_unknown_authority_or_host_name_is_refused(secure, pki, tmp_path):
     named, by_address = secure.hosts, secure.hosts.replace("localhost", "127.0.0.1")
     other = make_pki(tmp_path / "other")
     invalid = "its TLS certificate is not valid here"
@@ -91,7 +84,7 @@ def test_an_unknown_authority_or_host_name_is_refused(secure: Zoo, pki: dict[str
             pass
 
 
-def expired_of(pki: dict[str, Path], folder: Path) -> dict[str, Path]:
+def expired_of(pki, folder):
     authority = pki["CA"]
     expired(authority.parent, "old", "ca")
     return {"CA": authority, "CERT": authority.with_name("old.pem"), "KEY": authority.with_name("old.key")}
@@ -106,9 +99,7 @@ def expired_of(pki: dict[str, Path], folder: Path) -> dict[str, Path]:
     ],
     ids=["expired", "of another authority", "missing"],
 )
-def test_a_server_that_refuses_our_certificate_is_not_down(
-    secure: Zoo, pki: dict[str, Path], tmp_path: Path, own: Callable[[dict[str, Path], Path], dict[str, Path]]
-) -> None:
+def test_a_server_that_refuses_our_certificate_is_not_down(secure, pki, tmp_path, own):
     """Java 25 says of a missing one only that the handshake failed."""
     with secure.configured(TLS={name: str(path) for name, path in own(pki, tmp_path).items()}):
         refusal = "refuses the certificate of this process, CERT|handshake failure; .*set CERT"
@@ -121,7 +112,7 @@ def test_a_server_that_refuses_our_certificate_is_not_down(
         assert "does not answer" not in ending("doctor")[1]
 
 
-def assert_named(days: str, name: str) -> None:
+def assert_named(days, name):
     """Fail unless `status`, the doctor and its exit code name this certificate."""
     text = f"The certificate of {name} {days}"
     patient = "--reply-timeout=60s"
@@ -132,9 +123,7 @@ def assert_named(days: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("ends", "days"), [(9.1, "ends in 9 days, at "), (1.1, "ends in 1 day, at ")])
-def test_a_certificate_of_ours_that_ends_soon_is_named(
-    secure: Zoo, pki: dict[str, Path], ends: float, days: str
-) -> None:
+def test_a_certificate_of_ours_that_ends_soon_is_named(secure, pki, ends, days):
     own = dated(pki["CA"].parent, f"ends-{days[8]}", "ca", -2, ends)
     files = {"CA": str(pki["CA"]), "CERT": str(own), "KEY": str(own.with_suffix(".key"))}
     with secure.configured(TLS=files):
@@ -143,7 +132,7 @@ def test_a_certificate_of_ours_that_ends_soon_is_named(
         assert_named(days, 'CERT in ZKLOCK["TLS"]')
 
 
-def test_a_certificate_of_a_server_that_ends_soon_is_named(pki: dict[str, Path]) -> None:
+def test_a_certificate_of_a_server_that_ends_soon_is_named(pki):
     skip_without_tls()
     own = dated(pki["CA"].parent, "server-soon", "ca", -2, 2.1)
     own.write_bytes(own.read_bytes() + own.with_suffix(".key").read_bytes())
@@ -151,9 +140,7 @@ def test_a_certificate_of_a_server_that_ends_soon_is_named(pki: dict[str, Path])
         assert_named("ends in 2 days, at ", zoo.hosts)
 
 
-def test_a_file_of_ours_that_cannot_be_read_any_more_is_named(
-    secure: Zoo, pki: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_file_of_ours_that_cannot_be_read_any_more_is_named(secure, pki, tmp_path):
     """The connection goes on. The next one would not."""
     files = {name: tmp_path / path.name for name, path in pki.items()}
     for name, path in pki.items():
@@ -165,7 +152,7 @@ def test_a_file_of_ours_that_cannot_be_read_any_more_is_named(
         assert f'CERT in ZKLOCK["TLS"] is {files["CERT"]}: ' in printed
 
 
-def test_refused_credentials_are_no_outage(zoo: Zoo) -> None:
+def test_refused_credentials_are_no_outage(zoo):
     """The servers answer the command `srvr` meanwhile."""
     with zoo.configured(AUTH=[("nothing", "user:password")]):
         status, printed, _ = ending("doctor", "--incident")
@@ -174,7 +161,7 @@ def test_refused_credentials_are_no_outage(zoo: Zoo) -> None:
     assert "Start the servers" not in printed
 
 
-def test_a_password_in_the_url_works_and_shows_in_no_error(zoo: Zoo) -> None:
+def test_a_password_in_the_url_works_and_shows_in_no_error(zoo):
     zoo.use_own_client().add_auth("digest", "shop:s3cr3t/word")
     url = zoo.url().replace("zk://", "zk://shop:s3cr3t%2Fword@")
     with override_settings(ZKLOCK={"URL": url}), zk_lock("in-url") as hold:

@@ -1,7 +1,5 @@
 """One account for each kind of visitor, and its session."""
 
-from __future__ import annotations
-
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.test import Client
@@ -12,7 +10,7 @@ VISITORS = {
 }
 
 
-def enrol() -> dict[str, str]:
+def enrol():
     sessions = {}
     for name, permissions in VISITORS.items():
         user, _ = User.objects.get_or_create(username=name, is_staff=True)

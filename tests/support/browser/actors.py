@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-
-from kazoo.client import KazooClient
 
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import nodes, operator_hold
 from django_zklock.core.queue.operator_hold import RESERVATIONS
 from support.chaos.servers import looking_in
 from support.waits import Waits
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 
 @dataclass(frozen=True)
@@ -31,20 +29,20 @@ class Part:
     waited: int = 0  # milliseconds; other than 0, it has said when it got the lock
 
     @classmethod
-    def task(cls, name: str, host: str, pid: int) -> Part:
+    def task(cls, name, host, pid):
         identity = str(uuid.uuid4())
         about = {"task": name, "id": identity, "queue": "celery", "retries": "0"}
         return cls(host, pid, "MainThread", f"{name}[{identity}]", about)
 
     @classmethod
-    def view(cls, request: str, what: str, host: str, pid: int) -> Part:
+    def view(cls, request, what, host, pid):
         return cls(host, pid, "Thread-3 (process_request_thread)", what, {"request": request})
 
     @property
-    def owner(self) -> int:
+    def owner(self):
         return zlib.crc32(repr(replace(self, waited=0)).encode()) // 2 or 1
 
-    def data(self, guid: str) -> bytes:
+    def data(self, guid):
         return nodes.Payload(
             guid=guid,
             host=self.host,
@@ -62,16 +60,16 @@ class Part:
 
 
 class Stage:
-    def __init__(self, client: KazooClient, base: str) -> None:
+    def __init__(self, client, base):
         self._client, self._base, self._waits = client, base, Waits(client)
 
-    def join_queue(self, key: str, part: Part, kind: nodes.Kind = nodes.Kind.LOCK) -> str:
+    def join_queue(self, key, part, kind=nodes.Kind.LOCK):
         guid = nodes.new_guid(nodes.Mark.OWN)
         path = self.join_queue_raw(key, nodes.prefix(guid, kind), part.data(guid))
         self._waits.joined(part.owner, key, guid, path)
         return path
 
-    def reserve(self, task: str, lock: str, task_id: str) -> None:
+    def reserve(self, task, lock, task_id):
         """Leave the reservation of a unique task, whose message may be lost."""
         guid = operator_hold.guid_of_task(task_id)
         payload = nodes.Payload.decode(Part("web-1", 77).data(guid))
@@ -81,14 +79,14 @@ class Stage:
         path = f"{self._base}/{lock_key(f'task/{task}/{lock}')}/{nodes.prefix(guid)}"
         self._client.create(path, data, sequence=True, makepath=True)
 
-    def join_queue_raw(self, key: str, name: str, data: bytes) -> str:
+    def join_queue_raw(self, key, name, data):
         path = self._client.create(f"{self._base}/{key}/{name}", data, ephemeral=True, sequence=True, makepath=True)
         return str(path)
 
-    def quit_queue(self, path: str) -> None:
+    def quit_queue(self, path):
         self._client.delete(path)
 
-    def crowd(self, locks: int, waiters: int, prefix: str = "crowd") -> None:
+    def crowd(self, locks, waiters, prefix="crowd"):
         self._client.ensure_path(f"{self._base}/{prefix}")
         under_way = []
         for number in range(locks):
@@ -107,7 +105,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(zoo: Zoo) -> Iterator[Stage]:
+def staged(zoo):
     with looking_in(zoo.all_hosts, 30) as client:
         yield Stage(client, zoo.base)
         client.delete(f"{zoo.base}/{RESERVATIONS}", recursive=True)

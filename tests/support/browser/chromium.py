@@ -1,23 +1,16 @@
 """Find a Chromium, and start it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from support import debian
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PACKAGES = ("chromium", "fonts-dejavu-core")
 
 
-def find_chromium() -> str:
+def find_chromium():
     """Return the path of the program; the variable CHROMIUM may name it."""
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
@@ -26,7 +19,7 @@ def find_chromium() -> str:
 
 
 @contextlib.contextmanager
-def started() -> Iterator[Browser]:
+def started():
     """Run a browser. Meanwhile an event loop counts as running in this thread: no other test may use one."""
     from playwright.sync_api import sync_playwright
 

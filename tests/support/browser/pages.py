@@ -6,13 +6,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as quoted
 from urllib.request import urlopen
 
@@ -20,11 +19,6 @@ from django.contrib.admin.utils import quote
 from playwright.sync_api import expect
 
 from support.browser.policy import THEMED
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Response
-
-    from support.browser.site import Site
 
 LIST = "/admin/zklock/lock/"
 ALL = f"{LIST}?q="
@@ -58,11 +52,11 @@ _BREAK = re.compile("Break the locks?")
 
 
 @cache
-def axe() -> str:
+def axe():
     return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
-def address(key: str, what: str = "change") -> str:
+def address(key, what="change"):
     """Return the path of a page of a lock: "change", which only shows it, "history", "break", "hold" or "limit"."""
     if what in {"break", "hold", "limit"}:
         return f"{LIST}{what}/?key={quoted(key, safe='')}"
@@ -71,26 +65,26 @@ def address(key: str, what: str = "change") -> str:
 
 @dataclass
 class Visitor:
-    site: Site
-    page: Page
+    site: object
+    page: object
     complaints: list[str] = field(default_factory=list)
     """The browser's complaints about the pages: violations of the policy, scripts that failed."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.complaints.append(f"script failed: {error}"))
         self.page.on("dialog", self._on_dialog)
 
-    def _on_console(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message):
         # That a page was refused, or is not there, is what some tests are about.
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             self.complaints.append(f"{message.location['url']}: {message.type}: {message.text}")
 
-    def _on_dialog(self, dialog: Any) -> None:
+    def _on_dialog(self, dialog):
         self.complaints.append(f"a dialog: {dialog.message}")
         dialog.dismiss()
 
-    def open(self, path: str = ALL, *, refresh: bool = True) -> Response:
+    def open(self, path=ALL, *, refresh=True):
         """Open a page. Without `refresh`, it may show a snapshot that is up to a second old."""
         if refresh:
             self._refresh_snapshot()
@@ -98,11 +92,11 @@ class Visitor:
         assert response is not None
         return response
 
-    def _refresh_snapshot(self) -> None:
+    def _refresh_snapshot(self):
         with urlopen(f"{self.site.url}/refresh-snapshot", timeout=10):
             pass
 
-    def wait_until(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
+    def wait_until(self, condition, timeout=10.0):
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, f"not within {timeout:g} s"
@@ -110,19 +104,19 @@ class Visitor:
 
     # --- the pages that refresh themselves ----------------------------------------------------------------------
 
-    def refresh_every(self, seconds: int) -> None:
+    def refresh_every(self, seconds):
         self.page.get_by_label("Refresh").select_option(str(seconds))
 
-    def interval(self) -> str:
+    def interval(self):
         return self.page.get_by_label("Refresh").input_value()
 
-    def install_clock(self) -> None:
+    def install_clock(self):
         self.page.clock.install()
 
-    def put_forward(self, seconds: float) -> None:
+    def put_forward(self, seconds):
         self.page.clock.run_for(round(seconds * 1000))
 
-    def await_refresh(self, seconds: float) -> None:
+    def await_refresh(self, seconds):
         """Put the page's clock forward by one interval, and wait until the script has brought the list up to date."""
         self._refresh_snapshot()
         refreshed = "new Promise(done => addEventListener('zklock:refreshed', () => done(), {once: true}))"
@@ -131,11 +125,11 @@ class Visitor:
             self.put_forward(seconds)
             self.page.evaluate("window.refreshed")
 
-    def count_requests(self) -> Callable[[], int]:
-        asked: list[str] = []
+    def count_requests(self):
+        asked = []
         self.page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
 
-        def count() -> int:
+        def count():
             self.page.evaluate(
                 "fetch('/refresh-snapshot').then(answer => answer.text())"
             )  # requests are told in their order
@@ -143,7 +137,7 @@ class Visitor:
 
         return count
 
-    def hide(self, hidden: bool) -> None:
+    def hide(self, hidden):
         """Put the page in the background, or bring it back: a browser without windows has nothing to hide behind."""
         self.page.evaluate(
             """hidden => {
@@ -155,8 +149,8 @@ class Visitor:
             hidden,
         )
 
-    def focused(self) -> dict[str, Any]:
-        element: dict[str, Any] = self.page.evaluate(
+    def focused(self):
+        element = self.page.evaluate(
             """() => {
                 const at = document.activeElement, style = getComputedStyle(at);
                 return {
@@ -169,45 +163,45 @@ class Visitor:
 
     # --- breaking and holding -----------------------------------------------------------------------------------
 
-    def follow(self, link: str) -> None:
+    def follow(self, link):
         """Go where the first link of this name leads, and be there; themes have tools outside the content."""
         self._go(self.page.locator("#main").get_by_role("link", name=link).first)
 
-    def press(self, button: str | re.Pattern[str]) -> None:
+    def press(self, button):
         self._go(self.page.get_by_role("button", name=button))
 
-    def _go(self, thing: Locator) -> None:
+    def _go(self, thing):
         with self.page.expect_navigation():  # what a click sets off may begin after it
             thing.click()
 
-    def confirm(self, reason: str) -> None:
+    def confirm(self, reason):
         self.page.get_by_label("Reason").fill(reason)
         self.press(_BREAK)
 
-    def ask(self, reason: str) -> None:
+    def ask(self, reason):
         self.follow("Request release…")
         self.page.get_by_label("Reason").fill(reason)
         self.press("Request release of the lock")
 
-    def messages(self) -> str:
+    def messages(self):
         selector = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"
         return "\n".join(self.page.locator(selector).all_inner_texts())
 
     # --- what a page is like ------------------------------------------------------------------------------------
 
-    def row(self, key: str) -> Any:
+    def row(self, key):
         return self.page.locator("#result_list tbody tr").filter(
             has=self.page.get_by_role("link", name=key, exact=True)
         )
 
-    def shown_keys(self) -> list[str]:
+    def shown_keys(self):
         return [text.strip() for text in self.page.locator("#result_list tbody th").all_inner_texts()]
 
-    def picture(self, name: str, *, full_page: bool = True) -> None:
+    def picture(self, name, *, full_page=True):
         if SCREENSHOTS:
             self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=full_page, caret="initial")
 
-    def assert_accessible(self) -> None:
+    def assert_accessible(self):
         complaints = list(self.complaints)
         self.page.evaluate(axe())
         # What is wrong with a theme's own frame is not ours.
@@ -227,17 +221,17 @@ class Visitor:
         ]
         assert not violations, "\n".join(violations)
 
-    def measure(self, *, acts: list[str] | None = None, colours: bool = True) -> tuple[list[str], list[str]]:
+    def measure(self, *, acts=None, colours=True):
         """Return the faults of the page, and what can be done on it. A fault is, too, that one of `acts` is missing."""
         measured = self.page.evaluate(MEASURE.read_text(), {"acts": acts, "colours": colours})
         return measured["faults"], measured["shown"]
 
-    def assert_fits(self) -> None:
+    def assert_fits(self):
         wide, window = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert wide <= window, f"the page has {wide} pixels, the window {window}"
 
 
-def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Visitor:
+def visit(browser, site, user, **context):
     options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", **context}
     browser_context = browser.new_context(**options)
     browser_context.set_default_timeout(30_000)  # a busy machine takes its time
@@ -245,7 +239,7 @@ def visit(browser: Browser, site: Site, user: str | None, **context: Any) -> Vis
     cookies = [{"name": "csrftoken", "value": "a" * 32, "url": site.url}]
     if user is not None:
         cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})
-    browser_context.add_cookies(cookies)  # type: ignore[arg-type]
+    browser_context.add_cookies(cookies)
     return Visitor(site, browser_context.new_page())
 
 
@@ -253,10 +247,10 @@ Visit = Callable[..., Visitor]
 
 
 @contextmanager
-def visiting(browser: Browser, site: Site) -> Iterator[Visit]:
-    visitors: list[Visitor] = []
+def visiting(browser, site):
+    visitors = []
 
-    def come(user: str | None = "operator", **context: Any) -> Visitor:
+    def come(user="operator", **context):
         visitors.append(visit(browser, site, user, **context))
         return visitors[-1]
 

@@ -1,12 +1,7 @@
 """A strict Content-Security-Policy, and a header with the time that a page took."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Callable
-
-from django.http import HttpRequest, HttpResponse
 
 THEMED = bool(os.environ.get("UNFOLD"))  # whether the site is under this theme, whose own scripts and styles are inline
 
@@ -25,8 +20,8 @@ POLICY = "; ".join(
 )
 
 
-def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    def answer(request: HttpRequest) -> HttpResponse:
+def strict(get_response):
+    def answer(request):
         began, computed = time.perf_counter(), time.process_time()
         response = get_response(request)
         response["Content-Security-Policy"] = POLICY

@@ -1,23 +1,16 @@
 """Rows of the app of events, written into the database of a site that runs."""
 
-from __future__ import annotations
-
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from support.browser.site import Site
-
-ATTEMPTS: Final = "zklock_events_attempt"
-ACTIONS: Final = "zklock_events_operatoraction"
+ATTEMPTS = "zklock_events_attempt"
+ACTIONS = "zklock_events_operatoraction"
 
 
 @contextmanager
-def recorded(site: Site, *rows: tuple[str, float, dict[str, Any]]) -> Iterator[None]:
+def recorded(site, *rows):
     """Have these rows for the length of a block: each with its table, its age in seconds, and other columns."""
     now = datetime.now(timezone.utc)
     with closing(sqlite3.connect(Path(site.environment["SITE_HOME"]) / "site.sqlite3", timeout=20)) as database:
@@ -36,6 +29,6 @@ def recorded(site: Site, *rows: tuple[str, float, dict[str, Any]]) -> Iterator[N
             database.commit()
 
 
-def attempt(key: str, host: str, **more: Any) -> dict[str, Any]:
+def attempt(key, host, **more):
     common = {"template": "orders/{pk}", "kind": "lock", "pid": 812, "token": 7, "waited": 0.5, "reason": ""}
     return {"key": key, "host": host, "held": 2.0, "outcome": "released", "work": "shop.tasks.charge", **common, **more}

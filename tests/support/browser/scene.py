@@ -1,12 +1,10 @@
 """A shop on a busy day, as its locks show it: for pictures, and for tests of all pages."""
 
-from __future__ import annotations
-
 from django_zklock.core.queue.nodes import Kind
-from support.browser.actors import Part, Stage
+from support.browser.actors import Part
 
 
-def busy_shop(stage: Stage) -> None:
+def busy_shop(stage):
     charge = Part.task("shop.tasks.charge", "worker-3", 812)
     restock = Part.task("shop.tasks.restock", "worker-1", 455)
     refund = Part.view("POST /orders/<int:pk>/refund/", "shop.views.refund", "web-2", 78)

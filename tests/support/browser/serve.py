@@ -1,7 +1,5 @@
 """The site's process. It writes its address and its sessions as a line of JSON, and serves until it is ended."""
 
-from __future__ import annotations
-
 import json
 import socketserver
 from wsgiref.simple_server import WSGIServer
@@ -19,7 +17,7 @@ class Server(socketserver.ThreadingMixIn, WSGIServer):
     request_queue_size = 50
 
 
-def main() -> None:
+def main():
     application = get_wsgi_application()
     from support.browser.accounts import enrol  # after Django is set up
 

@@ -1,7 +1,5 @@
 """A site behind a strict Content-Security-Policy; SITE_HOME has its database. UNFOLD=1: under django-unfold."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

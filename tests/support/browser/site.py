@@ -1,20 +1,15 @@
 """Start the site's process and read its address."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from support import forked
 from support.zoo import PYTHONPATH, TESTS
 
 
 class Site:
-    def __init__(self, home: Path, url: str, *, name: str = "site", **zklock: Any) -> None:
+    def __init__(self, home, url, *, name="site", **zklock):
         """Sites of one home share its database; each has a name of its own for its log, and is started alone."""
         self.log = home / f"{name}.log"
         self.environment = {
@@ -24,9 +19,9 @@ class Site:
             "SITE_ZKLOCK": json.dumps(zklock),
         }
         self.url = ""
-        self.sessions: Mapping[str, str] = {}  # by user name, the value of the cookie that makes somebody that user
+        self.sessions = {}  # by user name, the value of the cookie that makes somebody that user
 
-    def __enter__(self) -> Site:
+    def __enter__(self):
         with self.log.open("w") as log:
             self.process = forked.start(
                 ["-m", "support.browser.serve"],
@@ -46,7 +41,7 @@ class Site:
         self.url, self.sessions = said["url"], said["sessions"]
         return self
 
-    def __exit__(self, *about: object) -> None:
+    def __exit__(self, *about):
         self.process.terminate()
         self.process.wait(30)
         assert self.process.stdout is not None

@@ -1,12 +1,10 @@
 """The admin, what probes and scrapes read, a view that refreshes the snapshot of all locks, and one with a lock."""
 
-from __future__ import annotations
-
 import os
 import time
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.urls import path
 
 from django_zklock import inspection, zk_locked
@@ -22,26 +20,26 @@ if THEMED:  # as its guide says of the models of other packages
     admin.site.unregister(Lock)
 
     @admin.register(Lock)
-    class ThemedLockAdmin(LockAdminMixin, ModelAdmin):  # type: ignore[misc]
+    class ThemedLockAdmin(LockAdminMixin, ModelAdmin):
         pass
 
 
 LockAdminMixin.long_held = float(os.environ.get("SITE_LONG_HELD", LockAdminMixin.long_held))
 
 
-def refresh_snapshot(request: HttpRequest) -> HttpResponse:
+def refresh_snapshot(request):
     """Take a new snapshot, which the pages of the next second share."""
     return HttpResponse(inspection.snapshot(max_age=0, max_waiters=1).problem)
 
 
 @zk_locked("stock/{item}", timeout=0.5)
-def sell(request: HttpRequest, item: str) -> HttpResponse:
+def sell(request, item):
     """Sell an item, which takes a moment. Most of many callers at a time are refused."""
     time.sleep(0.2)
     return HttpResponse("sold")
 
 
-def scrape_json(request: HttpRequest) -> HttpResponse:
+def scrape_json(request):
     """Return the causes that the metric and the health check tell. Each scrape may begin another look."""
     # Only this view needs their packages.
     from health_check.exceptions import ServiceWarning

@@ -7,10 +7,9 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from support.chaos.holds import LOCK, SEMAPHORE, WRITE, Call, Event, Run, read_run, time_of
+from support.chaos.holds import LOCK, SEMAPHORE, WRITE, Call, Run, read_run, time_of
 
 ROOM = 1.0  # seconds that an answer may take; promised
 SHOWN = 4  # violations that are printed with their events
@@ -31,14 +30,14 @@ class Verdict:
     run: Run
 
     @property
-    def ok(self) -> bool:
+    def ok(self):
         return not self.violations
 
     @property
-    def rules(self) -> frozenset[str]:
+    def rules(self):
         return frozenset(violation.rule for violation in self.violations)
 
-    def short(self) -> str:
+    def short(self):
         counts = Counter(violation.rule for violation in self.violations)
         lines = [f"{dict(counts)}; in {len(self.run.events)} events"]
         for violation in self.violations[:SHOWN]:
@@ -46,7 +45,7 @@ class Verdict:
             lines += [json.dumps(event) for call in violation.calls for event in call.events]
         return "\n".join(lines)
 
-    def figures(self) -> dict[str, int]:
+    def figures(self):
         holds = [hold for holds in self.run.holds.values() for hold in holds]
         return {
             "grants": len(holds),
@@ -55,7 +54,7 @@ class Verdict:
             "handed on": sum(after.in_stay_of(before) for before, after in self._pairs()),
         }
 
-    def together(self, kind: str) -> int:
+    def together(self, kind):
         most = 0
         for holds in self.run.holds.values():
             of_kind = [hold for hold in holds if hold.kind == kind and hold.claimed]
@@ -63,7 +62,7 @@ class Verdict:
                 most = max(most, sum(other.answered <= hold.answered < other.end for other in of_kind))
         return most
 
-    def hand_offs(self) -> list[float]:
+    def hand_offs(self):
         return [
             after.answered - time_of(before.release)
             for before, after in self._pairs()
@@ -71,28 +70,28 @@ class Verdict:
             if before.lost is None and after.start < time_of(before.release) <= after.answered
         ]
 
-    def _pairs(self) -> Iterator[tuple[Call, Call]]:
+    def _pairs(self):
         for holds in self.run.holds.values():
             yield from itertools.pairwise(holds)
 
 
-def check_history(events: Sequence[Event], *, left: Mapping[str, Sequence[str]] | None = None) -> Verdict:
+def check_history(events, *, left=None):
     """Judge events in any order; `left` are the contenders, by key, that ZooKeeper has when all is quiet."""
     run = read_run(events)
     violations = [*exclusion(run), *permits(run), *tokens(run), *deadlines(run), *orphans(left or {})]
     return Verdict(tuple(violations), run)
 
 
-def excludes(earlier: Call, hold: Call) -> bool:
+def excludes(earlier, hold):
     """Tell whether a hold was granted as something that an earlier one, of somebody else, did not allow then."""
     kind = earlier.kind_at(hold.answered)
     return earlier.owner != hold.owner and (kind != hold.kind or kind in EXCLUSIVE)
 
 
-def exclusion(run: Run) -> Iterator[Violation]:
+def exclusion(run):
     """No two owners claim one key at the same time unless both read; that one claim ends as the next begins is fine."""
     for key, holds in run.holds.items():
-        active: list[Call] = []
+        active = []
         for hold in holds:
             active = [other for other in active if other.end > hold.answered]
             others = [other for other in active if excludes(other, hold)] if hold.claimed else []
@@ -104,10 +103,10 @@ def exclusion(run: Run) -> Iterator[Violation]:
             active.append(hold)
 
 
-def permits(run: Run) -> Iterator[Violation]:
+def permits(run):
     """No more permits are claimed at a time than there are."""
     for key, holds in run.holds.items():
-        active: list[Call] = []
+        active = []
         for hold in holds:
             if hold.kind == SEMAPHORE and hold.claimed:
                 active = [*(other for other in active if other.end > hold.answered), hold]
@@ -115,7 +114,7 @@ def permits(run: Run) -> Iterator[Violation]:
                     yield Violation("permits", key, f"{hold.owner} had one of {len(active)} permits", tuple(active))
 
 
-def tokens(run: Run) -> Iterator[Violation]:
+def tokens(run):
     """
     Every grant of a key has a greater token than those before it that exclude it.
 
@@ -124,7 +123,7 @@ def tokens(run: Run) -> Iterator[Violation]:
     """
     wipes = [time_of(event) for event in run.nemesis if event["what"] == "wipe"]
     for key, holds in run.holds.items():
-        greatest: dict[tuple[int, str], Call] = {}
+        greatest = {}
         for hold in holds:
             epoch = bisect.bisect(wipes, hold.answered)
             if not (hold.token and hold.leased and hold.claimed) or epoch != bisect.bisect(wipes, hold.start):
@@ -138,7 +137,7 @@ def tokens(run: Run) -> Iterator[Violation]:
             greatest[epoch, hold.kind] = max(before, hold, key=lambda hold: hold.token)
 
 
-def deadlines(run: Run) -> Iterator[Violation]:
+def deadlines(run):
     """Each call of acquire is answered within its timeout and `ROOM` seconds, the pauses of its process left out."""
     stop = time_of(run.events[-1]) if run.events else 0.0
     for call in run.calls:
@@ -151,7 +150,7 @@ def deadlines(run: Run) -> Iterator[Violation]:
             yield Violation("deadline", call.key, message, (call,))
 
 
-def orphans(left: Mapping[str, Sequence[str]]) -> Iterator[Violation]:
+def orphans(left):
     """No contender is left in ZooKeeper that no live process answers for."""
     for key, names in left.items():
         if names:

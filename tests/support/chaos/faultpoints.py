@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from django_zklock.core.protocol.contender import Contender, Predecessors
 from django_zklock.core.protocol.registry import Registry
@@ -23,16 +22,16 @@ Faultpoint: TypeAlias = Literal[
     "after_delete_sent",
 ]
 
-FAULTPOINTS: Final[tuple[Faultpoint, ...]] = get_args(Faultpoint)
+FAULTPOINTS = get_args(Faultpoint)
 """In the order in which a contender reaches them; all on the protocol's thread."""
 
 
-def install(reach: Callable[[Faultpoint], object]) -> None:
-    def wrap(owner: type, name: str, before: Faultpoint | None, after: Faultpoint | None = None) -> None:
+def install(reach):
+    def wrap(owner, name, before, after=None):
         method = getattr(owner, name)
 
         @functools.wraps(method)
-        def reaching(*args: Any, **options: Any) -> Any:
+        def reaching(*args, **options):
             if before is not None:
                 reach(before)
             result = method(*args, **options)

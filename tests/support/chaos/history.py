@@ -1,24 +1,17 @@
 """Write down what processes did, each event as a line of JSON in one write, and read it back; times are monotonic."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
 import time
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, TypeAlias
-
-Event: TypeAlias = dict[str, Any]
 
 
 class Recorder:
-    def __init__(self, directory: Path, process: str) -> None:
+    def __init__(self, directory, process):
         self.process = process
         self._file = os.open(directory / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
-    def write(self, kind: str, /, *, t: float | None = None, o: str | None = None, **fields: object) -> float:
+    def write(self, kind, /, *, t=None, o=None, **fields):
         """Append an event, and return its time: that before a release, or after a grant, if it is not now."""
         moment = time.monotonic() if t is None else t
         owner = f"{self.process}/{o or threading.current_thread().name}"
@@ -26,13 +19,13 @@ class Recorder:
         os.write(self._file, line.encode() + b"\n")
         return moment
 
-    def close(self) -> None:
+    def close(self):
         os.close(self._file)
 
 
-def read(paths: Iterable[Path]) -> list[Event]:
+def read(paths):
     """Return the events of all these files in the order of their times; a torn last line is left out."""
-    events: list[Event] = []
+    events = []
     for path in paths:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:

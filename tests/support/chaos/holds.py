@@ -16,23 +16,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 Event: TypeAlias = Mapping[str, Any]
 
-LOCK: Final = "lock"
-READ: Final = "read"
-WRITE: Final = "write"
-SEMAPHORE: Final = "semaphore"
+LOCK = "lock"
+READ = "read"
+WRITE = "write"
+SEMAPHORE = "semaphore"
 
-FORCES: Final = frozenset({"expire", "delete", "wipe"})  # faults that take locks away, which no lock can prevent
-OF_CALL: Final = frozenset({"granted", "refused", "valid", "lost", "release", "downgrade"})
-SLOWEST: Final = 10.0  # seconds that a force takes at most, if nobody wrote down its end
+FORCES = frozenset({"expire", "delete", "wipe"})  # faults that take locks away, which no lock can prevent
+OF_CALL = frozenset({"granted", "refused", "valid", "lost", "release", "downgrade"})
+SLOWEST = 10.0  # seconds that a force takes at most, if nobody wrote down its end
 
 
-def time_of(event: Event) -> float:
+def time_of(event):
     return float(event["t"])
 
 
@@ -49,66 +49,66 @@ class Call:
     end: float = -math.inf  # until when the hold was claimed. Before `granted`: it was no use when it came.
 
     @property
-    def process(self) -> str:
+    def process(self):
         return str(self.invoke["p"])
 
     @property
-    def owner(self) -> str:
+    def owner(self):
         return str(self.invoke["o"])
 
     @property
-    def key(self) -> str:
+    def key(self):
         return str(self.invoke["key"])
 
     @property
-    def start(self) -> float:
+    def start(self):
         return time_of(self.invoke)
 
     @property
-    def answered(self) -> float:
+    def answered(self):
         """When acquire had returned, so a grant itself was before."""
         return math.inf if self.answer is None else time_of(self.answer)
 
     @property
-    def deadline(self) -> float:
+    def deadline(self):
         """When it has to be answered; never, without a timeout."""
         return math.inf if self.invoke["timeout"] is None else self.start + float(self.invoke["timeout"])
 
     @property
-    def granted(self) -> bool:
+    def granted(self):
         return self.answer is not None and self.answer["e"] == "granted"
 
     @property
-    def kind(self) -> str:
+    def kind(self):
         return str(self.invoke.get("kind", LOCK))
 
-    def kind_at(self, moment: float) -> str:
+    def kind_at(self, moment):
         """Return as what it is held then; from the call of a downgrade on, nobody may rely on the write lock."""
         return READ if self.downgrade is not None and moment >= time_of(self.downgrade) else self.kind
 
     @property
-    def token(self) -> int:
+    def token(self):
         return int((self.answer or {}).get("token") or 0)
 
     @property
-    def leased(self) -> bool:
+    def leased(self):
         return self.answer is not None and self.answer.get("until") is not None
 
     @property
-    def claimed(self) -> bool:
+    def claimed(self):
         return self.end >= self.answered
 
-    def in_stay_of(self, other: Call) -> bool:
+    def in_stay_of(self, other):
         """Return whether its process had kept the lock from the other hold on (`linger`)."""
         same = (self.process, self.token) == (other.process, other.token)
         return bool(same and self.token and self.invoke.get("linger") and other.invoke.get("linger"))
 
     @property
-    def events(self) -> list[Event]:
+    def events(self):
         known = [self.invoke, self.answer, *self.valids[-1:], self.lost, self.downgrade, self.release]
         return [event for event in known if event is not None]
 
-    def add(self, event: Event) -> None:
+    def add(self, event):
         kind = event["e"]
         if kind in ("granted", "refused"):
             assert self.answer is None, f"two answers to one acquisition: {self.answer} and {event}"
@@ -129,11 +129,11 @@ class Run:
     """The calls that were granted, by key, in the order of their answers."""
     nemesis: list[Event] = field(default_factory=list)
 
-    def ended(self, process: str, start: float, end: float) -> bool:
+    def ended(self, process, start, end):
         ends = (event for event in self.nemesis if event["what"] == "kill" and event.get("target") == process)
         return any(start <= time_of(event) <= end for event in ends)
 
-    def paused(self, process: str, start: float, end: float) -> float:
+    def paused(self, process, start, end):
         total, since = 0.0, math.inf
         for event in self.nemesis:
             if event.get("target") == process and event["what"] == "pause":
@@ -144,10 +144,10 @@ class Run:
         return total + max(0.0, end - max(since, start))
 
 
-def read_run(events: Sequence[Event]) -> Run:
+def read_run(events):
     """Read a history. An event that makes no sense is a fault of the harness, and raises."""
     run = Run(tuple(sorted(events, key=time_of)))
-    calls: dict[tuple[str, int], Call] = {}
+    calls = {}
     for event in run.events:
         kind = event["e"]
         if kind == "nemesis":
@@ -167,7 +167,7 @@ def read_run(events: Sequence[Event]) -> Run:
     return run
 
 
-def _settle(hold: Call, nemesis: Sequence[Event]) -> None:
+def _settle(hold, nemesis):
     """Find the end of the claim: what its holder says, or what took it away by force, or ended its process."""
     proven = max(hold.answered, *(time_of(event) for event in hold.valids), -math.inf)
     leases = [float(event["until"]) for event in (hold.answer or {}, *hold.valids) if event.get("until") is not None]
@@ -188,6 +188,6 @@ def _settle(hold: Call, nemesis: Sequence[Event]) -> None:
             hold.end = max(moment, proven)
 
 
-def _is_meant(force: Event, hold: Call) -> bool:
+def _is_meant(force, hold):
     about = {"target": hold.process, "key": hold.key, "token": hold.token or force.get("token")}
     return all(force.get(name) in (None, value) for name, value in about.items())

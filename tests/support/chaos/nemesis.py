@@ -36,10 +36,10 @@ class Nemesis:
     start: Callable[[], LockWorker]
     chance: random.Random
 
-    def __post_init__(self) -> None:
-        self.done: Counter[str] = Counter()
-        self._deck: list[str] = []
-        self._faults: dict[str, Fault] = {
+    def __post_init__(self):
+        self.done = Counter()
+        self._deck = []
+        self._faults = {
             "kill a process": self._kill,
             "pause a process": self._pause,
             "strike by a signal": self._alarm,
@@ -57,19 +57,19 @@ class Nemesis:
             "fork at a faultpoint": lambda: self._strike("fork"),
         }
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._once(min(deadline - time.monotonic(), self.chance.uniform(0.3, LONGEST)))
             time.sleep(self.chance.uniform(0.2, 2.0))
         self.heal()
 
-    def heal(self) -> None:
+    def heal(self):
         for proxy in self.proxies:
             proxy.heal()
         repair(self.ensemble)
 
-    def _once(self, seconds: float) -> None:
+    def _once(self, seconds):
         names = {self._draw() for _ in range(2 if self.chance.random() < 0.2 else 1)}
         with contextlib.ExitStack() as stack:
             for name in sorted(names):
@@ -81,19 +81,19 @@ class Nemesis:
             time.sleep(max(0.0, seconds))
         self.pool.note("heal")
 
-    def _draw(self) -> str:
+    def _draw(self):
         """Draw a fault, and none twice before each has been drawn once: a short soak is to see them all."""
         if not self._deck:
             self._deck = self.chance.sample(sorted(self._faults), len(self._faults))
         return self._deck.pop()
 
-    def _someone(self) -> LockWorker:
+    def _someone(self):
         """Draw a process; mostly one that holds a lock, as there is most to be harmed."""
         alive = [worker for worker in self.pool.workers if worker.alive]
         holding = self._holding() if self.chance.random() < 0.7 else set()
         return self.chance.choice([worker for worker in alive if worker.process.pid in holding] or alive)
 
-    def _holding(self) -> set[int]:
+    def _holding(self):
         try:
             queues = [self.pool.zoo.payloads(key) for key in self.pool.keys]
         except KazooException:
@@ -102,7 +102,7 @@ class Nemesis:
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    def _kill(self) -> Iterator[None]:
+    def _kill(self):
         wanted = self._someone()
         victim = wanted if wanted in self.mortal else self.chance.choice(self.mortal)
         self.mortal.remove(victim)
@@ -110,13 +110,13 @@ class Nemesis:
         yield
         self.mortal.append(self.start())
 
-    def _pause(self) -> Iterator[None]:
+    def _pause(self):
         victim = self._someone()
         victim.pause()
         yield
         victim.resume()
 
-    def _alarm(self) -> Iterator[None]:
+    def _alarm(self):
         for _ in range(10):
             victim = self._someone()
             self.pool.note("alarm", target=victim.name)
@@ -124,7 +124,7 @@ class Nemesis:
             time.sleep(self.chance.uniform(0, 0.1))
         yield
 
-    def _strike(self, action: str) -> Iterator[None]:
+    def _strike(self, action):
         victim = self._someone()
         point = self.chance.choice(FAULTPOINTS)
         self.pool.note(action, target=victim.name, point=point)
@@ -133,12 +133,12 @@ class Nemesis:
 
     # --- connections --------------------------------------------------------------------------------------------
 
-    def _cut(self) -> Iterator[None]:
+    def _cut(self):
         self.pool.note("cut")
         self.chance.choice(self.proxies).cut_all()
         yield
 
-    def _lose(self) -> Iterator[None]:
+    def _lose(self):
         proxy = self.chance.choice(self.proxies)
         opcode = self.chance.choice([CREATE2, DELETE, MULTI, GET_CHILDREN, GET_DATA])
         kill = self.chance.choice([proxy.kill_before_op, proxy.kill_after_op])
@@ -146,7 +146,7 @@ class Nemesis:
         kill(opcode)
         yield
 
-    def _half_open(self) -> Iterator[None]:
+    def _half_open(self):
         proxy = self.chance.choice(self.proxies)
         which = self.chance.choice(["drop_requests", "drop_replies"])
         self.pool.note("half-open", which=which)
@@ -155,7 +155,7 @@ class Nemesis:
         proxy.drop_requests = proxy.drop_replies = False
         proxy.cut_all()  # bytes are missing: no such connection can go on
 
-    def _refuse(self) -> Iterator[None]:
+    def _refuse(self):
         proxy = self.chance.choice(self.proxies)
         self.pool.note("refuse")
         proxy.refuse = True
@@ -163,7 +163,7 @@ class Nemesis:
         yield
         proxy.refuse = False
 
-    def _delay(self) -> Iterator[None]:
+    def _delay(self):
         proxy = self.chance.choice(self.proxies)
         self.pool.note("delay")
         proxy.delay = self.chance.uniform(0.01, 0.4)
@@ -172,7 +172,7 @@ class Nemesis:
 
     # --- ZooKeeper ----------------------------------------------------------------------------------------------
 
-    def _expire(self) -> Iterator[None]:
+    def _expire(self):
         victim = self._someone()
         session = victim.ask("session")
         self.pool.note("expire", target=victim.name)
@@ -180,7 +180,7 @@ class Nemesis:
         self.pool.note("done", of="expire", target=victim.name)
         yield
 
-    def _delete(self, position: int) -> Iterator[None]:
+    def _delete(self, position):
         key = self.chance.choice(self.pool.keys)
         zoo = self.pool.zoo
         for _ in range(20):  # a holder is gone soon
@@ -193,7 +193,7 @@ class Nemesis:
                 break
         yield
 
-    def _kill_server(self) -> Iterator[None]:
+    def _kill_server(self):
         server = self.chance.choice(self.ensemble.servers)
         self.pool.note("kill server", number=server.number)
         server.kill()
@@ -201,7 +201,7 @@ class Nemesis:
         server.start()
         server.wait_ready()
 
-    def _pause_server(self) -> Iterator[None]:
+    def _pause_server(self):
         server = self.chance.choice(self.ensemble.servers)
         self.pool.note("pause server", number=server.number)
         server.pause()

@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from django_zklock.core.execution import abort
 from support.chaos.history import Recorder
 from support.chaos.holds import READ, SEMAPHORE, WRITE
-from support.chaos.subjects import Lost, Refused, ZkLockHeld, ZkLockSubject
+from support.chaos.subjects import Lost, Refused, ZkLockSubject
 
 WORK = 0.02  # seconds at most, mostly
 CHECK_EVERY = 0.005  # seconds, of work
@@ -27,13 +26,13 @@ REENTERS = 0.1  # of all others
 
 Wish: TypeAlias = Mapping[str, Any]  # the options that a key is taken with, `kind` and `limit` among them
 
-READ_WRITE: Final[list[Wish]] = [{"kind": READ}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}]
-SHARED: Final[list[Wish]] = [{"limit": 2}]
-LINGERING: Final[list[Wish]] = [{}, {"linger": 0.02}, {"linger": 0.3}, {"linger": 0.3}]
-MIXED: Final[list[Wish]] = [{}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}, *SHARED, *SHARED]
+READ_WRITE = [{"kind": READ}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}]
+SHARED = [{"limit": 2}]
+LINGERING = [{}, {"linger": 0.02}, {"linger": 0.3}, {"linger": 0.3}]
+MIXED = [{}, {"kind": READ}, {"kind": READ}, {"kind": WRITE}, *SHARED, *SHARED]
 
 
-def wanted(options: Wish) -> dict[str, Any]:
+def wanted(options):
     if options.get("limit"):
         return {"kind": SEMAPHORE, "limit": options["limit"]}
     return {name: options[name] for name in ("kind", "linger") if name in options}
@@ -46,14 +45,14 @@ class Struck(Exception):  # as Celery's SoftTimeLimitExceeded
 _exposed = [True]  # whether the main thread is where it may be struck
 
 
-def on_alarm(number: int, frame: FrameType | None) -> None:
+def on_alarm(number, frame):
     if not _exposed[0]:
         signal.setitimer(signal.ITIMER_REAL, ASK_AGAIN)
         return
     raise Struck
 
 
-def expose(exposed: bool) -> None:
+def expose(exposed):
     if threading.current_thread() is threading.main_thread():
         _exposed[0] = exposed
 
@@ -66,7 +65,7 @@ class RandomWork:
     keys: Mapping[str, Sequence[Wish]]
     chance: random.Random
 
-    def once(self) -> None:
+    def once(self):
         key = self.chance.choice(list(self.keys))
         wish = self.chance.choice(self.keys[key])
         timeout = self.chance.choice([0, 0.5, 2, 5, 10])
@@ -87,7 +86,7 @@ class RandomWork:
         finally:
             expose(True)
 
-    def _seconds(self) -> float:
+    def _seconds(self):
         """Return mostly a short time, so that much is tried; sometimes a long one, so that faults strike the work."""
         if self.chance.random() < LONG_SHARE:
             return self.chance.uniform(WORK, LONG)
@@ -95,21 +94,21 @@ class RandomWork:
 
 
 class _Turn:
-    def __init__(self, random_work: RandomWork, key: str, wish: Wish, op: int) -> None:
+    def __init__(self, random_work, key, wish, op):
         self._op = op
         self._wish = wish
         self._kind = wanted(wish).get("kind")
         self._random_work = random_work
         self._key = key
-        self._written: set[str] = set()
+        self._written = set()
 
     @abort.shielded
-    def note(self, kind: str, /, *, t: float | None = None, **about: Any) -> float:
+    def note(self, kind, /, *, t=None, **about):
         written = self._random_work.recorder.write(kind, t=t, op=self._op, key=self._key, **about)
         self._written.add(kind)
         return written
 
-    def run(self, held: ZkLockHeld, seconds: float) -> None:
+    def run(self, held, seconds):
         self.note("granted", token=held.token, until=held.until())
         try:
             self._wait(held, seconds)
@@ -130,7 +129,7 @@ class _Turn:
             raise
         self.note("release")
 
-    def _try_to_write(self) -> None:
+    def _try_to_write(self):
         """Request the write side as a reader: it must be refused at once, or it would wait for itself."""
         try:
             with self._random_work.lock.block(self._key, None, {"kind": WRITE}):
@@ -138,7 +137,7 @@ class _Turn:
         except Refused as error:
             assert str(error) == "LockUpgradeRefused", str(error)
 
-    def _wait(self, held: ZkLockHeld, seconds: float) -> None:
+    def _wait(self, held, seconds):
         deadline = time.monotonic() + seconds
         self._check(held)
         while time.monotonic() < deadline:
@@ -147,12 +146,12 @@ class _Turn:
             expose(False)
             self._check(held)
 
-    def _check(self, held: ZkLockHeld) -> None:
+    def _check(self, held):
         before = time.monotonic()
         held.check()
         self.note("valid", t=before, until=held.until())
 
-    def refused(self, error: Exception) -> None:
+    def refused(self, error):
         """The block was not entered, or it is over and its release failed."""
         if "granted" not in self._written:
             self.note("refused", error=str(error))

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from support.ensemble import Ensemble, Server
+from support.ensemble import Server
 from support.relay import Relay
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 
 @contextlib.contextmanager
-def repaired(ensemble: Ensemble) -> Iterator[Ensemble]:
+def repaired(ensemble):
     try:
         yield ensemble
     finally:
         repair(ensemble)
 
 
-def repair(ensemble: Ensemble) -> None:
+def repair(ensemble):
     for server in ensemble.servers:
         server.start()
         server.resume()
@@ -32,7 +31,7 @@ def repair(ensemble: Ensemble) -> None:
 
 
 @contextlib.contextmanager
-def looking_in(address: str, timeout: float = 10.0) -> Iterator[KazooClient]:
+def looking_in(address, timeout=10.0):
     """A plain client, of one server or of several; its session has so many seconds."""
     client = KazooClient(hosts=address, timeout=timeout)
     client.start(timeout=20)
@@ -43,10 +42,10 @@ def looking_in(address: str, timeout: float = 10.0) -> Iterator[KazooClient]:
         client.close()
 
 
-def serving(zoo: Zoo) -> None:
+def serving(zoo):
     """Wait until the test's own client, which was hurt with the others, is served again."""
 
-    def served() -> bool:
+    def served():
         try:
             zoo.client.sync(zoo.chroot)
         except KazooException:
@@ -56,7 +55,7 @@ def serving(zoo: Zoo) -> None:
     eventually(served, 30, "the test's own client is not served")
 
 
-def replace_client(zoo: Zoo) -> None:
+def replace_client(zoo):
     """Replace the test's own client: a plain one never comes back to servers that have lost their data."""
     old, zoo._client = zoo._client, None
     if old is not None:
@@ -72,7 +71,7 @@ class Partition:
 
 
 @contextlib.contextmanager
-def partition(ensemble: Ensemble) -> Iterator[Partition]:
+def partition(ensemble):
     """Lead the link of a follower to its leader through a relay. The follower restarts before and after."""
     leader, follower = ensemble.leader, ensemble.followers[0]
     config = follower.directory / "zoo.cfg"
@@ -89,7 +88,7 @@ def partition(ensemble: Ensemble) -> Iterator[Partition]:
             restart(follower, before)
 
 
-def restart(server: Server, configuration: str) -> None:
+def restart(server, configuration):
     """Stop a server, and start it with this configuration."""
     server.stop()
     (server.directory / "zoo.cfg").write_text(configuration)

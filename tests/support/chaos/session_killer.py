@@ -1,33 +1,30 @@
 """End any session: take it over by its id and password, which a real server derives from the id, and close it."""
 
-from __future__ import annotations
-
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 from support.jute import OPS, Jute, boolean, buffer, integer, long
 
-TIMEOUT: Final = 10.0
-SECRET: Final = 0xB3415C00  # ZooKeeperServer.superSecret
-MASK: Final = 2**48 - 1
-MULTIPLIER: Final = 0x5DEECE66D
-INCREMENT: Final = 0xB
+TIMEOUT = 10.0
+SECRET = 0xB3415C00  # ZooKeeperServer.superSecret
+MASK = 2**48 - 1
+MULTIPLIER = 0x5DEECE66D
+INCREMENT = 0xB
 
 
 class NoSuchSession(LookupError):
     """The servers do not know the session, or the password is not its own: nothing was ended."""
 
 
-def expire(hosts: str, session_id: int, password: bytes | None = None) -> None:
+def expire(hosts, session_id, password=None):
     """End a session. Without its password the servers have to be real ones. Raises NoSuchSession."""
     # The session may be that of the caller's own locks, whose loss stops the caller just then. The thief goes on.
     with ThreadPoolExecutor(1) as elsewhere:
         elsewhere.submit(_expire, hosts, session_id, password or password_of(session_id)).result()
 
 
-def _expire(hosts: str, session_id: int, password: bytes) -> None:
+def _expire(hosts, session_id, password):
     until, failed = time.monotonic() + TIMEOUT, OSError("no server was asked")
     unclear = False  # a server may have ended it, and its answer was lost
     while True:
@@ -46,7 +43,7 @@ def _expire(hosts: str, session_id: int, password: bytes) -> None:
         time.sleep(0.05)
 
 
-def _close(host: str, session_id: int, password: bytes, timeout: float) -> bool:
+def _close(host, session_id, password, timeout):
     """Return whether the server knew the session. Raises OSError."""
     address, _, port = host.rpartition(":")
     connect = integer(0) + long(0) + integer(10_000) + long(session_id) + buffer(password) + boolean(False)
@@ -64,7 +61,7 @@ def _close(host: str, session_id: int, password: bytes, timeout: float) -> bool:
     return frame.int64() == session_id
 
 
-def password_of(session_id: int) -> bytes:
+def password_of(session_id):
     """Derive the password that a real server gave to a session: java.util.Random, seeded with the id."""
     state = ((session_id ^ SECRET) ^ MULTIPLIER) & MASK
     password = b""

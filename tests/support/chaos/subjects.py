@@ -1,28 +1,22 @@
 """The locks under test: ours, and kazoo's own, which must fail. What a process asks of a lock is the same for both."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
 
 import django
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, LockTimeout
-from kazoo.recipe.lock import Lock as KazooLock
 
-from django_zklock import Hold, Lock, zk_adopt, zk_lock
+from django_zklock import zk_adopt, zk_lock
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from support.chaos import faultpoints
-from support.chaos.faultpoints import Faultpoint
 
 ADOPTED_WITHIN = 1.0  # seconds
 
@@ -35,7 +29,7 @@ class Lost(Exception): ...
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _told():
     try:
         yield
     except (LockLost, LockNotHeld) as error:
@@ -45,45 +39,45 @@ def _told() -> Iterator[None]:
 
 
 class ZkLockHeld:
-    def __init__(self, lock: Lock, hold: Hold, *, is_handed_over: bool = False) -> None:
+    def __init__(self, lock, hold, *, is_handed_over=False):
         self._lock = lock
         self._hold = hold
         # The token of a lock that is handed over says nothing about those who waited meanwhile.
         self.token = 0 if is_handed_over else hold.token
 
-    def until(self) -> float | None:
+    def until(self):
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
         return before + self._hold.lease_remaining
 
-    def check(self) -> None:
+    def check(self):
         with _told():
             self._hold.check()
 
-    def downgrade(self) -> None:
+    def downgrade(self):
         with _told():
             self._hold.downgrade()
 
-    def release(self) -> None:
+    def release(self):
         with _told():
             self._lock.release()
 
 
 class ZkLockSubject:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url):
         os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
         os.environ["ZKLOCK_URL"] = url
         django.setup()
-        self._strikes: list[tuple[str, str, float]] = []  # the moment, the fault and its seconds; the last one is next
+        self._strikes = []  # the moment, the fault and its seconds; the last one is next
         faultpoints.install(self._reach)
-        self._texts: defaultdict[str, list[str]] = defaultdict(list)  # of the locks that were handed over, by key
+        self._texts = defaultdict(list)  # of the locks that were handed over, by key
 
-    def connect(self) -> None:
+    def connect(self):
         session = process.current()
         deadline = time.monotonic() + 20
         while not (session.connected and session.session_id) and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> ZkLockHeld:
+    def acquire(self, key, timeout, options):
         """Acquire, waiting for `timeout` seconds at most (None: for ever). Raises `Refused`."""
         with _told():
             lock = zk_lock(key, timeout=timeout, **options)
@@ -93,7 +87,7 @@ class ZkLockSubject:
         return ZkLockHeld(lock, hold)
 
     @contextlib.contextmanager
-    def block(self, key: str, timeout: float | None, options: dict[str, Any]) -> Iterator[ZkLockHeld]:
+    def block(self, key, timeout, options):
         """Work under the lock; with `hands_over`, the next such block adopts it. Raises `Refused` or `Lost`."""
         texts = self._texts[key]
         hands_over = options.pop("hands_over", False)
@@ -104,22 +98,22 @@ class ZkLockSubject:
                 if hands_over:
                     texts.append(hold.hand_over(within=ADOPTED_WITHIN))
 
-    def session(self) -> int:
+    def session(self):
         return process.current().session_id or 0
 
-    def connected(self) -> bool:
+    def connected(self):
         return process.current().connected
 
-    def chatter(self) -> None:
+    def chatter(self):
         session = process.current()
         session.post(lambda: session.gateway.children(session.options.base, lambda answer: None))
 
-    def known(self) -> list[str]:
+    def known(self):
         """Return what identifies the znodes that this process still answers for: guids or names."""
         session = process.current()
         return [] if session.session_id is None else sorted(session.attached(Registry).guids)
 
-    def gauge(self) -> dict[str, int]:
+    def gauge(self):
         session = process.current()
         registry = session.attached(Registry)
         client = session._client
@@ -137,22 +131,22 @@ class ZkLockSubject:
             "unanswered": session.requests.unanswered,
         }
 
-    def strike(self, point: str, action: str, seconds: float = 0.0) -> None:
+    def strike(self, point, action, seconds=0.0):
         self._strikes.append((point, action, seconds))
 
-    def _reach(self, point: Faultpoint) -> None:
+    def _reach(self, point):
         if self._strikes and self._strikes[-1][0] == point:
             _, action, seconds = self._strikes.pop()
             act(action, seconds)
 
-    def struck(self) -> bool:
+    def struck(self):
         return not self._strikes
 
-    def close(self) -> None:
+    def close(self):
         process.reset(5)
 
 
-def act(action: str, seconds: float) -> None:
+def act(action, seconds):
     if action == "raise":
         raise RuntimeError("struck by the test")
     if action == "sleep":
@@ -163,7 +157,7 @@ def act(action: str, seconds: float) -> None:
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}[action])
 
 
-def _fork(seconds: float) -> None:
+def _fork(seconds):
     """Leave a child behind that does nothing for so long, as a program's that was started at a bad moment."""
     child = os.fork()
     if child == 0:
@@ -175,20 +169,20 @@ def _fork(seconds: float) -> None:
 class KazooHeld:
     """A lock that was acquired; suspect from the first break of the connection on."""
 
-    def __init__(self, subject: KazooSubject, lock: KazooLock, token: int) -> None:
+    def __init__(self, subject, lock, token):
         self._subject = subject
         self._lock = lock
         self._breaks = subject.breaks
         self.token = token
 
-    def until(self) -> None:
+    def until(self):
         """Return None: it has no lease."""
 
-    def check(self) -> None:
+    def check(self):
         if not self._lock.is_acquired or not self._subject.client.connected or self._subject.breaks != self._breaks:
             raise Lost("the connection was suspended or lost")
 
-    def release(self) -> None:
+    def release(self):
         suspect = self._subject.breaks != self._breaks  # before: a break under the delete takes nothing back
         self._lock.release()
         if suspect:
@@ -198,21 +192,21 @@ class KazooHeld:
 class KazooSubject:
     """kazoo's `Lock`, as its documentation and good practice say: a new one each time, the client's state minded."""
 
-    def __init__(self, hosts: str, base: str, session_timeout: float) -> None:
+    def __init__(self, hosts, base, session_timeout):
         self.client = KazooClient(hosts=hosts, timeout=session_timeout)
         self.breaks = 0
         self._base = base
-        self._nodes: dict[KazooLock, str] = {}
+        self._nodes = {}
 
-    def _listen(self, state: str) -> None:
+    def _listen(self, state):
         if state != KazooState.CONNECTED:
             self.breaks += 1
 
-    def connect(self) -> None:
+    def connect(self):
         self.client.start(timeout=20)
         self.client.add_listener(self._listen)
 
-    def acquire(self, key: str, timeout: float | None, options: dict[str, Any]) -> KazooHeld:
+    def acquire(self, key, timeout, options):
         lock = self.client.Lock(f"{self._base}/{key}", "chaos")
         try:
             acquired = lock.acquire(blocking=timeout != 0, timeout=timeout or None)
@@ -226,15 +220,15 @@ class KazooSubject:
         stat = self.client.exists(f"{self._base}/{key}/{lock.node}")
         return KazooHeld(self, lock, stat.czxid if stat is not None else 0)
 
-    def session(self) -> int:
+    def session(self):
         return int(self.client.client_id[0])
 
-    def chatter(self) -> None:
+    def chatter(self):
         self.client.exists_async(self._base)
 
-    def known(self) -> list[str]:
+    def known(self):
         return [node for lock, node in self._nodes.items() if lock.is_acquired]
 
-    def close(self) -> None:
+    def close(self):
         self.client.stop()
         self.client.close()

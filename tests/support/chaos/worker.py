@@ -11,13 +11,12 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from support.chaos.history import Recorder
-from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, Wish, on_alarm, wanted
+from support.chaos.random_work import CHECK_EVERY, RandomWork, Struck, on_alarm, wanted
 from support.chaos.subjects import KazooSubject, Lost, Refused, ZkLockSubject
 
 
@@ -29,22 +28,22 @@ class Holding:
 
 
 class Worker:
-    def __init__(self, lock: Any, recorder: Recorder) -> None:
+    def __init__(self, lock, recorder):
         self.lock = lock
         self.recorder = recorder
         self._ops = iter(range(1, sys.maxsize))
-        self._holdings: dict[tuple[str, str], Holding] = {}  # by owner and key
-        self._stops: dict[str, threading.Event] = defaultdict(threading.Event)
-        self._owners: dict[str, queue.SimpleQueue[dict[str, Any] | None]] = {"main": queue.SimpleQueue()}
+        self._holdings = {}  # by owner and key
+        self._stops = defaultdict(threading.Event)
+        self._owners = {"main": queue.SimpleQueue()}
         self._random_work_ended = threading.Event()
         self._output = threading.Lock()
 
-    def run(self) -> None:
+    def run(self):
         threading.Thread(target=self._read, daemon=True, name="reader").start()
         self._serve("main")
         self.lock.close()
 
-    def _read(self) -> None:
+    def _read(self):
         for line in sys.stdin:
             command = json.loads(line)
             owner = command.get("as")
@@ -55,13 +54,13 @@ class Worker:
         for waiting in self._owners.values():
             waiting.put(None)
 
-    def _queue_of(self, owner: str) -> queue.SimpleQueue[dict[str, Any] | None]:
+    def _queue_of(self, owner):
         if owner not in self._owners:
             self._owners[owner] = queue.SimpleQueue()
             threading.Thread(target=self._serve, args=(owner,), name=owner, daemon=True).start()
         return self._owners[owner]
 
-    def _serve(self, owner: str) -> None:
+    def _serve(self, owner):
         while True:
             try:
                 command = self._owners[owner].get()
@@ -71,9 +70,9 @@ class Worker:
             except Struck:
                 continue  # it came too late for the call that it was meant for
 
-    def _answer(self, command: dict[str, Any]) -> None:
+    def _answer(self, command):
         what = command.pop("do")
-        do: Callable[..., Any] = getattr(self, f"do_{what}", None) or getattr(self.lock, what)
+        do = getattr(self, f"do_{what}", None) or getattr(self.lock, what)
         number = command.pop("id")
         command.pop("as", None)
         try:
@@ -84,7 +83,7 @@ class Worker:
             sys.stdout.write(json.dumps({"id": number, **answer}) + "\n")
             sys.stdout.flush()
 
-    def do_acquire(self, key: str, timeout: float | None, **options: Any) -> dict[str, Any]:
+    def do_acquire(self, key, timeout, **options):
         owner = threading.current_thread().name
         op = next(self._ops)
         self.recorder.write("invoke", op=op, key=key, timeout=timeout, **wanted(options))
@@ -101,7 +100,7 @@ class Worker:
         self._holdings[owner, key] = Holding(op, held)
         return {"granted": True, "token": held.token, "t": t}
 
-    def do_release(self, key: str) -> dict[str, Any]:
+    def do_release(self, key):
         holding = self._holdings.pop((threading.current_thread().name, key))
         self.recorder.write("release", op=holding.op, key=key)
         error = ""
@@ -112,7 +111,7 @@ class Worker:
         t = self.recorder.write("released" if not error else "release_failed", op=holding.op, key=key, error=error)
         return {"t": t, "error": error}
 
-    def do_work(self, key: str, seconds: float | None = None) -> dict[str, Any]:
+    def do_work(self, key, seconds=None):
         holding = self._holdings[threading.current_thread().name, key]
         stop = self._stops[key]
         deadline = float("inf") if seconds is None else time.monotonic() + seconds
@@ -123,17 +122,17 @@ class Worker:
         stop.clear()
         return {"lost": False, "t": time.monotonic()}
 
-    def do_turn(self, key: str, timeout: float | None, seconds: float, **options: Any) -> dict[str, Any]:
+    def do_turn(self, key, timeout, seconds, **options):
         answer = self.do_acquire(key, timeout, **options)
         if answer["granted"]:
             answer["lost"] = self.do_work(key, seconds)["lost"]
             answer["release"] = self.do_release(key)
         return answer
 
-    def do_check(self, key: str) -> bool:
+    def do_check(self, key):
         return self._check(key, self._holdings[threading.current_thread().name, key])
 
-    def _check(self, key: str, holding: Holding) -> bool:
+    def _check(self, key, holding):
         before = time.monotonic()
         try:
             holding.held.check()
@@ -145,24 +144,24 @@ class Worker:
         self.recorder.write("valid", t=before, op=holding.op, key=key, until=holding.held.until())
         return True
 
-    def do_random_work(self, keys: Mapping[str, Sequence[Wish]], seconds: float, seed: int) -> None:
+    def do_random_work(self, keys, seconds, seed):
         """`keys` says for each as what it may be taken."""
         random_work = RandomWork(self.lock, self.recorder, self._ops, keys, random.Random(seed))
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._random_work_ended.is_set():
             random_work.once()
 
-    def do_end_random_work(self) -> None:
+    def do_end_random_work(self):
         self._random_work_ended.set()
 
-    def do_stop(self, key: str) -> None:
+    def do_stop(self, key):
         self._stops[key].set()
 
-    def do_alarm(self, after: float) -> None:
+    def do_alarm(self, after):
         signal.setitimer(signal.ITIMER_REAL, after)
 
-    def do_chatter(self, every: float) -> None:
-        def chat() -> None:
+    def do_chatter(self, every):
+        def chat():
             while True:
                 with contextlib.suppress(Exception):
                     self.lock.chatter()
@@ -171,12 +170,11 @@ class Worker:
         threading.Thread(target=chat, daemon=True, name="chatter").start()
 
 
-def main() -> None:
+def main():
     data = json.loads(sys.argv[1])
     signal.signal(signal.SIGALRM, on_alarm)
     threading.current_thread().name = "main"
     recorder = Recorder(Path(data["directory"]), data["name"])
-    lock: Any
     if data["lock"] == "kazoo":
         lock = KazooSubject(data["hosts"], data["base"], data["session_timeout"])
     else:

@@ -1,7 +1,5 @@
 """Start processes that use locks, send them commands, inject faults, and check their history."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -11,13 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from support.chaos.checker import Verdict, check_history
-from support.chaos.history import Event, Recorder, read
-from support.zoo import PYTHONPATH, TESTS, Zoo
+from support.chaos.checker import check_history
+from support.chaos.history import Recorder, read
+from support.zoo import PYTHONPATH, TESTS
 
 
 class WorkerFailed(RuntimeError):
@@ -25,17 +20,17 @@ class WorkerFailed(RuntimeError):
 
 
 class Call:
-    def __init__(self, worker: LockWorker, what: str) -> None:
+    def __init__(self, worker, what):
         self.worker = worker
         self._what = what
-        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._answer: dict[str, Any] | None = None
+        self._answers = queue.SimpleQueue()
+        self._answer = None
         self.put = self._answers.put
 
-    def done(self) -> bool:
+    def done(self):
         return self._answer is not None or not self._answers.empty()
 
-    def result(self, timeout: float = 30.0) -> Any:
+    def result(self, timeout=30.0):
         if self._answer is None:
             try:
                 self._answer = self._answers.get(timeout=timeout)
@@ -45,19 +40,19 @@ class Call:
             raise WorkerFailed(f"{self.worker.name}, {self._what}: {self._answer['failed']}\n{self.worker.errors()}")
         return self._answer["answer"]
 
-    def granted(self, timeout: float = 30.0) -> dict[str, Any]:
+    def granted(self, timeout=30.0):
         """Return the answer of an acquisition, which must have succeeded."""
-        answer: dict[str, Any] = self.result(timeout)
+        answer = self.result(timeout)
         assert answer["granted"], f"{self.worker.name} was refused the lock: {answer}"
         return answer
 
 
 class LockWorker:
-    def __init__(self, pool: WorkerPool, name: str, hosts: str, session_timeout: float, env: dict[str, str]) -> None:
+    def __init__(self, pool, name, hosts, session_timeout, env):
         self.name = name
         self.session_timeout = session_timeout
         self._pool = pool
-        self._calls: dict[int, Call] = {}
+        self._calls = {}
         self._numbers = iter(range(1, sys.maxsize))
         self._log = pool.directory / f"{name}.log"
         orders = {
@@ -84,7 +79,7 @@ class LockWorker:
         self._listener = threading.Thread(target=self._listen, daemon=True, name=f"worker-{name}")
         self._listener.start()
 
-    def _listen(self) -> None:
+    def _listen(self):
         assert self.process.stdout is not None
         for line in self.process.stdout:
             answer = json.loads(line)
@@ -95,10 +90,10 @@ class LockWorker:
         for call in list(self._calls.values()):
             call.put({"failed": f"the process ended with status {status}"})
 
-    def errors(self) -> str:
+    def errors(self):
         return "\n".join(self._log.read_text().splitlines()[-30:])
 
-    def tell(self, do: str, **arguments: Any) -> Call:
+    def tell(self, do, **arguments):
         """Send a command; `as` says which owner does it."""
         number = next(self._numbers)
         call = self._calls[number] = Call(self, do)
@@ -110,53 +105,51 @@ class LockWorker:
             call.put({"failed": "the process is gone"})
         return call
 
-    def acquire(self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any) -> Call:
+    def acquire(self, key="k", timeout=10, *, owner="main", **options):
         return self.tell("acquire", **{"as": owner}, key=key, timeout=timeout, **options)
 
-    def must_acquire(
-        self, key: str = "k", timeout: float | None = 10, *, owner: str = "main", **options: Any
-    ) -> dict[str, Any]:
+    def must_acquire(self, key="k", timeout=10, *, owner="main", **options):
         answer_timeout = 60.0 if timeout is None else timeout + 15
         return self.acquire(key, timeout, owner=owner, **options).granted(answer_timeout)
 
-    def use(self, key: str = "k", timeout: float = 10) -> int:
+    def use(self, key="k", timeout=10):
         """Acquire a lock, and release it; return its token."""
         token = int(self.must_acquire(key, timeout)["token"])
         self.release(key).result()
         return token
 
-    def release(self, key: str = "k", *, owner: str = "main") -> Call:
+    def release(self, key="k", *, owner="main"):
         return self.tell("release", **{"as": owner}, key=key)
 
-    def work(self, key: str = "k", seconds: float | None = None, *, owner: str = "main") -> Call:
+    def work(self, key="k", seconds=None, *, owner="main"):
         return self.tell("work", **{"as": owner}, key=key, seconds=seconds)
 
-    def stop_work(self, key: str = "k") -> None:
+    def stop_work(self, key="k"):
         self.tell("stop", key=key).result()
 
-    def check(self, key: str = "k", *, owner: str = "main") -> bool:
+    def check(self, key="k", *, owner="main"):
         return bool(self.tell("check", **{"as": owner}, key=key).result())
 
-    def ask(self, what: str, **arguments: Any) -> Any:
+    def ask(self, what, **arguments):
         return self.tell(what, **arguments).result()
 
-    def pause(self) -> float:
+    def pause(self):
         t = self._pool.note("pause", target=self.name)
         os.kill(self.process.pid, signal.SIGSTOP)
         return t
 
-    def resume(self) -> float:
+    def resume(self):
         t = self._pool.note("resume", target=self.name)
         os.kill(self.process.pid, signal.SIGCONT)
         return t
 
-    def kill(self) -> float:
+    def kill(self):
         t = self._pool.note("kill", target=self.name)
         self.process.kill()
         self.process.wait()
         return t
 
-    def close(self) -> None:
+    def close(self):
         if self.alive:
             self.process.kill()
         self.process.wait()
@@ -167,40 +160,40 @@ class LockWorker:
                     pipe.close()
 
     @property
-    def alive(self) -> bool:
+    def alive(self):
         return self.process.poll() is None
 
 
 class WorkerPool:
-    def __init__(self, zoo: Zoo, lock: str, directory: Path, keys: Sequence[str] = ("k",)) -> None:
+    def __init__(self, zoo, lock, directory, keys=("k",)):
         self.zoo = zoo
         self.lock = lock
         self.directory = directory
         self.keys = tuple(keys)
         self._recorder = Recorder(directory, "driver")
-        self.workers: list[LockWorker] = []
+        self.workers = []
 
-    def start(self, *names: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> list[LockWorker]:
+    def start(self, *names, hosts=None, session_timeout=4, **env):
         started = [LockWorker(self, name, hosts or self.zoo.hosts, session_timeout, env) for name in names]
         self.workers += started
         for worker in started:
             worker.ready.result(60)
         return started
 
-    def start_one(self, name: str, hosts: str | None = None, session_timeout: float = 4, **env: str) -> LockWorker:
+    def start_one(self, name, hosts=None, session_timeout=4, **env):
         return self.start(name, hosts=hosts, session_timeout=session_timeout, **env)[0]
 
-    def note(self, what: str, **about: Any) -> float:
+    def note(self, what, **about):
         """Write down what is done to the processes or to ZooKeeper; just before it is done."""
         return self._recorder.write("nemesis", what=what, **about)
 
-    def history(self) -> list[Event]:
+    def history(self):
         return read(self.directory.glob("*.jsonl"))
 
-    def wait_contenders(self, count: int, key: str = "k", timeout: float = 15.0) -> list[str]:
+    def wait_contenders(self, count, key="k", timeout=15.0):
         return self.zoo.wait_contenders(key, count, timeout)
 
-    def orphans(self) -> dict[str, list[str]]:
+    def orphans(self):
         """Return the contenders and their signs in ZooKeeper that no process answers for, by key."""
         known = [guid for worker in self.workers if worker.alive for guid in worker.ask("known")]
         orphaned = {}
@@ -211,7 +204,7 @@ class WorkerPool:
                 orphaned[key] = left
         return orphaned
 
-    def assert_kept(self, *, settle: float = 2.0) -> Verdict:
+    def assert_kept(self, *, settle=2.0):
         """Fail unless every promise was kept. Contenders may stay for a while; of the killed, for their session."""
         killed = [worker.session_timeout for worker in self.workers if not worker.alive and worker.process.returncode]
         longest = max([settle, *(timeout * 1.5 + settle for timeout in killed)])
@@ -222,7 +215,7 @@ class WorkerPool:
         assert verdict.ok, f"{verdict.short()}\nthe history: {self.directory}"
         return verdict
 
-    def close(self) -> None:
+    def close(self):
         for worker in self.workers:
             worker.close()
         self._recorder.close()

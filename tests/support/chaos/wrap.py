@@ -1,32 +1,27 @@
 """Data of a server that ran for years: a snapshot file, as from 3.5 on, with the numbers of the next children."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Final
 
 from support.ensemble import Ensemble
 from support.jute import buffer, integer, long
 from support.zoo import Zoo
 
-LARGEST: Final = 2**31 - 1
-SMALLEST: Final = -(2**31)
+LARGEST = 2**31 - 1
+SMALLEST = -(2**31)
 
-MAGIC: Final = 0x5A4B534E  # "ZKSN"
-VERSION: Final = 2
-NO_DATABASE: Final = -1
-ANYBODY: Final = -1  # OPEN_ACL_UNSAFE, which needs no entry in the table of ACLs
-NOBODY: Final = 0  # the owner of a node that is not ephemeral
-NEVER: Final = 0  # the transaction that made the nodes; the server goes on with 1
+MAGIC = 0x5A4B534E  # "ZKSN"
+VERSION = 2
+NO_DATABASE = -1
+ANYBODY = -1  # OPEN_ACL_UNSAFE, which needs no entry in the table of ACLs
+NOBODY = 0  # the owner of a node that is not ephemeral
+NEVER = 0  # the transaction that made the nodes; the server goes on with 1
 
 
-def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
+def prepare(directory, sequences):
     """Write the data of `Ensemble(directory=directory)`; `sequences` has the number of the next child of each path."""
-    nodes: dict[str, bytes] = {}
+    nodes = {}
     for path in ("/zookeeper/config", "/zookeeper/quota"):
         nodes.update((above, _node(0)) for above in _ancestors(path))
     for path, following in sequences.items():
@@ -38,14 +33,14 @@ def prepare(directory: Path, sequences: Mapping[str, int]) -> None:
 
 
 @contextlib.contextmanager
-def serving(directory: Path, base: str, numbers: Mapping[str, int]) -> Iterator[Ensemble]:
+def serving(directory, base, numbers):
     prepare(directory, {f"{base}/{key}": number for key, number in numbers.items()})
     with Ensemble(nodes=1, directory=directory) as ensemble:
         yield ensemble
 
 
 @contextlib.contextmanager
-def kept_arena(ensemble: Ensemble, chroot: str) -> Iterator[Zoo]:
+def kept_arena(ensemble, chroot):
     """Yield the namespace with the high numbers. It is not deleted at the end."""
     zoo = Zoo(ensemble.hosts, ensemble)
     zoo.chroot, zoo.base = chroot, f"{chroot}/zklock"
@@ -54,14 +49,14 @@ def kept_arena(ensemble: Ensemble, chroot: str) -> Iterator[Zoo]:
     zoo.close()
 
 
-def _ancestors(path: str) -> Iterator[str]:
+def _ancestors(path):
     yield ""
     for end, letter in enumerate(path[1:] + "/", start=1):
         if letter == "/":
             yield path[:end]
 
 
-def _snapshot(nodes: Mapping[str, bytes]) -> bytes:
+def _snapshot(nodes):
     """The file: header, no sessions, no ACLs, the nodes with parents first, and what tells it from a torn one."""
     header = integer(MAGIC) + integer(VERSION) + long(NO_DATABASE)
     no_sessions, no_acls = integer(0), integer(0)
@@ -70,7 +65,7 @@ def _snapshot(nodes: Mapping[str, bytes]) -> bytes:
     return content + long(zlib.adler32(content)) + buffer("/")
 
 
-def _node(children_ever: int) -> bytes:
+def _node(children_ever):
     now = long(int(time.time() * 1000))
     transactions = long(NEVER) * 2  # czxid, mzxid
     versions = integer(0) + integer(children_ever) + integer(0)  # version, cversion, aversion

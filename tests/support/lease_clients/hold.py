@@ -4,27 +4,25 @@ Hold a lock until a line is read, or the lock is lost: ADDRESSES KEY TERM_MS WAI
 The same client waits for the lock ALSO, if it is given.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
 
-from zklock_client import AsyncZkLockClient, Lease, ZkLockError
+from zklock_client import AsyncZkLockClient, ZkLockError
 
 
-async def watch(lease: Lease) -> None:
+async def watch(lease):
     while not lease.release_requested:
         await asyncio.sleep(0.05)
     print("wanted", lease.release_requested, flush=True)
 
 
-async def wait_for(client: AsyncZkLockClient, key: str) -> None:
+async def wait_for(client, key):
     async with client.lock(key):
         print("also held", flush=True)
 
 
-async def main(addresses: str, key: str, term: str, wait: str, *also: str) -> None:
+async def main(addresses, key, term, wait, *also):
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
     async with AsyncZkLockClient(addresses.split(","), client_id="holder") as client:

@@ -4,8 +4,6 @@ Lock and release in many tasks, and write a history: ADDRESSES TOKEN NAME FIRST 
 TERMS, WAIT and HOLD are milliseconds. Each task has one of the keys and one of the terms.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -13,16 +11,15 @@ import logging
 import random
 import sys
 import time
-from typing import Any
 
-from zklock_client import AsyncZkLockClient, Lease, ZkLockError
+from zklock_client import AsyncZkLockClient, ZkLockError
 
 LOOK = 0.1  # seconds
 ADDRESSES, TOKEN, NAME, FIRST, TASKS, KEYS, TERMS, WAIT, HOLD, SECONDS = sys.argv[1:]
 ops = itertools.count(1)
 
 
-def note(kind: str, about: dict[str, Any], lease: Lease | None = None, **more: Any) -> float:
+def note(kind, about, lease=None, **more):
     moment = time.monotonic()
     if lease is not None:
         more |= {"token": lease.token, "until": moment + lease.remaining}
@@ -30,7 +27,7 @@ def note(kind: str, about: dict[str, Any], lease: Lease | None = None, **more: A
     return moment
 
 
-async def lock(client: AsyncZkLockClient, number: int) -> None:
+async def lock(client, number):
     key, terms = f"k{(int(FIRST) + number) % int(KEYS)}", TERMS.split(",")
     term = int(terms[number % len(terms)]) / 1000
     about = {"o": f"{NAME}/{number}", "op": next(ops), "key": key, "term": term}
@@ -51,7 +48,7 @@ async def lock(client: AsyncZkLockClient, number: int) -> None:
         await asyncio.sleep(LOOK)
 
 
-async def run(number: int, stop: float) -> None:
+async def run(number, stop):
     addresses = ADDRESSES.split(",")
     first = number % len(addresses)
     async with AsyncZkLockClient([*addresses[first:], *addresses[:first]], token=TOKEN or None) as client:
@@ -59,7 +56,7 @@ async def run(number: int, stop: float) -> None:
             await lock(client, number)
 
 
-async def main() -> None:
+async def main():
     stop = time.monotonic() + float(SECONDS)
     await asyncio.gather(*(run(number, stop) for number in range(int(TASKS))))
 

@@ -14,7 +14,7 @@ class Bank(models.Model):
     name: models.Field[str, str] = models.CharField(max_length=20)
     open: models.Field[bool, bool] = models.BooleanField(default=True)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.name
 
 
@@ -24,13 +24,13 @@ class Account(FencedModel):
     rate: models.Field[int, int] = models.IntegerField(default=0)
     bank: models.Field[Any, Any] = models.ForeignKey(Bank, null=True, on_delete=models.CASCADE)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.name
 
 
 class OwnQuerySet(FencedQuerySet["Vault"]):
-    def heavy(self) -> OwnQuerySet:
-        heavy_rows: OwnQuerySet = self.filter(weight__gt=9)
+    def heavy(self):
+        heavy_rows = self.filter(weight__gt=9)
         return heavy_rows
 
 
@@ -43,7 +43,7 @@ class Vault(FencedModel):
 class KeptQuery(Query):
     """Leaves out removed rows when it is compiled, as some packages for soft deletion do: an UPDATE then finds them."""
 
-    def get_compiler(self, *args: Any, **kwargs: Any) -> Any:
+    def get_compiler(self, *args, **kwargs):
         if self.can_filter():
             self.add_q(models.Q(removed=False))
         return super().get_compiler(*args, **kwargs)
@@ -52,13 +52,13 @@ class KeptQuery(Query):
 class InvoiceQuerySet(FencedQuerySet["Invoice"]):
     """Marks rows instead of deleting them, counts what it writes, and leaves invoices alone that are paid."""
 
-    def __init__(self, model: Any = None, query: Any = None, using: Any = None, hints: Any = None) -> None:
+    def __init__(self, model=None, query=None, using=None, hints=None):
         super().__init__(model, query or KeptQuery(model), using, hints)
 
-    def update(self, **fields: Any) -> int:
+    def update(self, **fields):
         return super().update(**{"writes": models.F("writes") + 1, **fields})
 
-    def delete(self) -> Any:
+    def delete(self):
         paid = self.filter(paid=True)
         if paid:
             raise models.ProtectedError("A paid invoice is kept.", set(paid))
@@ -77,7 +77,7 @@ class Invoice(FencedModel):
 class Line(models.Model):
     invoice: models.Field[Any, Any] = models.ForeignKey(Invoice, on_delete=models.CASCADE)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return str(self.pk)
 
 
@@ -85,5 +85,5 @@ class Booking(models.Model):
     account: models.Field[Any, Any] = models.ForeignKey(Account, on_delete=models.CASCADE, related_name="bookings")
     amount: models.Field[int, int] = models.IntegerField()
 
-    def __str__(self) -> str:
+    def __str__(self):
         return str(self.amount)

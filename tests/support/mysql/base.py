@@ -1,7 +1,5 @@
 """The backend itself: PyMySQL takes the place of mysqlclient, of which there are no wheels for Linux."""
 
-from __future__ import annotations
-
 import pymysql
 
 pymysql.install_as_MySQLdb()

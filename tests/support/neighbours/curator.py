@@ -1,7 +1,5 @@
 """Apache Curator, as Debian ships it, in a Java process that tests drive. The compiler came with ZooKeeper: no JDK."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os
@@ -25,7 +23,7 @@ COMPILERS = ("eclipse-jdt-core-compiler-batch", "eclipse-jdt-core")  # a jar of 
 SOURCES = sorted(Path(__file__).parent.glob("*.java"))
 
 
-def find_curator() -> list[Path]:
+def find_curator():
     """Return the jars of Curator, and of what it needs; the last one is the compiler. Raises `NotInstalled`."""
     jars = [JARS / f"{name}.jar" for name in NEEDED]
     compilers = [jar for name in COMPILERS if (jar := JARS / f"{name}.jar").exists()]
@@ -35,7 +33,7 @@ def find_curator() -> list[Path]:
 
 
 @functools.cache
-def _classes() -> Path:
+def _classes():
     *jars, compiler = find_curator()
     directory = Path(tempfile.mkdtemp(prefix="zklock-curator-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -51,7 +49,7 @@ def _classes() -> Path:
 _SMALL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dfile.encoding=UTF-8"]
 
 
-def curator(hosts: str, session_timeout: float = 10.0) -> OtherClient:
+def curator(hosts, session_timeout=10.0):
     """Return a process with one client of Curator's, which is started as a context; paths are from the root on."""
     path = os.pathsep.join(map(str, [_classes(), *find_curator()[:-1]]))
     return OtherClient([find_java(), *_SMALL, "-cp", path, "Neighbour", hosts, str(round(session_timeout * 1000))])

@@ -1,12 +1,8 @@
 """kazoo's recipes in a process that reads commands from standard input; see `protocol`. Nothing of ours is in it."""
 
-from __future__ import annotations
-
 import logging
 import sys
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
@@ -25,30 +21,30 @@ PATTERNS = {
 
 
 class Kazoos(Locks):
-    def __init__(self, client: KazooClient) -> None:
+    def __init__(self, client):
         super().__init__()
         self._client = client
 
-    def make(self, kind: str, path: str, name: str) -> Any:
+    def make(self, kind, path, name):
         if kind.startswith("election"):
             election = self._election(kind, path, name)
             return Candidate(election.run, election.cancel)
         make = getattr(self._client, KINDS[kind.rstrip("+")])
         return make(path, "a neighbour", extra_lock_patterns=PATTERNS.get(kind, ()))
 
-    def _election(self, kind: str, path: str, name: str) -> Any:
+    def _election(self, kind, path, name):
         election = self._client.Election(path, name)
         if kind in PATTERNS:
             election.lock = self._client.Lock(path, name, extra_lock_patterns=PATTERNS[kind])
         return election
 
-    def acquired(self, lock: Any, wait: float) -> bool:
+    def acquired(self, lock, wait):
         try:
             return bool(lock.acquire(blocking=wait != 0, timeout=wait if wait > 0 else None))
         except LockTimeout:
             return False
 
-    def contenders(self, actor: str, kind: str, path: str) -> Future[str]:
+    def contenders(self, actor, kind, path):
         return self.send(actor, lambda: "\t".join(self._election(kind, path, "").contenders()))
 
 

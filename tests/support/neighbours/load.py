@@ -1,18 +1,14 @@
 """Processes of two clients that compete for one lock, some of which are killed, and their common history."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
-from support.chaos.history import Event, Recorder, read
+from support.chaos.history import Recorder, read
 from support.neighbours.protocol import TIMEOUT, OtherClient, OtherClientGone
 from support.neighbours.sides import Side
 
@@ -29,20 +25,20 @@ class Load:
     held the lock for longer than it did, and what overlaps in the history did overlap.
     """
 
-    def __init__(self, directory: Path, path: str, seed: int = 1) -> None:
-        self.grants: Counter[str] = Counter()  # by the name of the process
+    def __init__(self, directory, path, seed=1):
+        self.grants = Counter()  # by the name of the process
         self._directory = directory
         self._path = path
         self._random = random.Random(seed)
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._errors: list[BaseException] = []
-        self._processes: dict[str, OtherClient] = {}
+        self._threads = []
+        self._errors = []
+        self._processes = {}
         self._nemesis = Recorder(directory, "nemesis")
         self._recorders = [self._nemesis]
         self._stack = ExitStack()
 
-    def add(self, name: str, start: Start, kinds: Sequence[str], actors: int = 2) -> None:
+    def add(self, name, start, kinds, actors=2):
         process = self._stack.enter_context(start())
         self._processes[name] = process
         recorder = Recorder(self._directory, name)
@@ -55,16 +51,16 @@ class Load:
             thread.start()
             self._threads.append(thread)
 
-    def kill(self, name: str) -> None:
+    def kill(self, name):
         self._nemesis.write("nemesis", what="kill", target=name)
         self._processes.pop(name).kill()
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._errors:
             time.sleep(0.05)
 
-    def end(self) -> list[Event]:
+    def end(self):
         self._stop.set()
         for thread in self._threads:
             thread.join(TIMEOUT)
@@ -77,7 +73,7 @@ class Load:
             raise self._errors[0]
         return read(sorted(self._directory.glob("*.jsonl")))
 
-    def _drive(self, *arguments: Any) -> None:
+    def _drive(self, *arguments):
         try:
             while not self._stop.is_set():
                 self._turn(*arguments)
@@ -88,18 +84,18 @@ class Load:
 
     def _turn(
         self,
-        name: str,
-        process: OtherClient,
-        recorder: Recorder,
-        kinds: Sequence[str],
-        numbers: Iterator[int],
-        chance: random.Random,
-    ) -> None:
+        name,
+        process,
+        recorder,
+        kinds,
+        numbers,
+        chance,
+    ):
         actor = threading.current_thread().name
         side = Side(process, chance.choice(kinds), self._path)
         kind = side.kind.partition("+")[0]
         kind = "lock" if kind in EXCLUSIVE else kind
-        about: dict[str, Any] = {"op": next(numbers), "key": "k"}
+        about = {"op": next(numbers), "key": "k"}
         recorder.write("invoke", timeout=None, kind=kind, **about)
         try:
             answer = side.begin(actor).result(TIMEOUT)

@@ -5,14 +5,11 @@ A command is `NUMBER ACTOR VERB KIND PATH [MILLISECONDS [LIMIT]]`, an answer `NU
 told is done in order, and what another is told meanwhile; so an actor may wait for a lock while the next one takes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -31,17 +28,17 @@ class OtherClientGone(Exception):
 class OtherClient:
     """One process of another client; on Linux it ends with this one, even when that is killed."""
 
-    def __init__(self, command: Sequence[str], **env: str) -> None:
+    def __init__(self, command, **env):
         self._command = command
         self._env = env
         self._numbers = itertools.count(1)
-        self._waiting: dict[str, Future[str]] = {"0": Future()}
+        self._waiting = {"0": Future()}
         self._lock = threading.Lock()  # guards what is written, and _waiting
-        self._errors: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
-        self._readers: list[threading.Thread] = []
+        self._errors = []
+        self._process = None
+        self._readers = []
 
-    def __enter__(self) -> OtherClient:
+    def __enter__(self):
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [*debian.tied("KILL"), *self._command],
@@ -64,10 +61,10 @@ class OtherClient:
             raise
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.kill()
 
-    def kill(self) -> None:
+    def kill(self):
         if self._process is not None:
             self._process.kill()
             for reader in self._readers:
@@ -75,10 +72,10 @@ class OtherClient:
             with contextlib.suppress(BrokenPipeError):
                 self._process.__exit__(None, None, None)  # which waits for it, and closes the pipes
 
-    def send(self, actor: str, verb: str, kind: str, path: str, *more: object) -> Future[str]:
+    def send(self, actor, verb, kind, path, *more):
         assert self._process is not None
         assert self._process.stdin is not None
-        answer: Future[str] = Future()
+        answer = Future()
         with self._lock:
             number = str(next(self._numbers))
             self._waiting[number] = answer
@@ -89,20 +86,20 @@ class OtherClient:
                 answer.set_exception(OtherClientGone())
         return answer
 
-    def acquire(self, actor: str, kind: str, path: str, wait: float = -1, name: str = "") -> Future[str]:
+    def acquire(self, actor, kind, path, wait=-1, name=""):
         """Have an actor take a lock, waiting so many seconds, -1: for ever; the answer is "true" or "false"."""
         return self.send(actor, "acquire", kind, path, -1 if wait < 0 else round(wait * 1000), name)
 
-    def try_acquire(self, actor: str, kind: str, path: str, wait: float = 10, name: str = "") -> bool:
+    def try_acquire(self, actor, kind, path, wait=10, name=""):
         return self.acquire(actor, kind, path, wait, name).result(TIMEOUT) == "true"
 
-    def release(self, actor: str, kind: str, path: str) -> None:
+    def release(self, actor, kind, path):
         self.ask(actor, "release", kind, path)
 
-    def ask(self, actor: str, verb: str, kind: str, path: str, *more: object) -> str:
+    def ask(self, actor, verb, kind, path, *more):
         return self.send(actor, verb, kind, path, *more).result(TIMEOUT)
 
-    def _read(self, stream: Iterable[str]) -> None:
+    def _read(self, stream):
         for line in stream:
             number, how, what = [*line.rstrip("\n").split(" ", 2), ""][:3]
             with self._lock:
@@ -116,13 +113,13 @@ class OtherClient:
         for answer in left.values():
             answer.set_exception(OtherClientGone("".join(self._errors[-30:])))
 
-    def _note(self, stream: Iterable[str]) -> None:
+    def _note(self, stream):
         for line in stream:
             self._errors.append(line)
             del self._errors[:-200]
 
 
-def kazoo(hosts: str, session_timeout: float = 10.0) -> OtherClient:
+def kazoo(hosts, session_timeout=10.0):
     """Return a process with one client of kazoo's, which is started as a context; paths are from the root on."""
     program = str(Path(__file__).with_name("kazooprocess.py"))
     return OtherClient([sys.executable, "-u", program, hosts, str(round(session_timeout * 1000))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
@@ -17,18 +16,18 @@ class Side:
     kind: str
     path: str
 
-    def begin(self, actor: str = "a") -> Future[str]:
+    def begin(self, actor="a"):
         """Have an actor take the lock, waiting for ever; return what will tell."""
         return self.client.acquire(actor, self.kind, self.path, -1)
 
-    def try_acquire(self, actor: str = "a", wait: float = 10) -> bool:
+    def try_acquire(self, actor="a", wait=10):
         return self.client.try_acquire(actor, self.kind, self.path, wait)
 
-    def release(self, actor: str = "a") -> None:
+    def release(self, actor="a"):
         self.client.release(actor, self.kind, self.path)
 
 
-def waits(answer: Future[str]) -> bool:
+def waits(answer):
     try:
         answer.result(GLANCE)
     except (NotYet, TimeoutError):
@@ -36,5 +35,5 @@ def waits(answer: Future[str]) -> bool:
     return False
 
 
-def granted(answer: Future[str], timeout: float = 15.0) -> bool:
+def granted(answer, timeout=15.0):
     return answer.result(timeout) == "true"

@@ -1,7 +1,5 @@
 """A process with a thread for each kind of lock, and users who send tasks: `python -m support.versions.actor SLOT`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -10,12 +8,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import django
 
-from django_zklock import Hold, Leader, zk_leader, zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
+from django_zklock import zk_leader, zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.exceptions import LockLost
 from support.versions import keys
 from support.versions.record import Stay, note, ready
@@ -35,43 +31,43 @@ SENT = {
 }
 
 ended = threading.Event()
-candidates: list[Leader] = []
-failures: list[BaseException] = []
+candidates = []
+failures = []
 chance = random.Random()
 
 
-def work() -> None:
+def work():
     stay = Stay(chance.choice(keys.WORK))
     with stay.around(), zk_lock("{key}", fields={"key": stay.key}) as hold, stay.inside(hold):
         stay.increment(hold)
 
 
-def use(key: str, lock: AbstractContextManager[Hold], seconds: float, **wish: object) -> None:
+def use(key, lock, seconds, **wish):
     stay = Stay(key, **wish)
     with stay.around(), lock as hold, stay.inside(hold):
         time.sleep(seconds)
 
 
-def operated() -> None:
+def operated():
     use(keys.OPERATED, zk_lock(keys.OPERATED), 0.01)
 
 
-def read_write() -> None:
+def read_write():
     kind = chance.choice(("read", "read", "read", "write"))
     use(keys.READ_WRITE, (zk_write if kind == "write" else zk_read)(keys.READ_WRITE), 0.05, kind=kind)
 
 
-def permit() -> None:
+def permit():
     use(
         keys.SEMAPHORE, zk_semaphore(keys.SEMAPHORE, limit=keys.PERMITS), 0.1, kind="semaphore", limit=keys.MOST_PERMITS
     )
 
 
-def linger() -> None:
+def linger():
     use(keys.LINGER, zk_lock(keys.LINGER, linger=0.05), 0.005, linger=0.05)
 
 
-def several() -> None:
+def several():
     pair = chance.sample(keys.SETS, 2)
     stays = {key: Stay(key) for key in pair}
     with contextlib.ExitStack() as stack:
@@ -83,7 +79,7 @@ def several() -> None:
             time.sleep(0.01)
 
 
-async def in_coroutine() -> None:
+async def in_coroutine():
     stay = Stay(keys.OPERATED)
     with stay.around():
         async with zk_lock(keys.OPERATED) as hold:
@@ -91,10 +87,10 @@ async def in_coroutine() -> None:
                 await asyncio.sleep(0.01)
 
 
-def lead() -> None:
+def lead():
     stay = Stay(keys.LEADER)
 
-    def consume(hold: Hold) -> None:
+    def consume(hold):
         with stay.inside(hold):
             ended.wait(chance.uniform(*TERM))
 
@@ -107,14 +103,14 @@ def lead() -> None:
     candidates.remove(candidate)
 
 
-def send() -> None:
+def send():
     """Send a task; note which one does the work, as that of an earlier call may."""
     kind = chance.choices(list(SENT), [weight for _, weight in SENT.values()])[0]
     note("sent", kind=kind, ref=TASKS[kind].delay(chance.choice(SENT[kind][0])).id)
     ended.wait(0.3)  # the workers keep up with so many
 
 
-def pay() -> None:
+def pay():
     """Have a worker check the signed token of a lock, which has a second for that."""
     stay = Stay(chance.choice(keys.PAY))
     with stay.around(), zk_lock("{key}", fields={"key": stay.key}) as hold, stay.inside(hold):
@@ -123,7 +119,7 @@ def pay() -> None:
         ended.wait(1.0)
 
 
-def keep(slot: str) -> None:
+def keep(slot):
     with zk_lock(f"kept/{slot}") as hold:
         note("kept", key=hold.key, token=hold.token)
         request = None
@@ -132,7 +128,7 @@ def keep(slot: str) -> None:
         note("asked" if request else "left", key=hold.key, token=hold.token, reason=request and request.reason)
 
 
-def suffer(slot: str) -> None:
+def suffer(slot):
     token = 0
     try:
         with zk_lock(f"broken/{slot}") as hold:
@@ -145,17 +141,17 @@ def suffer(slot: str) -> None:
         note("broken", token=token, reason=str(error))
 
 
-def end(*about: object) -> None:
+def end(*about):
     ended.set()
     for candidate in candidates:
         candidate.stop(grace=5)
 
 
-def main(slot: str) -> None:
+def main(slot):
     django.setup()
     signal.signal(signal.SIGTERM, end)
     # Twice: two owners of one process meet.
-    turns: list[Callable[[], object]] = [work, work, operated, read_write, read_write, permit, permit, linger, linger]
+    turns = [work, work, operated, read_write, read_write, permit, permit, linger, linger]
     turns += [several, several, lead, send, pay, lambda: asyncio.run(in_coroutine())]
     turns += [lambda: keep(slot), lambda: suffer(slot)]
     threads = [threading.Thread(target=repeat, args=[turn]) for turn in turns]
@@ -167,7 +163,7 @@ def main(slot: str) -> None:
     sys.exit(1 if failures else 0)
 
 
-def repeat(turn: Callable[[], object]) -> None:
+def repeat(turn):
     for _ in itertools.count():
         if ended.wait(chance.uniform(*PAUSE)):
             return

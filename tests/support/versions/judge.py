@@ -1,14 +1,10 @@
 """Judge what the processes of both versions did together: it must be what processes of one version do."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
 
 from support.chaos.checker import check_history, excludes
-from support.chaos.history import Event
 from support.versions.states import NEW, OLD
 
 MAYBE = frozenset({"skip", "book"})  # kinds of work that is not done if the lock is busy, or the token late
@@ -17,13 +13,13 @@ SHOWN = 5  # of one kind of problem
 
 
 def judge(
-    events: Sequence[Event],
+    events,
     *,
-    roots: Mapping[str, str],
-    balances: Mapping[str, int],
-    left: Mapping[str, Sequence[str]],
-    logs: Mapping[str, str],
-) -> list[str]:
+    roots,
+    balances,
+    left,
+    logs,
+):
     """Return the problems; `left` are the contenders when all processes have ended."""
     history = check_history(events, left=left)
     problems = {
@@ -38,11 +34,11 @@ def judge(
     return [*([] if history.ok else [history.short()]), *lines]
 
 
-def version_of(process: str) -> str:
+def version_of(process):
     return process.partition("-")[0]
 
 
-def packages(events: Sequence[Event], roots: Mapping[str, str]) -> list[str]:
+def packages(events, roots):
     return [
         f"{event['p']} imported {event['file']}"
         for event in events
@@ -50,16 +46,16 @@ def packages(events: Sequence[Event], roots: Mapping[str, str]) -> list[str]:
     ]
 
 
-def counters(events: Sequence[Event], balances: Mapping[str, int]) -> list[str]:
+def counters(events, balances):
     written = Counter(event["key"] for event in events if event["e"] == "fenced")
     return [
         f"{key} is {value} after {written[key]} updates" for key, value in balances.items() if value != written[key]
     ]
 
 
-def units(events: Sequence[Event]) -> list[str]:
+def units(events):
     """Find units done twice, or not at all. A message that comes back runs again if it meets no trace of the first."""
-    done: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    done = defaultdict(list)
     for event in events:
         if event["e"] == "unit":
             done[event["kind"], event["ref"]].append(event)
@@ -71,7 +67,7 @@ def units(events: Sequence[Event]) -> list[str]:
     ]
 
 
-def ticks(events: Sequence[Event]) -> list[str]:
+def ticks(events):
     sent = sorted((event["tick"], event["token"]) for event in events if event["e"] == "tick")
     wrong = []
     for (tick, token), (later, later_token) in itertools.pairwise(sent):
@@ -82,8 +78,8 @@ def ticks(events: Sequence[Event]) -> list[str]:
     return wrong
 
 
-def operated(events: Sequence[Event]) -> list[str]:
-    by_kind: dict[str, list[Event]] = defaultdict(list)
+def operated(events):
+    by_kind = defaultdict(list)
     for event in events:
         by_kind[event["e"]].append(event)
     left = {event["token"] for event in by_kind["left"]}
@@ -104,7 +100,7 @@ def operated(events: Sequence[Event]) -> list[str]:
     return [f"{what} was not noticed" for what in deaf + unfelt] + wrong
 
 
-def meetings(events: Sequence[Event]) -> dict[str, int]:
+def meetings(events):
     met = {
         f"{what} of {first}": 0 for what in ("locks", "tasks", "tokens", "requested", "break") for first in (OLD, NEW)
     }
@@ -113,7 +109,7 @@ def meetings(events: Sequence[Event]) -> dict[str, int]:
     return met
 
 
-def _meetings(events: Sequence[Event]) -> Iterator[str]:
+def _meetings(events):
     done = {event["ref"]: version_of(event["p"]) for event in events if event["e"] == "unit"}
     felt = {event["token"]: version_of(event["p"]) for event in events if event["e"] in ("asked", "broken")}
     for holds in check_history(events).run.holds.values():

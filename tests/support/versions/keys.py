@@ -1,7 +1,5 @@
 """The locks of the project."""
 
-from __future__ import annotations
-
 WORK = ("k0", "k1", "k2", "2026112600")  # one looks like the end of a contender's name
 SKIP = "skip"
 SLOW = tuple(f"slow{number}" for number in range(6))
@@ -17,7 +15,7 @@ LEADER = "feed"
 OPERATED = "nightly"
 
 
-def unique(key: str) -> str:
+def unique(key):
     return f"once/{key}/do"
 
 

@@ -1,7 +1,5 @@
 """An operator at a terminal: reads a command of `manage.py` as a line of JSON, and answers with one."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -12,7 +10,7 @@ from django.core.management import CommandError, call_command
 from support.versions.record import ready
 
 
-def run(words: list[str]) -> tuple[int, str]:
+def run(words):
     printed = io.StringIO()
     try:
         call_command(*words, stdout=printed, stderr=printed)
@@ -23,7 +21,7 @@ def run(words: list[str]) -> tuple[int, str]:
     return 0, printed.getvalue()
 
 
-def main() -> None:
+def main():
     django.setup()
     ready()
     for line in sys.stdin:

@@ -1,16 +1,12 @@
 """Write down what a process does under its locks. Both versions run it: it uses only what the reference has."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
 
 from django.apps import apps
 from django.db import transaction
@@ -24,38 +20,36 @@ HISTORY = "MIXED_HISTORY"  # environment variable: the folder of the history
 
 WORKING = "working-"  # how the name of a file in that folder begins which tells that the work of a message has begun
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _numbers = itertools.count(1)
-_stay: ContextVar[Stay] = ContextVar("stay")
+_stay = ContextVar("stay")
 
 
 @functools.cache
-def _recorder(pid: int) -> Recorder:
+def _recorder(pid):
     recorder = Recorder(Path(os.environ[HISTORY]), f"{os.environ[NAME]}-{pid}")
     recorder.write("imported", file=django_zklock.__file__)
     return recorder
 
 
-def note(kind: str, /, **about: Any) -> None:
+def note(kind, /, **about):
     """Append an event. A process that was forked has a file of its own."""
     _recorder(os.getpid()).write(kind, **about)
 
 
-def ready() -> None:
+def ready():
     note("ready")
     Path(os.environ[HISTORY], f"ready-{os.environ[NAME]}").touch()
 
 
-def note_working(tag: str) -> None:
+def note_working(tag):
     Path(os.environ[HISTORY], f"{WORKING}{tag}").touch()
 
 
 class Stay:
     """The time of one owner under one lock, from the call on."""
 
-    def __init__(self, key: str, **wish: object) -> None:
+    def __init__(self, key, **wish):
         """Note the call; `wish` is what the checker should know of the lock: `kind`, `limit`, `linger`."""
         self.key = key
         self.op = next(_numbers)
@@ -63,11 +57,11 @@ class Stay:
         self._granted = False
         self.note("invoke", timeout=None, **wish)
 
-    def note(self, kind: str, /, **about: object) -> None:
+    def note(self, kind, /, **about):
         note(kind, o=self.owner, op=self.op, key=self.key, **about)
 
     @contextlib.contextmanager
-    def inside(self, hold: Any, **about: object) -> Iterator[None]:
+    def inside(self, hold, **about):
         """Note the grant and the release round a block, which is to be the last before the release."""
         self._granted = True
         now = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
@@ -77,7 +71,7 @@ class Stay:
         self.note("release")
 
     @contextlib.contextmanager
-    def around(self) -> Iterator[None]:
+    def around(self):
         try:
             yield
         except BaseException as error:
@@ -86,8 +80,8 @@ class Stay:
         # A candidate that is stopped, and a task that is skipped, was granted nothing.
         self.note("released" if self._granted else "refused")
 
-    def increment(self, hold: Any) -> None:
-        account_model: Any = apps.get_model("ledgers", "Account")
+    def increment(self, hold):
+        account_model = apps.get_model("ledgers", "Account")
         with transaction.atomic():
             account = account_model.objects.fenced(hold).get(name=self.key)
             account.balance += 1
@@ -96,10 +90,10 @@ class Stay:
         self.note("fenced", token=hold.token, value=account.balance, ok=True)
 
 
-def recorded(key_of: Callable[P, str], **wish: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    def decorate(locked: Callable[P, R]) -> Callable[P, R]:
+def recorded(key_of, **wish):
+    def decorate(locked):
         @functools.wraps(locked)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(*args, **kwargs):
             stay = Stay(key_of(*args, **kwargs), **wish)
             token = _stay.set(stay)
             try:
@@ -114,7 +108,7 @@ def recorded(key_of: Callable[P, str], **wish: object) -> Callable[[Callable[P, 
 
 
 @contextlib.contextmanager
-def work(hold: Any, ref: str, kind: str, **about: object) -> Iterator[Stay]:
+def work(hold, ref, kind, **about):
     stay = _stay.get()
     with stay.inside(hold):
         stay.increment(hold)

@@ -1,7 +1,5 @@
 """The settings of the project: what tests need, and the tables of fences in a database of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -22,12 +22,12 @@ class State:
     root: Path
 
     @property
-    def path(self) -> str:
+    def path(self):
         """The PYTHONPATH of its processes. It wins over an installation of the checkout."""
         return f"{self.root}{os.pathsep}{TESTS}"
 
 
-def old_commit(repository: Path = CHECKOUT) -> str | None:
+def old_commit(repository=CHECKOUT):
     """Return the last tag before this commit, else the first compatible commit; None if git has neither here."""
     # Not the tag of this commit: on the day of a release, the release before is the old state.
     tag = _git(repository, "describe", "--tags", "--abbrev=0", "--match=[0-9]*", "HEAD^")
@@ -36,7 +36,7 @@ def old_commit(repository: Path = CHECKOUT) -> str | None:
     return tag
 
 
-def old_state(directory: Path) -> State | None:
+def old_state(directory):
     """Write the package as it was to a directory; return None where the history of git lacks the commit."""
     commit = old_commit()
     if commit is None:
@@ -48,7 +48,7 @@ def old_state(directory: Path) -> State | None:
     return State(OLD, directory.resolve())
 
 
-def _git(repository: Path, *arguments: str) -> str | None:
+def _git(repository, *arguments):
     try:
         done = subprocess.run(["git", "-C", repository, *arguments], check=False, capture_output=True, text=True)
     except FileNotFoundError:

@@ -1,23 +1,19 @@
 """The report on the health of an ensemble has the problems of its servers."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
 import socket
 import struct
 import threading
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from django.utils import translation
 
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.core.zk.outage import Host, address
+from django_zklock.core.zk.outage import address
 from django_zklock.inspection import EnsembleReport, ServerReport
 from django_zklock.inspection.ensemble import OwnAnswer, _ask, _findings, _placed, _report
 
@@ -36,11 +32,11 @@ Node count: 12
 """
 
 
-def found(*servers: ServerReport) -> list[tuple[str, str]]:
+def found(*servers):
     return [(finding.result, finding.text) for finding in _findings(EnsembleReport(servers, ()), 10.0)]
 
 
-def test_healthy_servers_are_reported_as_healthy() -> None:
+def test_healthy_servers_are_reported_as_healthy():
     assert found(LEADER, FOLLOWER, THIRD) == []
     assert found(ServerReport(address="zk1:2181", role="standalone", version="3.8.0")) == []
     assert found(FOLLOWER) == []
@@ -65,18 +61,18 @@ def test_healthy_servers_are_reported_as_healthy() -> None:
         ((LEADER, FOLLOWER, replace(THIRD, latency=0.6)), "warning", "zk3:2181 takes 600.0 ms"),
     ],
 )
-def test_each_problem_is_reported_with_its_remedy(servers: tuple[Any, ...], result: str, words: str) -> None:
+def test_each_problem_is_reported_with_its_remedy(servers, result, words):
     assert any(finding[0] == result and words in finding[1] for finding in found(*servers)), found(*servers)
 
 
-def look(*servers: tuple[str, int]) -> tuple[ServerReport, ...]:
+def look(*servers):
     return tuple(
         ServerReport(address=f"zk{number}:2181", role=role, zxid=zxid, version="3.9.3")
         for number, (role, zxid) in enumerate(servers, 1)
     )
 
 
-def splits(servers: Sequence[ServerReport], server: str = "zk1:2181", config: bytes = b"") -> list[str]:
+def splits(servers, server="zk1:2181", config=b""):
     report = EnsembleReport(tuple(servers), ())
     findings = _findings(report, 10.0, own=OwnAnswer(server=server, config=config))
     return [finding.text for finding in findings if finding.splits]
@@ -99,7 +95,7 @@ def splits(servers: Sequence[ServerReport], server: str = "zk1:2181", config: by
         [*look(("leader", 0x200000050)), replace(look(("follower", 0x200000050))[0], standing="stranger")],
     ],
 )
-def test_a_healthy_ensemble_is_never_called_two(servers: Sequence[ServerReport]) -> None:
+def test_a_healthy_ensemble_is_never_called_two(servers):
     assert splits(servers) == []
 
 
@@ -112,12 +108,12 @@ def test_a_healthy_ensemble_is_never_called_two(servers: Sequence[ServerReport])
         look(("standalone", 5), ("standalone", 9)),
     ],
 )
-def test_two_ensembles_are_an_error(servers: Sequence[ServerReport]) -> None:
+def test_two_ensembles_are_an_error(servers):
     (text,) = splits(servers)
     assert "to two holders" in text
 
 
-def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_own() -> None:
+def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_own():
     down = ServerReport(address="zk2:2181", problem="does not answer: refused", standing="stranger")
     alone, config = look(("leader", 0x100000050)), b"server.1=zk1:1:2:participant\n"
     assert splits([*alone, down], config=config) == [
@@ -127,20 +123,20 @@ def test_a_server_that_knows_no_other_is_an_error_unless_all_addresses_are_its_o
     assert splits([*alone, replace(alone[0], standing="alias")], config=config) == []
 
 
-def test_a_server_that_is_no_member_is_named() -> None:
+def test_a_server_that_is_no_member_is_named():
     removed = replace(THIRD, standing="stranger")
     ((result, text),) = found(LEADER, FOLLOWER, removed)
     assert (result, text.startswith("zk3:2181 is in URL, and is no member of the ensemble.")) == ("warning", True)
 
 
-def test_observers_do_not_vote() -> None:
+def test_observers_do_not_vote():
     down = replace(THIRD, role="", problem="does not answer: timed out")
     observers = [replace(FOLLOWER, address=f"zk{number}:2181", role="observer") for number in (4, 5)]
     ((_, text),) = found(LEADER, FOLLOWER, down, *observers)
     assert "They stop if one more server fails." in text
 
 
-def test_servers_that_may_not_be_asked_are_no_outage() -> None:
+def test_servers_that_may_not_be_asked_are_no_outage():
     closed = [
         ServerReport(address=f"zk{number}:2181", problem=_report("", "srvr is not ... in the whitelist.").problem)
         for number in range(3)
@@ -150,7 +146,7 @@ def test_servers_that_may_not_be_asked_are_no_outage() -> None:
     assert {result for result, _ in found(_report("zk1:2181", ""))} == {"warning"}
 
 
-def test_the_command_srvr_is_enough() -> None:
+def test_the_command_srvr_is_enough():
     report = _report("zk1:2181", SRVR)
     assert (report.role, report.version, report.latency) == ("follower", "3.8.0", 0.0015)
     assert report.zxid == 0x100000010
@@ -158,18 +154,18 @@ def test_the_command_srvr_is_enough() -> None:
 
 
 @pytest.mark.parametrize("zxid", ["0x8000000000000000", "0x" + "f" * 16, "0x" + "1" * 400, "-0x1", "NaN", "٣", ""])
-def test_an_invalid_zxid_is_not_known(zxid: str) -> None:
+def test_an_invalid_zxid_is_not_known(zxid):
     assert _report("zk1:2181", f"Mode: leader\nZxid: {zxid}\n").zxid == -1
     assert _report("zk1:2181", "Mode: leader\nZxid: 0x7fffffffffffffff\n").zxid == 2**63 - 1
 
 
 @pytest.mark.parametrize("latency", ["٣", "nan", "1e999", "-1", "9" * 5000, "1.2.3", "", "many"])
-def test_an_invalid_latency_is_left_out(latency: str) -> None:
+def test_an_invalid_latency_is_left_out(latency):
     report = _report("zk1:2181", f"Mode: leader\nLatency min/avg/max: 0/{latency}/1\n")
     assert (report.role, report.latency, report.milliseconds) == ("leader", None, "")
 
 
-def test_texts_of_a_server_are_short_and_printable() -> None:
+def test_texts_of_a_server_are_short_and_printable():
     version, role = f"3.{'9' * 5000}\x1b", f"leader\u202e{'x' * 5000}"
     report = _report("zk1:2181", f"Mode: {role}\nZookeeper version: {version}\n")
     assert report.version.isprintable()
@@ -178,7 +174,7 @@ def test_texts_of_a_server_are_short_and_printable() -> None:
     assert found(report) != []
 
 
-def test_a_read_only_server_runs_and_grants_nothing() -> None:
+def test_a_read_only_server_runs_and_grants_nothing():
     down = ServerReport(address="zk2:2181", problem="does not answer: refused")
     server = _report("zk1:2181", SRVR.replace("follower", "read-only"))
     assert (server.role, server.runs, server.serves) == ("read-only", True, False)
@@ -187,7 +183,7 @@ def test_a_read_only_server_runs_and_grants_nothing() -> None:
     assert texts[1] == "zk1:2181 runs read-only, as it is in no quorum, and grants no lock."
 
 
-def test_a_server_without_quorum_runs_and_is_not_down() -> None:
+def test_a_server_without_quorum_runs_and_is_not_down():
     alone = _report("zk1:2181", "This ZooKeeper instance is not currently serving requests")
     down = ServerReport(address="zk2:2181", problem="does not answer: refused")
     assert (alone.runs, alone.serves, down.runs) == (True, False, False)
@@ -195,7 +191,7 @@ def test_a_server_without_quorum_runs_and_is_not_down() -> None:
     assert text.startswith("No majority: 1 of 3 servers runs, 2 are needed.")
 
 
-def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
+def test_an_own_answer_counts_for_more_than_a_filtered_command():
     """A proxy may cut `srvr`, while a quorum answers the requests of this process."""
     cut = ServerReport(address="zk1:2181", problem="does not answer: timed out")
     assert {
@@ -203,7 +199,7 @@ def test_an_own_answer_counts_for_more_than_a_filtered_command() -> None:
     } == {"warning"}
 
 
-def test_a_finding_is_in_the_language_of_its_reader() -> None:
+def test_a_finding_is_in_the_language_of_its_reader():
     down = ServerReport(address="zk1:2181", problem="does not answer: Connection refused")
     error, warning = _findings(EnsembleReport((down,), ()), 10.0)
     with translation.override("de"):
@@ -214,8 +210,8 @@ def test_a_finding_is_in_the_language_of_its_reader() -> None:
     assert warning.text == "zk1:2181 does not answer: Connection refused."
 
 
-def test_a_server_that_resets_connections_may_have_too_many() -> None:
-    def serve() -> None:
+def test_a_server_that_resets_connections_may_have_too_many():
+    def serve():
         with contextlib.suppress(OSError):  # the end
             while True:
                 peer = listener.accept()[0]
@@ -225,7 +221,7 @@ def test_a_server_that_resets_connections_may_have_too_many() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
         thread.start()
-        host: tuple[str, int] = listener.getsockname()
+        host = listener.getsockname()
         options = SessionOptions(hosts=(host,))
         reports = [_ask(host, options, 10) for _ in range(20)]
         listener.shutdown(socket.SHUT_RDWR)
@@ -238,13 +234,11 @@ def test_a_server_that_resets_connections_may_have_too_many() -> None:
 TIMED_OUT, CLOSED = "does not answer: timed out", f"does not answer: {os.strerror(errno.ECONNREFUSED)}"
 
 
-def placed(
-    urls: Sequence[str], config: str, answers: Mapping[str, str], connected: str
-) -> tuple[EnsembleReport, list[str]]:
+def placed(urls, config, answers, connected):
     """Return the report for these servers in `URL`, which all run, and who else was asked; they have these problems."""
-    asked: list[str] = []
+    asked = []
 
-    def ask(host: Host) -> ServerReport:
+    def ask(host):
         asked.append(address(host))
         problem = answers[address(host)]
         return ServerReport(address=address(host), role="" if problem else "follower", problem=problem)
@@ -258,13 +252,13 @@ def placed(
         return EnsembleReport(_placed(reports, own, pool, ask), ()), asked
 
 
-def private(*numbers: int) -> str:
+def private(*numbers):
     """A configuration with addresses of a private network."""
     lines = [f"server.{number}=10.0.0.{number}:2888:3888:participant;10.0.0.{number}:2181" for number in numbers]
     return "\n".join(lines)
 
 
-def test_servers_behind_a_translation_of_addresses_are_the_members() -> None:
+def test_servers_behind_a_translation_of_addresses_are_the_members():
     """Nobody can reach the addresses in the configuration from here. That is no failure of three more servers."""
     answers = {f"10.0.0.{number}:2181": TIMED_OUT for number in (1, 2, 3)}
     report, _ = placed(["192.0.2.1:1", "192.0.2.1:2", "192.0.2.1:3"], private(1, 2, 3), answers, "192.0.2.1:1")
@@ -272,7 +266,7 @@ def test_servers_behind_a_translation_of_addresses_are_the_members() -> None:
     assert report.spare == 1
 
 
-def test_a_member_that_cannot_be_reached_is_not_down() -> None:
+def test_a_member_that_cannot_be_reached_is_not_down():
     answers = {"10.0.0.3:2181": TIMED_OUT}
     report, _ = placed(["10.0.0.1:2181", "10.0.0.2:2181"], private(1, 2, 3), answers, "10.0.0.1:2181")
     assert report.spare is None
@@ -280,13 +274,13 @@ def test_a_member_that_cannot_be_reached_is_not_down() -> None:
     assert report.servers[2].problem.endswith("was not looked at; name it in URL: timed out")
 
 
-def test_a_member_whose_machine_refuses_connections_is_down() -> None:
+def test_a_member_whose_machine_refuses_connections_is_down():
     answers = {"10.0.0.3:2181": CLOSED}
     report, _ = placed(["10.0.0.1:2181", "10.0.0.2:2181"], private(1, 2, 3), answers, "10.0.0.1:2181")
     assert (report.servers[2].address, report.spare) == ("10.0.0.3:2181", 0)
 
 
-def test_a_server_whose_members_all_answer_elsewhere_is_a_stranger() -> None:
+def test_a_server_whose_members_all_answer_elsewhere_is_a_stranger():
     """A proxy, or a server that was removed."""
     answers = {f"10.0.0.{number}:2181": "" for number in (1, 2, 3)}
     report, _ = placed(["10.0.0.9:2181"], private(1, 2, 3), answers, "10.0.0.9:2181")
@@ -295,14 +289,14 @@ def test_a_server_whose_members_all_answer_elsewhere_is_a_stranger() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost", "[0:0:0:0:0:0:0:1]"])
-def test_the_loopback_of_another_machine_is_not_asked(host: str) -> None:
+def test_the_loopback_of_another_machine_is_not_asked(host):
     config = f"server.1={host}:2888:3888:participant;{host}:2181"
     report, asked = placed(["10.0.0.1:2181"], config, {}, "10.0.0.1:2181")
     assert asked == []
     assert [(server.standing, server.address) for server in report.servers] == [("voter", "10.0.0.1:2181")]
 
 
-def test_two_addresses_of_a_server_are_one_voter() -> None:
+def test_two_addresses_of_a_server_are_one_voter():
     report, _ = placed(["127.0.0.1:2181", "localhost:2181"], "", {}, "127.0.0.1:2181")
     assert [server.standing for server in report.servers] == ["voter", "alias"]
     assert len(report.voters) == 1

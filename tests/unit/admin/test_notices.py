@@ -1,7 +1,5 @@
 """Notices name queues that may become an incident; a stack folds the frames of libraries."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -24,15 +22,15 @@ LIBRARIES = [
 ]
 
 
-def facts_of(lock: LockInfo) -> Facts:
+def facts_of(lock):
     return Facts(replace(NOTHING, locks=(lock,)), EnsembleReport((), ()))
 
 
-def told(lock: LockInfo) -> list[notices.Notice]:
+def told(lock):
     return notices.found(facts_of(lock), [])
 
 
-def test_a_queue_in_which_all_wait_long_for_short_holds_is_a_notice() -> None:
+def test_a_queue_in_which_all_wait_long_for_short_holds_is_a_notice():
     (notice,) = told(CONVOY)
     assert notice.key == "k"
     assert notice.text == "28 callers wait, the first for 50 s; the present holder has it for 4.0 s: a convoy?"
@@ -48,37 +46,37 @@ def test_a_queue_in_which_all_wait_long_for_short_holds_is_a_notice() -> None:
         pytest.param(replace(CONVOY, holders=()), id="it is handed over"),
     ],
 )
-def test_other_queues_are_no_notice(lock: LockInfo) -> None:
+def test_other_queues_are_no_notice(lock):
     assert told(lock) == []
 
 
-def test_a_lock_with_a_card_is_no_notice() -> None:
+def test_a_lock_with_a_card_is_no_notice():
     facts = facts_of(CONVOY)
     assert notices.found(facts, [Hung(keys=("k",))]) == []
 
 
-def test_libraries_that_follow_each_other_are_one_part() -> None:
+def test_libraries_that_follow_each_other_are_one_part():
     first, second = parts_of([*LIBRARIES, CODE])
     assert first == (LIBRARIES, "requests, urllib3, ssl")
     assert second == ([CODE], "")
 
 
-def test_frames_of_this_package_and_of_the_interpreter_are_libraries() -> None:
+def test_frames_of_this_package_and_of_the_interpreter_are_libraries():
     lines = ["run at /src/django_zklock/locks/hold.py:5: x", "f at <frozen importlib._bootstrap>:241: "]
     assert [part.libraries for part in parts_of(lines)] == ["django_zklock, importlib._bootstrap"]
 
 
 @pytest.mark.parametrize("path", ["<string>", "/srv/lib/orders.py", r"C:\shop\tasks.py", "/home/site-packages.py"])
-def test_frames_of_the_project_are_not_folded(path: str) -> None:
+def test_frames_of_the_project_are_not_folded(path):
     assert [part.libraries for part in parts_of([f"charge at {path}:42: pay()"])] == [""]
 
 
-def test_libraries_on_windows_are_folded() -> None:
+def test_libraries_on_windows_are_folded():
     lines = [r"send at C:\venv\Lib\site-packages\requests\adapters.py:600: x", r"read at C:\Python312\Lib\ssl.py:1: y"]
     assert [part.libraries for part in parts_of(lines)] == ["requests, ssl"]
 
 
-def test_a_queue_that_cannot_be_read_is_one_card_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_cannot_be_read_is_one_card_however_many_wait(monkeypatch):
     monkeypatch.setattr(past, "source", None)
     lock = LockInfo(key="k", path="/zklock/k", problem="An unknown znode is in it.", waiting=80)
     facts = facts_of(lock)

@@ -1,11 +1,8 @@
 """The German and French catalogues are complete, current and compiled."""
 
-from __future__ import annotations
-
 import ast
 import gettext
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +20,7 @@ NUMBER_OF_TEXTS = {
 FIELD = re.compile(r"%\(\w+\)[.\d]*[sdf]|\{\w+\}")
 
 
-def called(source: str) -> Iterator[tuple[str, ...]]:
+def called(source):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             many = NUMBER_OF_TEXTS.get(node.func.id, 0)
@@ -32,13 +29,13 @@ def called(source: str) -> Iterator[tuple[str, ...]]:
                 yield tuple(str(constant) for constant in constants)
 
 
-def marked(source: str) -> Iterator[tuple[str, ...]]:
+def marked(source):
     for call in re.findall(r"n?gettext\(.*?\)\s", templatize(source) + " ", flags=re.DOTALL):
         yield from called(call.replace(", count)", ")").strip())
 
 
-def wanted() -> set[tuple[str, ...]]:
-    texts: set[tuple[str, ...]] = set()
+def wanted():
+    texts = set()
     for path in ROOT.rglob("*.py"):
         source = path.read_text()
         if "gettext" in source:
@@ -48,9 +45,9 @@ def wanted() -> set[tuple[str, ...]]:
     return texts
 
 
-def written(language: str) -> dict[tuple[str, ...], list[str]]:
+def written(language):
     text = (ROOT / "locale" / language / "LC_MESSAGES" / "django.po").read_text()
-    translations: dict[tuple[str, ...], list[str]] = {}
+    translations = {}
     for entry in text.split("\n\n")[1:]:
         lines = [line for line in entry.splitlines() if not line.startswith("#")]
         texts = [ast.literal_eval(line[line.index('"') :]) for line in lines]
@@ -62,13 +59,13 @@ def written(language: str) -> dict[tuple[str, ...], list[str]]:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_text_is_translated_and_no_other(language: str) -> None:
+def test_every_text_is_translated_and_no_other(language):
     there = {key for key, values in written(language).items() if all(values)}
     assert there == wanted()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_translations_have_the_fields_of_their_texts_and_are_compiled(language: str) -> None:
+def test_translations_have_the_fields_of_their_texts_and_are_compiled(language):
     with (ROOT / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     for ids, values in written(language).items():
@@ -80,7 +77,7 @@ def test_translations_have_the_fields_of_their_texts_and_are_compiled(language: 
             assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(text)), ids
 
 
-def test_the_name_of_gettext_is_bound_to_nothing_else() -> None:
+def test_the_name_of_gettext_is_bound_to_nothing_else():
     """Python 3.12.1 inlines comprehensions: a variable `_` in one would hide gettext from the next."""
     for path in ROOT.rglob("*.py"):
         source = path.read_text()

@@ -1,12 +1,8 @@
 """A message: its queue, headers that anybody may have written, and other copies of it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from datetime import datetime
 from queue import Empty
 from types import SimpleNamespace
-from typing import Any, NoReturn
 
 import celery
 import pytest
@@ -16,7 +12,6 @@ from celery.exceptions import Reject
 from celery.result import AsyncResult, EagerResult
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
-from support.policytasks import AnyTask
 
 from django_zklock import Lock, zk_locked
 from django_zklock.contrib.celery import context, messages
@@ -36,7 +31,7 @@ QUEUES = [
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
+def app():
     app = Celery(broker=f"memory://{__name__}", backend="cache+memory://", set_as_current=False)
     app.control.purge()  # all applications of this process share the memory
     yield app
@@ -45,14 +40,14 @@ def app() -> Iterator[Celery]:
     app.close()
 
 
-def received(app: Celery) -> Any:
+def received(app):
     with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
         message = queue.get(block=False)
         message.ack()
     return message
 
 
-def delivered(channel: Any, exchange: str, key: str, **info: str) -> Any:
+def delivered(channel, exchange, key, **info):
     return SimpleNamespace(
         channel=channel, delivery_info={"exchange": exchange, "routing_key": key, **info}, headers={}
     )
@@ -74,9 +69,9 @@ def delivered(channel: Any, exchange: str, key: str, **info: str) -> Any:
         ("unknown", "one", ""),
     ],
 )
-def test_the_queue_of_a_message_is_found(app: Celery, exchange: str, key: str, queue: str) -> None:
+def test_the_queue_of_a_message_is_found(app, exchange, key, queue):
     with app.connection_for_write() as connection:
-        channel: Any = connection.channel()
+        channel = connection.channel()
         for declared in QUEUES:
             declared.bind(channel).declare()
         channel.deadletter_queue = "m-dead"  # kombu puts there what has no queue
@@ -85,7 +80,7 @@ def test_the_queue_of_a_message_is_found(app: Celery, exchange: str, key: str, q
         assert messages._queue_of(SimpleNamespace(task_consumer=tasks), message) == queue
 
 
-def consuming(*queues: Queue) -> Any:
+def consuming(*queues):
     return SimpleNamespace(task_consumer=SimpleNamespace(queues=queues))
 
 
@@ -93,7 +88,7 @@ def consuming(*queues: Queue) -> Any:
     ("exchange", "key", "queue"), [("", "m-one", "m-one"), ("", "other", ""), ("any", "m-one", "")]
 )
 @pytest.mark.parametrize("version", ["pyamqp", "virtual"])
-def test_another_version_of_kombu_need_not_tell_the_queue(version: str, exchange: str, key: str, queue: str) -> None:
+def test_another_version_of_kombu_need_not_tell_the_queue(version, exchange, key, queue):
     """Its private attributes may be others. Then only a message without an exchange tells its queue."""
     channel = SimpleNamespace(typeof=lambda exchange: SimpleNamespace(type="direct")) if version == "virtual" else None
     message = delivered(channel, exchange, key, consumer_tag="None1")
@@ -105,12 +100,10 @@ NO_TEXTS = [None, [], {}, 0, True, ["m-one"], {"m-one": 1}]
 
 @pytest.mark.parametrize("info", [{}, *[{"exchange": other} for other in NO_TEXTS], {"exchange": ""}])
 @pytest.mark.parametrize("key", ["m-right", "admin", "m-on", "", *NO_TEXTS])
-def test_a_sender_cannot_name_a_queue_that_the_worker_does_not_consume_from(
-    app: Celery, info: dict[str, Any], key: object
-) -> None:
+def test_a_sender_cannot_name_a_queue_that_the_worker_does_not_consume_from(app, info, key):
     """With Redis, SQS and other virtual transports, `delivery_info` is a part of the message."""
     with app.connection_for_write() as connection:
-        channel: Any = connection.channel()
+        channel = connection.channel()
         for declared in QUEUES:
             declared.bind(channel).declare()
         message = SimpleNamespace(channel=channel, delivery_info={**info, "routing_key": key}, headers={})
@@ -118,11 +111,11 @@ def test_a_sender_cannot_name_a_queue_that_the_worker_does_not_consume_from(
         assert messages._queue_of(consuming(*consumed), message) == ""
 
 
-def test_a_task_of_an_unknown_queue_is_not_sent_again(app: Celery) -> None:
+def test_a_task_of_an_unknown_queue_is_not_sent_again(app):
     """It waits in its slot, whatever its sender has written about its way."""
 
     @app.task(name="unknown", shared=False)
-    def unknown() -> None:
+    def unknown():
         messages.send_again(unknown, messages.CONFLICTS_HEADER, ZkLockError("busy"))
 
     for info in ({"routing_key": "celery"}, {"exchange": "", "routing_key": "celery"}, {messages.QUEUE_KEY: ""}, {}):
@@ -132,17 +125,17 @@ def test_a_task_of_an_unknown_queue_is_not_sent_again(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
-def test_a_task_is_sent_again_straight_to_its_queue(app: Celery, protocol: int) -> None:
+def test_a_task_is_sent_again_straight_to_its_queue(app, protocol):
     """Neither its own routes nor the way of the first message count: other workers could get it, or nobody."""
     app.conf.task_protocol = protocol
     app.conf.task_routes = {"routed": {"queue": "other", "exchange": "elsewhere", "routing_key": "nowhere"}}
 
     @app.task(name="routed", shared=False)
-    def routed() -> None:
+    def routed():
         messages.send_again(routed, messages.CONFLICTS_HEADER, ZkLockError("busy"))
 
     first = {"exchange": "elsewhere", "routing_key": "nowhere", messages.QUEUE_KEY: "celery", "priority": 3}
-    of_delivery: dict[str, Any] = {"x-death": [{"count": 1}], "x-first-death-queue": "before", "CC": ["more"]}
+    of_delivery = {"x-death": [{"count": 1}], "x-first-death-queue": "before", "CC": ["more"]}
     request = {
         "id": "sent",
         "delivery_info": first,
@@ -152,7 +145,7 @@ def test_a_task_is_sent_again_straight_to_its_queue(app: Celery, protocol: int) 
     trace_task(routed, "sent", (), {}, request=request, app=app)
     took = (app.now() - began).total_seconds()
     message = received(app)
-    read: dict[str, Any] = {**message.headers, **message.properties, **message.delivery_info}
+    read = {**message.headers, **message.properties, **message.delivery_info}
     assert {"exchange": "", "priority": 3, "mine": 1, messages.CONFLICTS_HEADER: 3}.items() <= read.items()
     assert of_delivery.keys().isdisjoint(message.headers)
     has_eta = message.headers if protocol == 2 else message.payload
@@ -163,46 +156,46 @@ def test_a_task_is_sent_again_straight_to_its_queue(app: Celery, protocol: int) 
 # --- other people's hooks for new calls ---------------------------------------------------------------------------
 
 
-class Nothing(AnyTask):
-    def apply_async(self, *args: Any, **options: Any) -> Any:
+class Nothing(Task):
+    def apply_async(self, *args, **options):
         return None
 
 
-class Earlier(AnyTask):
-    def apply_async(self, *args: Any, **options: Any) -> Any:
+class Earlier(Task):
+    def apply_async(self, *args, **options):
         return self.AsyncResult("earlier")
 
 
-class Eager(AnyTask):
-    def apply_async(self, *args: Any, **options: Any) -> Any:
+class Eager(Task):
+    def apply_async(self, *args, **options):
         return EagerResult(str(self.request.id), None, states.REJECTED, name="eager")
 
 
-class Refused(AnyTask):
-    def apply_async(self, *args: Any, **options: Any) -> Any:
+class Refused(Task):
+    def apply_async(self, *args, **options):
         raise LookupError("it is queued already")
 
 
-class Changed(AnyTask):
-    def apply_async(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+class Changed(Task):
+    def apply_async(self, args=None, *rest, **options):
         return super().apply_async(("secret", *args), *rest, **options)
 
 
-class Retried(AnyTask):
-    def signature_from_request(self, *args: Any, **options: Any) -> Any:
+class Retried(Task):
+    def signature_from_request(self, *args, **options):
         raise LookupError("only for retries")
 
     retry = signature = subtask_from_request = signature_from_request
 
 
-HOOKS: list[type[AnyTask]] = [Nothing, Earlier, Eager, Refused, Changed, Retried]
+HOOKS = [Nothing, Earlier, Eager, Refused, Changed, Retried]
 
 
-def run_busy(app: Celery, base: type[Any] = AnyTask, **options: Any) -> Any:
+def run_busy(app, base=Task, **options):
     """Run a task that meets a conflict; return how its run ended."""
 
     @app.task(name="hooked", shared=False, base=base, typing=False, bind=True, **options)
-    def hooked(self: Any, *args: Any) -> None:
+    def hooked(self, *args):
         messages.send_again(self, messages.CONFLICTS_HEADER, ZkLockError("busy"))
 
     request = {"id": "sent", "delivery_info": {messages.QUEUE_KEY: "celery"}, "headers": {"mine": 1}, "retries": 3}
@@ -211,7 +204,7 @@ def run_busy(app: Celery, base: type[Any] = AnyTask, **options: Any) -> Any:
 
 @pytest.mark.parametrize("where", ["task", "app"])
 @pytest.mark.parametrize("base", HOOKS)
-def test_a_message_that_is_sent_again_passes_no_hook_for_new_calls(app: Celery, base: Any, where: str) -> None:
+def test_a_message_that_is_sent_again_passes_no_hook_for_new_calls(app, base, where):
     """A hook may drop, refuse, change or count calls. It is the message of a call that was made."""
     if where == "app":
         app.task_cls = base
@@ -222,12 +215,10 @@ def test_a_message_that_is_sent_again_passes_no_hook_for_new_calls(app: Celery, 
     assert message.payload[:2] == [["secret", 7], {}]
 
 
-def test_an_agent_that_watches_all_tasks_sees_a_message_that_is_sent_again(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_that_watches_all_tasks_sees_a_message_that_is_sent_again(app, monkeypatch):
     seen, original = [], Task.apply_async
 
-    def watched(task: Any, *args: Any, **options: Any) -> Any:
+    def watched(task, *args, **options):
         seen.append(task.name)
         return original(task, *args, **options)
 
@@ -238,20 +229,18 @@ def test_an_agent_that_watches_all_tasks_sees_a_message_that_is_sent_again(
 
 @pytest.mark.parametrize("result", [None, EagerResult("sent", None, states.SUCCESS), AsyncResult("sent")])
 @pytest.mark.parametrize("where", [Task, Celery], ids=["Task.apply_async", "Celery.send_task"])
-def test_a_message_that_nobody_published_does_not_count_as_sent(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, where: Any, result: object
-) -> None:
+def test_a_message_that_nobody_published_does_not_count_as_sent(app, monkeypatch, where, result):
     """The task waits in its slot, whatever the call has returned."""
     name = "apply_async" if where is Task else "send_task"
 
-    def publish_nothing(*args: Any, **options: Any) -> object:
+    def publish_nothing(*args, **options):
         return result
 
     monkeypatch.setattr(where, name, publish_nothing)
     assert isinstance(run_busy(app).retval, AcquireAgain)
 
 
-def test_a_worker_whose_calls_are_eager_does_not_run_the_task_in_itself(app: Celery) -> None:
+def test_a_worker_whose_calls_are_eager_does_not_run_the_task_in_itself(app):
     app.conf.task_always_eager = True
     assert isinstance(run_busy(app).retval, AcquireAgain)
 
@@ -259,14 +248,14 @@ def test_a_worker_whose_calls_are_eager_does_not_run_the_task_in_itself(app: Cel
 # --- the history of a message -------------------------------------------------------------------------------------
 
 
-def restored(history: object, arguments: dict[str, Any] | None = None, **headers: Any) -> Any:
+def restored(history, arguments=None, **headers):
     """Return the request of a message that has this history, in a queue with these arguments."""
     message = delivered(None, "", "named", consumer_tag="None1")
     message.headers = {"id": "1", messages.HISTORY_HEADER: history, **headers}
 
     @Celery(set_as_current=False).task(shared=False)
     @zk_locked("k")
-    def locked() -> None: ...
+    def locked(): ...
 
     info = {"redelivered": False}
     request = SimpleNamespace(task=locked, request_dict=dict(message.headers), message=message, delivery_info=info)
@@ -274,31 +263,31 @@ def restored(history: object, arguments: dict[str, Any] | None = None, **headers
     return request
 
 
-def death(queue: str, count: Any, reason: str = "rejected") -> dict[str, Any]:
+def death(queue, count, reason="rejected"):
     return {"queue": queue, "reason": reason, "count": count, "time": "once"}
 
 
-def test_counts_of_a_broker_go_on_in_the_next_message() -> None:
+def test_counts_of_a_broker_go_on_in_the_next_message():
     history = {"x-death": [death("a", 2), death("b", 1, "expired")], "x-first-death-queue": "a", "redelivered": True}
-    now: dict[str, Any] = {"x-death": [death("a", 1)], "x-first-death-queue": "z", "x-last-death-queue": "a"}
+    now = {"x-death": [death("a", 1)], "x-first-death-queue": "z", "x-last-death-queue": "a"}
     headers = restored(history, **now).request_dict
     assert headers["x-death"] == [death("a", 3), death("b", 1, "expired")]
     assert (headers["x-first-death-queue"], headers["x-last-death-queue"]) == ("a", "a")
     assert messages.HISTORY_HEADER not in headers, "a retry by the task itself would copy it"
 
 
-def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app: Celery) -> None:
+def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app):
     """Datadog does so: `request.headers` has neither the broker's headers then, nor ours."""
     history = {"x-delivery-count": 1, "x-acquired-count": 2, "redelivered": True}
     counted = {"x-delivery-count": 2, "x-acquired-count": 3}
-    now: dict[str, Any] = {**counted, messages.CONFLICTS_HEADER: 4, "headers": {"mine": 1}}
+    now = {**counted, messages.CONFLICTS_HEADER: 4, "headers": {"mine": 1}}
     request = restored(history, **now)
     sums = {"x-delivery-count": 3, "x-acquired-count": 5}
     given = {"mine": 1, messages.CONFLICTS_HEADER: 4, **sums}
     assert messages.headers_of(request) == given
 
     @app.task(name="deeper", shared=False)
-    def sent_again() -> None:
+    def sent_again():
         messages.send_again(sent_again, messages.CONFLICTS_HEADER, ZkLockError("busy"))
 
     info = {messages.QUEUE_KEY: "celery", "redelivered": True}
@@ -308,7 +297,7 @@ def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app: Celery) 
     assert headers[messages.CONFLICTS_HEADER] == 5
 
 
-def test_a_message_that_was_dead_lettered_is_in_a_queue_again() -> None:
+def test_a_message_that_was_dead_lettered_is_in_a_queue_again():
     """Somebody has moved it back, and plain Celery would run it."""
     history, limit = {"x-delivery-count": 9, "x-acquired-count": 9, "redelivered": True}, {"x-delivery-limit": 2}
     request = restored(history, limit, **{"x-death": [death("named", 1)]})
@@ -329,25 +318,23 @@ def test_a_message_that_was_dead_lettered_is_in_a_queue_again() -> None:
     ],
     ids=["at its limit", "above it", "no return allowed", "no limit", "no number", "the default", "above the default"],
 )
-def test_the_limit_of_a_queue_is_that_of_all_messages_of_a_call(
-    arguments: dict[str, Any] | None, returns: int, spent: bool
-) -> None:
+def test_the_limit_of_a_queue_is_that_of_all_messages_of_a_call(arguments, returns, spent):
     request = restored({"x-delivery-count": returns - 1, "redelivered": True}, arguments, **{"x-delivery-count": 1})
     assert request.request_dict["x-delivery-count"] == returns
     assert request.delivery_info.get(messages.RETURNS_KEY) == (returns if spent else None)
 
 
 @pytest.mark.parametrize(("late", "header"), [(True, "mine"), (False, messages.COPY_HEADER)])
-def test_only_a_copy_whose_message_is_not_acknowledged_is_rejected(late: bool, header: str) -> None:
-    task: Any = SimpleNamespace(request=SimpleNamespace(delivery_info={messages.RETURNS_KEY: 3}), acks_late=late)
+def test_only_a_copy_whose_message_is_not_acknowledged_is_rejected(late, header):
+    task = SimpleNamespace(request=SimpleNamespace(delivery_info={messages.RETURNS_KEY: 3}), acks_late=late)
     messages.check_returns(task, {header: "none"})
     task.acks_late = True
     with pytest.raises(Reject) as rejected:
         messages.check_returns(task, {messages.COPY_HEADER: "none"})
-    assert not rejected.value.requeue  # type: ignore[attr-defined]
+    assert not rejected.value.requeue
 
 
-NO_COUNTS: list[Any] = [None, 5, "x", {}, [5], [{}], [{"count": "x"}]]
+NO_COUNTS = [None, 5, "x", {}, [5], [{}], [{"count": "x"}]]
 
 
 @pytest.mark.parametrize(
@@ -358,7 +345,7 @@ NO_COUNTS: list[Any] = [None, 5, "x", {}, [5], [{}], [{"count": "x"}]]
         {"x-delivery-count": -(10**400), "redelivered": "yes"},
     ],
 )
-def test_a_history_that_anybody_has_written_changes_nothing_else(history: object) -> None:
+def test_a_history_that_anybody_has_written_changes_nothing_else(history):
     request = restored(history, {"x-delivery-limit": 5}, mine=1)
     assert {name: request.request_dict[name] for name in ("id", "mine")} == {"id": "1", "mine": 1}
     assert "task" not in request.request_dict
@@ -366,11 +353,11 @@ def test_a_history_that_anybody_has_written_changes_nothing_else(history: object
     assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
 
 
-def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app: Celery) -> None:
+def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app):
     """`Task.retry` copies the counts of RabbitMQ. No worker gave this message back."""
 
     @app.task(name="copied_count", shared=False)
-    def copied_count() -> None:
+    def copied_count():
         messages.send_again(copied_count, messages.CONFLICTS_HEADER, ZkLockError("busy"))
 
     for redelivered in (False, True):
@@ -384,31 +371,31 @@ def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app: Cele
 
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])
-def test_a_count_in_a_header_is_bounded(app: Celery, value: Any) -> None:
+def test_a_count_in_a_header_is_bounded(app, value):
     """The next pause can be computed from whatever somebody has written there."""
     times = messages.count(SimpleNamespace(headers={"count": value}), "count")
     assert 0 <= times <= 1_000_000
-    assert 0 < messages.delay_before(SimpleNamespace(app=app), times + 1) <= messages.LONGEST_DELAY  # type: ignore[arg-type]
+    assert 0 < messages.delay_before(SimpleNamespace(app=app), times + 1) <= messages.LONGEST_DELAY
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_delay_grows_and_is_partly_random(app: Celery, number: int) -> None:
+def test_the_delay_grows_and_is_partly_random(app, number):
     """So tasks that met once do not meet again."""
-    paused = {messages.delay_before(SimpleNamespace(app=app), number) for _ in range(50)}  # type: ignore[arg-type]
+    paused = {messages.delay_before(SimpleNamespace(app=app), number) for _ in range(50)}
     longest = messages.FIRST_DELAY * 2 ** (number - 1)
     assert all(longest * 3 / 4 <= pause <= longest for pause in paused)
     assert max(paused) - min(paused) > longest / 8
 
 
-def test_the_queue_of_a_task_without_a_lock_is_not_looked_up(app: Celery) -> None:
+def test_the_queue_of_a_task_without_a_lock_is_not_looked_up(app):
     """It is never sent again, and the look-up may be a request to the broker, for each message."""
 
     @app.task(shared=False)
-    def plain() -> None: ...
+    def plain(): ...
 
     @app.task(shared=False)
     @zk_locked("k")
-    def locked() -> None: ...
+    def locked(): ...
 
     for task, queue in ((plain, None), (locked, "named")):
         message = delivered(None, "", "named", consumer_tag="None1")
@@ -418,7 +405,7 @@ def test_the_queue_of_a_task_without_a_lock_is_not_looked_up(app: Celery) -> Non
 
 
 @pytest.mark.parametrize("headers", [5, "x", True, [], [["a", 1]], None])
-def test_headers_that_are_none_are_dropped(headers: object) -> None:
+def test_headers_that_are_none_are_dropped(headers):
     """A sender may put anything there. The process that runs the task gets what the main process has left."""
     message = SimpleNamespace(delivery_info={}, channel=None, headers={})
     request = SimpleNamespace(
@@ -434,11 +421,11 @@ REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, messages.QUEU
 
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
 @pytest.mark.parametrize("header", [messages.COPIES_HEADER, messages.CONFLICTS_HEADER])
-def test_a_copy_that_is_sent_again_stores_nothing(app: Celery, header: str) -> None:
+def test_a_copy_that_is_sent_again_stores_nothing(app, header):
     """Celery looks for a result before it writes RETRY. The other copy, or a holder, may store one between the two."""
 
     @app.task(name="busy", shared=False)
-    def busy() -> None:
+    def busy():
         messages.send_again(busy, header, ZkLockError("busy"))
 
     trace_task(busy, "one", (), {}, request=REDELIVERED, app=app)
@@ -454,17 +441,15 @@ def test_a_copy_that_is_sent_again_stores_nothing(app: Celery, header: str) -> N
     ],
     ids=["unknown", "a copy"],
 )
-def test_a_run_that_met_a_holder_at_its_end_is_sent_again(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, policy: Any, ahead: Any, header: str
-) -> None:
+def test_a_run_that_met_a_holder_at_its_end_is_sent_again(app, monkeypatch, policy, ahead, header):
     """It is or may have been a copy, whose result this run must not overwrite. A copy is no conflict."""
 
-    def meet(*args: object) -> NoReturn:
+    def meet(*args):
         raise LockBusy("The lock 'k' is held by another owner.", lock="k", ahead=ahead)
 
     @app.task(name="met", shared=False)
-    @zk_locked("k", on_conflict=policy, max_conflicts=1)  # type: ignore[untyped-decorator]
-    def met() -> None: ...
+    @zk_locked("k", on_conflict=policy, max_conflicts=1)
+    def met(): ...
 
     monkeypatch.setattr(Lock, "__enter__", meet)
     monkeypatch.setattr(context, "_read_queue", lambda spec: ())

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import select
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from celery.concurrency.prefork import TaskPool
@@ -17,7 +15,7 @@ from support.zoo import eventually
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
 from django_zklock.contrib.celery.dispatch.pool_process import ContenderProxy, SessionProxy
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
-from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantRecord, SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, SharedGrants
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import run
 from django_zklock.core.locks.held import released
@@ -30,32 +28,32 @@ from django_zklock.core.zk.codes import meaning
 
 
 @pytest.fixture
-def shared() -> Iterator[SharedGrants]:
+def shared():
     memory = SharedGrants()
     yield memory
     memory.close()
 
 
-def in_child(work: Callable[[], bool]) -> bool:
+def in_child(work):
     pid = os.fork()
     if pid == 0:
         os._exit(0 if work() else 1)
     return os.waitpid(pid, 0)[1] == 0
 
 
-def begin_and_end(record: GrantRecord) -> bool:
+def begin_and_end(record):
     begun = record.begin()
     record.end()
     return begun
 
 
-def test_a_pool_process_reads_the_lease_of_its_grant(shared: SharedGrants) -> None:
+def test_a_pool_process_reads_the_lease_of_its_grant(shared):
     assert shared.until == float("-inf")
     shared.set_lease(12.5, 7)
     assert in_child(lambda: (shared.until, shared.session_id) == (12.5, 7))
 
 
-def test_a_pool_process_knows_why_the_lease_ends(shared: SharedGrants) -> None:
+def test_a_pool_process_knows_why_the_lease_ends(shared):
     """It tells the end by itself, as soon as the lease is over."""
     proxy = SessionProxy(shared)
     shared.set_lease(12.5, 7, -102)
@@ -65,7 +63,7 @@ def test_a_pool_process_knows_why_the_lease_ends(shared: SharedGrants) -> None:
     proxy.stop()
 
 
-def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants) -> None:
+def test_a_pool_process_reads_each_event_of_its_grant_once(shared):
     record = shared.add()
     record.append({"request": "first"})
     record.set_suspect(suspect=True)
@@ -76,8 +74,8 @@ def test_a_pool_process_reads_each_event_of_its_grant_once(shared: SharedGrants)
     assert in_child(lambda: record.events(read_to)[0] == [{"lost": "why"}])
 
 
-def payload_of(number: int) -> Any:
-    payload: Any = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
+def payload_of(number):
+    payload = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
     return payload | {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "ahead": {}, "waited": 0.0}
 
 
@@ -85,16 +83,16 @@ def payload_of(number: int) -> Any:
 class Impatient:
     value: bool = False
 
-    def set(self, value: bool) -> None:
+    def set(self, value):
         self.value = value
 
-    def outcome(self, timeout: float) -> Iterator[None]:
+    def outcome(self, timeout):
         assert self.value
         yield from ()
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_end_of_a_task_does_not_wait_for_the_main_process(shared: SharedGrants, count: int) -> None:
+def test_the_end_of_a_task_does_not_wait_for_the_main_process(shared, count):
     """Its locks are given back by what it has written, even if it is killed now; also if they are several."""
     session = SessionProxy(shared)
     shared.set_lease(clock.now() + 60, 7)
@@ -108,12 +106,12 @@ def test_the_end_of_a_task_does_not_wait_for_the_main_process(shared: SharedGran
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_pool_process_knows_whether_its_lock_was_released(shared: SharedGrants, refused: bool) -> None:
+def test_a_pool_process_knows_whether_its_lock_was_released(shared, refused):
     """As soon as the record is free, which is then that of another grant."""
     session, record = SessionProxy(shared), shared.add()
     shared.set_lease(clock.now() + 60, 7)
     contender = ContenderProxy(session, record, payload_of(0), Caller(thread="", what=""))
-    released: list[bool] = []
+    released = []
     contender.when_released(released.append, confirmed=True)
     assert released == []
     if refused:
@@ -123,7 +121,7 @@ def test_a_pool_process_knows_whether_its_lock_was_released(shared: SharedGrants
     session.stop()
 
 
-def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
+def test_a_full_record_has_room_for_a_loss(shared):
     record = shared.add()
     written = [record.append({"request": str(number).zfill(500)}) for number in range(20)]
     assert record.append({"lost": "x" * (LONGEST_EVENT - 20)})
@@ -134,10 +132,8 @@ def test_a_full_record_has_room_for_a_loss(shared: SharedGrants) -> None:
     assert "lost" in lost
 
 
-def test_a_request_for_which_a_record_has_no_room_is_logged(
-    shared: SharedGrants, caplog: pytest.LogCaptureFixture
-) -> None:
-    held: Any = SimpleNamespace(contender=None, grant=None)
+def test_a_request_for_which_a_record_has_no_room_is_logged(shared, caplog):
+    held = SimpleNamespace(contender=None, grant=None)
     grant = PoolGrant(shared.add(), SimpleNamespace(id="t-1"), held)
     with caplog.at_level(logging.WARNING, "django_zklock"):
         for number in range(20):
@@ -148,15 +144,15 @@ def test_a_request_for_which_a_record_has_no_room_is_logged(
     assert "task t-1 does not learn of a release request by 'anna'" in caplog.messages[0]
 
 
-def test_a_pool_process_wakes_the_main_process_when_it_is_ready(shared: SharedGrants) -> None:
+def test_a_pool_process_wakes_the_main_process_when_it_is_ready(shared):
     assert shared.ready_processes(4) == {}
-    assert in_child(lambda: shared.set_ready(2, os.getpid()) is None)  # type: ignore[func-returns-value]
+    assert in_child(lambda: shared.set_ready(2, os.getpid()) is None)
     assert select.select([shared.wakeup], [], [], 5)[0]
     assert list(shared.ready_processes(4)) == [2]
     assert shared.ready_processes(2) == {}
 
 
-def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared: SharedGrants) -> None:
+def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared):
     record = shared.add()
     assert in_child(lambda: begin_and_end(record))
     assert record.pid != 0
@@ -167,20 +163,20 @@ def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared: SharedGr
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_pool_process_downgrades_its_grant(shared: SharedGrants, asked: bool) -> None:
+def test_a_pool_process_downgrades_its_grant(shared, asked):
     record = shared.add()
     assert record.goes_on_as_reader == ""
-    assert in_child(lambda: record.share(asked=asked) is None)  # type: ignore[func-returns-value]
+    assert in_child(lambda: record.share(asked=asked) is None)
     assert record.goes_on_as_reader == ("asked" if asked else "yes")
 
 
-def test_a_cancelled_grant_is_not_begun(shared: SharedGrants) -> None:
+def test_a_cancelled_grant_is_not_begun(shared):
     record = shared.add()
     assert record.cancel() == 0
     assert in_child(lambda: not record.begin())
 
 
-def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared: SharedGrants) -> None:
+def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared):
     old = shared.add()
     old.append({"lost": "why"})
     old.set_suspect(suspect=True)
@@ -192,7 +188,7 @@ def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared:
     assert (new.events(0), new.is_suspect) == (([], 0), False)
 
 
-def test_there_is_room_for_a_thousand_grants(shared: SharedGrants) -> None:
+def test_there_is_room_for_a_thousand_grants(shared):
     records = [shared.add() for _ in range(RECORDS)]
     with pytest.raises(IndexError):
         shared.add()
@@ -200,10 +196,10 @@ def test_there_is_room_for_a_thousand_grants(shared: SharedGrants) -> None:
     assert shared.add().index == records[3].index
 
 
-def test_a_pool_that_was_stopped_has_no_slots() -> None:
+def test_a_pool_that_was_stopped_has_no_slots():
     """A worker that is stopped twice ends its pool while messages still wait."""
     pool = TaskPool(limit=1)
     controller = SimpleNamespace(max_tasks_per_child=None)
-    slots = PoolSlots(SimpleNamespace(pool=pool, controller=controller), SimpleNamespace(), on_end=print)  # type: ignore[arg-type]
+    slots = PoolSlots(SimpleNamespace(pool=pool, controller=controller), SimpleNamespace(), on_end=print)
     pool.terminate()
     assert slots.available == 0

@@ -1,16 +1,12 @@
 """The options of unique tasks, and the rules of their reservations."""
 
-from __future__ import annotations
-
 import sys
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from django.core.handlers.base import BaseHandler
-from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.http import HttpResponse
 from django.urls import path
 
 from django_zklock import zk_locked
@@ -35,46 +31,46 @@ from django_zklock.core.execution import work
         ({"unique_for": 5}, "need unique"),
     ],
 )
-def test_an_option_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_option_without_a_meaning_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         zk_locked("a", **options)
 
 
-def test_options_of_unique_tasks_are_read() -> None:
+def test_options_of_unique_tasks_are_read():
     options = {"unique": "until_done", "on_duplicate": None, "unique_for": timedelta(minutes=1)}
     assert given_options(options) == {"unique": "until_done", "on_duplicate": None, "unique_for": 60.0}
 
 
 @pytest.mark.parametrize("key", ["", "\ud800", "\x00", "x" * 2_000_000, "ü", "a//b", "a/../b", 5, None, ["a"]])
-def test_a_header_without_a_key_of_a_reservation_is_ignored(key: object) -> None:
+def test_a_header_without_a_key_of_a_reservation_is_ignored(key):
     assert not reservations.is_key(key)
 
 
-def test_a_key_that_is_too_long_has_a_digest_of_the_key_of_its_lock() -> None:
-    task: Any = SimpleNamespace(name="shop.work")
+def test_a_key_that_is_too_long_has_a_digest_of_the_key_of_its_lock():
+    task = SimpleNamespace(name="shop.work")
     long = [unique_key(task, f"{'x' * 200}/" * 4 + "y" * 170 + str(number)) for number in range(2)]
     assert all(reservations.is_key(key) for key in long)
     assert len(set(long)) == 2
     assert unique_key(task, "feed/7") == "task/shop.work/feed/7"
 
 
-def test_long_ids_that_begin_and_end_alike_stay_different() -> None:
+def test_long_ids_that_begin_and_end_alike_stay_different():
     ids = {short_id("x" * 40 + str(number) + "x" * 40) for number in range(2)}
     assert len(ids) == 2
     assert all(len(shown) <= 64 for shown in ids)
     assert short_id("x" * 64) == "x" * 64
 
 
-def test_a_reservation_names_what_has_sent_its_task(rf: RequestFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reservation_names_what_has_sent_its_task(rf, monkeypatch):
     class Handler(BaseHandler):
-        def resolve_request(self, request: HttpRequest) -> Any:
+        def resolve_request(self, request):
             request.resolver_match = match = path("feeds/<secret>/", lambda request, secret: view()).resolve("feeds/x/")
             return match
 
-    def view() -> HttpResponse:
+    def view():
         return HttpResponse(reservations._current_work())
 
-    handler: Any = Handler()
+    handler = Handler()
     handler.load_middleware()
     assert handler._get_response(rf.get("/feeds/x/")).content == b"GET /feeds/<secret>/"
     monkeypatch.setattr(sys, "argv", ["/srv/manage.py", "reindex", "--password=x"])

@@ -6,12 +6,11 @@ import functools
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from celery import Celery, Task
-from celery._state import _task_stack  # type: ignore[attr-defined]
+from celery._state import _task_stack
 from celery.signals import worker_ready
 from django.core.exceptions import ImproperlyConfigured
 from pydantic import BaseModel
@@ -29,44 +28,44 @@ class Order(BaseModel):
 
 
 @lock
-def plain(pk: int, region: str = "eu") -> None:
+def plain(pk, region="eu"):
     """Some work."""
 
 
 @lock
-def bound(self: Any, pk: int, region: str = "eu") -> None:
+def bound(self, pk, region="eu"):
     """Some work of a bound task."""
 
 
 @zk_locked("a/{order.pk}", unique="until_done")
-def of_order(order: Order) -> None:
+def of_order(order: Order):
     """Some work with a model."""
 
 
-def wrapping(function: Callable[..., Any]) -> Any:
+def wrapping(function):
     return functools.update_wrapper(opaque(function), function)
 
 
-def does_nothing(pk: int) -> None:
+def does_nothing(pk):
     """No work."""
 
 
-def opaque(function: Callable[..., Any]) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
+def opaque(function):
+    def call(*args, **kwargs):
         return function(*args, **kwargs)
 
     return call
 
 
-def calls_plain(pk: int) -> list[None]:
+def calls_plain(pk):
     return [plain(pk)]
 
 
-def gets_order(pk: int) -> None:
+def gets_order(pk):
     of_order(Order(pk=pk))
 
 
-def bound_to_order(self: Any, order: Order) -> None:
+def bound_to_order(self, order: Order):
     """Some work of a bound task with a model."""
 
 
@@ -87,14 +86,14 @@ class Partial(Task[..., Any]):
 class Extends(Base):
     name = "task"
 
-    def run(self, pk: int) -> Any:
+    def run(self, pk):
         return super().run(pk, "us")
 
 
 class ExtendsAll(Base):
     name = "task"
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args, **kwargs):
         return Base.run(self, *args, **kwargs)
 
 
@@ -102,7 +101,7 @@ class ExtendsTwice(Extends):
     name = "task"
 
     @wrapping
-    def run(self, pk: int) -> Any:
+    def run(self, pk):
         return super().run(pk)
 
 
@@ -110,42 +109,42 @@ class LockedCall(Task[..., Any]):
     abstract = True
 
     @zk_locked("a/{pk}", unique="until_done")
-    def __call__(self, *args: Any, pk: int, **kwargs: Any) -> Any:
+    def __call__(self, *args, pk, **kwargs):
         return super().__call__(*args, pk=pk, **kwargs)
 
 
 class Replaces(Base):
     name = "task"
 
-    def run(self, pk: int) -> None: ...
+    def run(self, pk): ...
 
 
 class Computes(Base):
     name = "computes"
 
-    def run(self, number: int) -> Any:
+    def run(self, number):
         return super().run(number + 1)
 
 
 class Hides(Base):
     name = "task"
 
-    def run(self, pk: int) -> Any:
+    def run(self, pk):
         return opaque(getattr(super(), "run"))(pk)  # noqa: B009 - so that the name is not in the code
 
 
 @pytest.fixture
-def app() -> Iterator[Any]:
-    app: Any = Celery(set_as_current=False)
+def app():
+    app = Celery(set_as_current=False)
     yield app
     app.close()
 
 
-def task_of(app: Any, function: Callable[..., Any], **options: Any) -> Any:
+def task_of(app, function, **options):
     return app.task(name="task", shared=False, **options)(function)
 
 
-WAYS: dict[str, Callable[[Any], Any]] = {
+WAYS = {
     "function": lambda app: task_of(app, plain),
     "bound": lambda app: task_of(app, bound, bind=True),
     "autoretry": lambda app: task_of(app, wrapping(plain), autoretry_for=(OSError,)),
@@ -160,7 +159,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
+def test_the_lock_of_a_task_is_found(app, way):
     task = WAYS[way](app)
     locked = locked_of(task)
     assert locked is not None
@@ -171,16 +170,16 @@ def test_the_lock_of_a_task_is_found(app: Any, way: str) -> None:
 
 @pytest.mark.parametrize("bind", [False, True])
 @pytest.mark.parametrize("order", [{"pk": 7}, {"pk": "7"}, Order(pk=7)], ids=repr)
-def test_the_key_is_computed_from_the_model_that_celery_makes(app: Any, order: Any, *, bind: bool) -> None:
+def test_the_key_is_computed_from_the_model_that_celery_makes(app, order, *, bind):
     function = zk_locked("a/{order.pk}")(bound_to_order) if bind else of_order
     task = task_of(app, function, bind=bind, pydantic=True)
-    locked: Any = locked_of(task)
+    locked = locked_of(task)
     assert locked.key(*arguments(task, (order,), {})).endswith("a/7")
     with pytest.raises(ValueError, match="pk"):
         arguments(task, ({"pk": "seven"},), {})
 
 
-REFUSED: dict[str, Callable[[Any], Any]] = {
+REFUSED = {
     "a decorator without wraps": lambda app: task_of(app, opaque(plain)),
     "a call of a locked function": lambda app: task_of(app, calls_plain),
     "run of a base that is not seen": lambda app: app.register_task(Hides()),
@@ -188,19 +187,19 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", REFUSED)
-def test_a_lock_whose_options_have_no_effect_is_refused(app: Any, way: str) -> None:
+def test_a_lock_whose_options_have_no_effect_is_refused(app, way):
     with pytest.raises(ImproperlyConfigured, match=r"on_lost and unique.*functools.wraps"):
         REFUSED[way](app).apply((7,), throw=True)
 
 
-def test_a_lock_whose_options_have_no_effect_is_refused_outside_of_tasks_too() -> None:
+def test_a_lock_whose_options_have_no_effect_is_refused_outside_of_tasks_too():
     with pytest.raises(ImproperlyConfigured, match="has max_conflicts in"):
         zk_locked("a", max_conflicts=3)(lambda: None)()
     with pytest.raises(ImproperlyConfigured, match=r'skip_value.* on_conflict is "raise"'):
         zk_locked("a", skip_value=3)(lambda: None)()
 
 
-def test_a_key_that_only_the_task_can_compute_is_refused(app: Any) -> None:
+def test_a_key_that_only_the_task_can_compute_is_refused(app):
     """A unique task needs it before it is sent. The error says where to put the decorator."""
     with pytest.raises(ImproperlyConfigured, match=r"Computes.run calls bound.*Put @zk_locked on the first"):
         app.register_task(Computes()).delay(7)
@@ -214,9 +213,7 @@ def test_a_key_that_only_the_task_can_compute_is_refused(app: Any) -> None:
     [lambda app: app.register_task(Replaces()), lambda app: task_of(app, does_nothing, base=Base)],
     ids=["class", "function"],
 )
-def test_a_worker_warns_of_a_locked_method_that_a_task_replaces(
-    app: Any, make: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_warns_of_a_locked_method_that_a_task_replaces(app, make, caplog):
     make(app)
     app.task(name="used", shared=False)(plain)
     assert locked_of(app.tasks["task"]) is None
@@ -249,74 +246,72 @@ class Extends(Base):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="Python 3.14 evaluates annotations when they are asked for")
-def test_an_annotation_may_name_what_only_type_checkers_import(app: Any) -> None:
-    names: dict[str, Any] = {}
+def test_an_annotation_may_name_what_only_type_checkers_import(app):
+    names = {}
     exec(compile(LATER, "later", "exec", dont_inherit=True), names)
     for task in task_of(app, names["function"]), app.register_task(names["Extends"]()):
-        locked: Any = locked_of(task)
+        locked = locked_of(task)
         assert locked.key(*arguments(task, (7,), {})).endswith("a/7")
 
 
 # --- tasks that an agent for monitoring has wrapped -------------------------------------------------------------------
 
 
-def keyed(key: str) -> None: ...
+def keyed(key): ...
 
 
-def keyed_bound(self: Any, key: str) -> None: ...
+def keyed_bound(self, key): ...
 
 
-work: Any = zk_locked("outer/{key}")(zk_locked("inner/{key}")(keyed))
-bound_work: Any = zk_locked("bound/{key}")(keyed_bound)
-helper: Any = zk_locked("helper/{key}")(keyed)
+work = zk_locked("outer/{key}")(zk_locked("inner/{key}")(keyed))
+bound_work = zk_locked("bound/{key}")(keyed_bound)
+helper = zk_locked("helper/{key}")(keyed)
 
 
 class Proxy:
     """A proxy around a task, as an agent puts one there: all is that of the task, but its class has its own `run`."""
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task):
         self._task = task
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._task, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args, **kwargs):
         return self._task(*args, **kwargs)
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args, **kwargs):
         return self(*args, **kwargs)
 
 
-def behind_proxy(task: Any) -> Any:
+def behind_proxy(task):
     """New Relic puts such a proxy around the task while it builds the task's tracer."""
     return Proxy(task)
 
 
-def with_wrapped_run(task: Any) -> Any:
+def with_wrapped_run(task):
     """Sentry replaces the attribute `run` of the task by a function that wraps it."""
     task.run = functools.wraps(task.run)(lambda *args, _run=task.run, **kwargs: _run(*args, **kwargs))
     return task
 
 
-def with_replaced_run(task: Any) -> Any:
+def with_replaced_run(task):
     """The new `run` does not say what it wraps, and is the method of something else."""
     task.run = Proxy(task.run).run
     return task
 
 
-def as_it_is(task: Any) -> Any:
+def as_it_is(task):
     return task
 
 
 @pytest.fixture(params=[as_it_is, behind_proxy, with_wrapped_run, with_replaced_run], ids=lambda agent: agent.__name__)
-def agent(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    return request.param  # type: ignore[no-any-return]
+def agent(request):
+    return request.param
 
 
 @pytest.mark.parametrize("options", [{}, {"autoretry_for": (ValueError,)}], ids=["", "autoretry"])
-def test_a_wrapped_task_is_known_by_its_function(
-    app: Any, agent: Callable[[Any], Any], options: dict[str, Any]
-) -> None:
+def test_a_wrapped_task_is_known_by_its_function(app, agent, options):
     task = agent(app.task(name="task", shared=False, **options)(work))
     _task_stack.push(task)
     try:
@@ -327,9 +322,7 @@ def test_a_wrapped_task_is_known_by_its_function(
 
 
 @pytest.mark.parametrize("options", [{}, {"autoretry_for": (ValueError,)}], ids=["", "autoretry"])
-def test_the_key_of_a_wrapped_task_is_computed_from_its_arguments(
-    app: Any, agent: Callable[[Any], Any], options: dict[str, Any]
-) -> None:
+def test_the_key_of_a_wrapped_task_is_computed_from_its_arguments(app, agent, options):
     for bind, function in ((False, work), (True, bound_work)):
         task = app.task(name=function.__name__, bind=bind, shared=False, **options)(function)
         wrapped = agent(task)
@@ -340,8 +333,8 @@ def test_the_key_of_a_wrapped_task_is_computed_from_its_arguments(
         assert locked.key(*call).endswith("/a")
 
 
-def test_a_task_of_a_class_is_known_by_its_method(app: Any, agent: Callable[[Any], Any]) -> None:
-    class OfClass(app.Task):  # type: ignore[misc]
+def test_a_task_of_a_class_is_known_by_its_method(app, agent):
+    class OfClass(app.Task):
         name = "of class"
         run = bound_work
 
@@ -351,11 +344,11 @@ def test_a_task_of_a_class_is_known_by_its_method(app: Any, agent: Callable[[Any
         assert arguments(known, ("a",), {}) == ((task, "a"), {})
 
 
-def test_a_function_that_only_an_instance_has_is_known(app: Any) -> None:
-    class OfInstance(app.Task):  # type: ignore[misc]
+def test_a_function_that_only_an_instance_has_is_known(app):
+    class OfInstance(app.Task):
         name = "of instance"
 
-        def __init__(self) -> None:
+        def __init__(self):
             self.run = work
 
     task = app.register_task(OfInstance())
@@ -363,8 +356,8 @@ def test_a_function_that_only_an_instance_has_is_known(app: Any) -> None:
         assert locked_of(agent(task)) is work.zk_locked
 
 
-def test_a_task_may_run_any_callable(app: Any) -> None:
-    class OfCallable(app.Task):  # type: ignore[misc]
+def test_a_task_may_run_any_callable(app):
+    class OfCallable(app.Task):
         name = "of callable"
         run = Proxy(keyed)
 
@@ -382,7 +375,7 @@ import django, django.core.exceptions
 """
 
 
-def run(code: str) -> list[str]:
+def run(code):
     done = subprocess.run([sys.executable, "-c", SETUP + code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -415,7 +408,7 @@ print(type(library.current.context_of(function)).__name__)
 """
 
 
-def test_a_function_may_be_decorated_before_celery_is_imported() -> None:
+def test_a_function_may_be_decorated_before_celery_is_imported():
     without, advice, context = run(DJANGO_FIRST)
     assert without == "None False"
     assert "pip install" in advice
@@ -439,7 +432,7 @@ except django.core.exceptions.ImproperlyConfigured as error:
 """
 
 
-def test_a_task_may_be_defined_before_django_is_set_up() -> None:
+def test_a_task_may_be_defined_before_django_is_set_up():
     """A unique task is not sent without Django, as with a lock. Otherwise all duplicates would be sent."""
     plain, unique, error = run(CELERY_FIRST)
     assert [plain, unique] == ["False", "True"]

@@ -1,12 +1,8 @@
 """The checker of histories and the judge of two versions find each kind of fault, and take nothing else for one."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.chaos.checker import check_history
@@ -14,9 +10,9 @@ from support.versions.judge import judge
 from support.versions.states import old_commit
 
 
-def written(text: str) -> list[dict[str, Any]]:
+def written(text):
     """Read a history: a line for each event, `time owner kind field=value ...`; `A/two` is a thread of A."""
-    events: list[dict[str, Any]] = []
+    events = []
     for line in filter(None, map(str.strip, text.splitlines())):
         t, owner, kind, *fields = line.split()
         about = {name: _value(value) for name, _, value in (field.partition("=") for field in fields)}
@@ -27,14 +23,14 @@ def written(text: str) -> list[dict[str, Any]]:
     return events
 
 
-def _value(text: str) -> object:
+def _value(text):
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def held(owner: str, kind: str, token: int, start: float, end: float, called: float | None = None) -> str:
+def held(owner, kind, token, start, end, called=None):
     """Write one hold with a lease that lasts to its end. `semaphore/2` is a permit with this limit."""
     kind, _, limit = kind.partition("/")
     return f"""
@@ -45,7 +41,7 @@ def held(owner: str, kind: str, token: int, start: float, end: float, called: fl
     """
 
 
-def stay(*grants: tuple[str, int, float], linger: int = 2) -> str:
+def stay(*grants, linger=2):
     """Write holds of 0.5 s of a lock that lingers: owner, token, when it was granted the lock."""
     return "\n".join(
         f"""{granted - 0.9} {owner} invoke op={op} timeout=60 linger={linger}
@@ -55,7 +51,7 @@ def stay(*grants: tuple[str, int, float], linger: int = 2) -> str:
     )
 
 
-def permits(limit: int) -> str:
+def permits(limit):
     return "".join(held(owner, f"semaphore/{limit}", 7 + n, 2 + n / 10, 4) for n, owner in enumerate("ABC"))
 
 
@@ -95,7 +91,7 @@ WIPED = "2 nemesis wipe \n 2.1 nemesis done of=wipe \n"
 UNANSWERED = "1 A invoke timeout=2 \n"
 PAUSED_CALL = "1 A invoke timeout=2 \n 2 nemesis pause target=A \n 7 nemesis resume target=A \n"
 
-CASES: dict[str, list[tuple[str, str]]] = {
+CASES = {
     "two threads of one process are two owners": [
         ("exclusion", held("A/one", "lock", 7, 1, 3) + held("A/two", "lock", 8, 2, 4))
     ],
@@ -164,7 +160,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("histories", CASES.values(), ids=CASES)
-def test_a_history_breaks_only_the_rules_of_its_faults(histories: list[tuple[str, str]]) -> None:
+def test_a_history_breaks_only_the_rules_of_its_faults(histories):
     for broken, text in histories:
         assert check_history(written(text)).rules == set(broken.split()), text
 
@@ -173,18 +169,18 @@ KINDS = ("lock", "read", "write", "semaphore/2")
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(KINDS, KINDS)))
-def test_readers_share_permits_share_and_nobody_else_does(first: str, second: str) -> None:
+def test_readers_share_permits_share_and_nobody_else_does(first, second):
     verdict = check_history(written(held("A", first, 7, 2, 4) + held("B", second, 8, 3, 5)))
     assert verdict.ok == (first == second and first not in ("lock", "write"))
 
 
-def test_a_contender_that_no_process_knows_is_an_orphan() -> None:
+def test_a_contender_that_no_process_knows_is_an_orphan():
     assert "nobody answers for n-1" in check_history([], left={"k": ["n-1"]}).short()
     assert check_history([], left={"k": []}).ok
 
 
 @pytest.mark.parametrize("text", ["1 A granted token=7", "1 A invoke timeout=5 \n 2 A valid until=9"])
-def test_an_impossible_history_is_refused(text: str) -> None:
+def test_an_impossible_history_is_refused(text):
     """It shows a fault of the harness, not of the lock."""
     with pytest.raises((KeyError, AssertionError)):
         check_history(written(text))
@@ -197,12 +193,12 @@ ROOTS = {"old": "/old", "new": "/new"}
 WORKER, OTHER = "old-worker-1-12", "new-worker-2-34"
 
 
-def event(process: str, kind: str, t: float = 1.0, /, **about: Any) -> dict[str, Any]:
+def event(process, kind, t=1.0, /, **about):
     return {"t": t, "p": process, "o": f"{process}/main", "e": kind, **about}
 
 
-def visit(process: str, token: int, begin: float, end: float) -> list[dict[str, Any]]:
-    about: dict[str, Any] = {"op": token, "key": "k"}
+def visit(process, token, begin, end):
+    about = {"op": token, "key": "k"}
     return [
         event(process, "invoke", begin - 0.1, timeout=None, **about),
         event(process, "granted", begin, token=token, until=end + 4, **about),
@@ -211,18 +207,18 @@ def visit(process: str, token: int, begin: float, end: float) -> list[dict[str, 
     ]
 
 
-def done(**about: Any) -> dict[str, Any]:
+def done(**about):
     return event(WORKER, "unit", kind="wait", ref="a", **about)
 
 
-def ticks(*sent: tuple[int, int]) -> list[dict[str, Any]]:
+def ticks(*sent):
     return [event(WORKER, "tick", tick=tick, token=token) for tick, token in sent]
 
 
 SENT = event("driver", "sent", kind="wait", ref="a")
 KEPT = event(WORKER, "kept", key="k", token=7)
 
-HISTORIES: list[tuple[str, list[dict[str, Any]]]] = [
+HISTORIES = [
     ("", [*visit(WORKER, 1, 1, 2), *visit(OTHER, 2, 3, 4)]),
     ("exclusion", [*visit(WORKER, 1, 1, 3), *visit(OTHER, 2, 2, 4)]),
     ("k is 2 after 1 updates", visit(WORKER, 1, 1, 2)),
@@ -243,24 +239,24 @@ HISTORIES: list[tuple[str, list[dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("problem", "events"), HISTORIES)
-def test_a_history_has_only_the_problems_of_its_faults(problem: str, events: list[dict[str, Any]]) -> None:
+def test_a_history_has_only_the_problems_of_its_faults(problem, events):
     counts = {"k": 2} if any(event["e"] == "fenced" for event in events) else {}
     problems = judge(events, roots=ROOTS, balances=counts, left={}, logs={})
     assert problem in "\n".join(problems)
     assert bool(problems) == bool(problem)
 
 
-def test_an_error_in_a_log_is_found() -> None:
+def test_an_error_in_a_log_is_found():
     logs = {"log": "INFO zklock connected\nERROR zklock a queue cannot be read"}
     assert "ERROR zklock" in judge([], roots=ROOTS, balances={}, left={}, logs=logs)[0]
 
 
-def test_the_older_version_is_the_last_tag_before_this_commit(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
+def test_the_older_version_is_the_last_tag_before_this_commit(tmp_path):
+    def git(*arguments):
         who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
         subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True)
 
-    def commit(*tags: str) -> None:
+    def commit(*tags):
         git("commit", "--allow-empty", "--message=a")
         for tag in tags:
             git("tag", tag)

@@ -1,21 +1,16 @@
 """The dev server: what it needs and leaves, and its faults, as a client sees them."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoNodeError
-from kazoo.protocol.states import KazooState, WatchedEvent
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from support.chaos.servers import looking_in
 from support.faults import BackgroundCall, results
@@ -28,7 +23,7 @@ from django_zklock.testing.server.snapshot import load, save
 from django_zklock.testing.server.tree import Origin, Tree
 
 
-def test_the_dev_server_restarts_on_its_port() -> None:
+def test_the_dev_server_restarts_on_its_port():
     server = DevServer()
     server.stop()
     server.start()
@@ -45,7 +40,7 @@ def test_the_dev_server_restarts_on_its_port() -> None:
     assert server.sessions() == []
 
 
-def test_a_port_in_use_is_an_error_and_leaves_nothing() -> None:
+def test_a_port_in_use_is_an_error_and_leaves_nothing():
     threads = set(threading.enumerate())
     with DevServer() as first:
         second = DevServer(first.port)
@@ -55,7 +50,7 @@ def test_a_port_in_use_is_an_error_and_leaves_nothing() -> None:
         second.stop()
 
 
-def test_a_fault_before_the_start_is_active_from_the_start() -> None:
+def test_a_fault_before_the_start_is_active_from_the_start():
     server = DevServer()
     server.refuse = True
     with server:
@@ -65,7 +60,7 @@ def test_a_fault_before_the_start_is_active_from_the_start() -> None:
         socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
 
 
-def test_data_outlives_a_stop(tmp_path: Path) -> None:
+def test_data_outlives_a_stop(tmp_path):
     file = tmp_path / "data.json"
     with DevServer(data=file) as server, looking_in(server.hosts) as client:
         client.create("/a", b"\0\xff")
@@ -83,13 +78,13 @@ def test_data_outlives_a_stop(tmp_path: Path) -> None:
         assert made.czxid > before
 
 
-def written(server: DevServer) -> int:
+def written(server):
     with looking_in(server.hosts) as client:
         created = client.create("/new", include_data=True, ephemeral=True)
         return int(created[1].czxid)
 
 
-def test_transaction_ids_rise_over_restarts() -> None:
+def test_transaction_ids_rise_over_restarts():
     """Also of a server in memory, however soon the next one starts: a row that is fenced refuses lower ones."""
     ids = []
     first = DevServer()
@@ -100,14 +95,14 @@ def test_transaction_ids_rise_over_restarts() -> None:
     assert ids[-1] < 1 << 53
 
 
-def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path):
     file = tmp_path / "data.json"
     save(file, Tree(), 1 << 60)
     with DevServer(data=file) as server:
         assert written(server) > 1 << 60
 
 
-def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path: Path) -> None:
+def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path):
     tree = Tree()
     for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/e", Mode.EPHEMERAL)):
         tree.create(path, None, OPEN, mode, Origin((), session=1, zxid=7, now=99), sequential=False)
@@ -145,7 +140,7 @@ os.waitpid(child, 0)
 """
 
 
-def test_a_forked_child_closes_the_port_of_the_dev_server() -> None:
+def test_a_forked_child_closes_the_port_of_the_dev_server():
     """Else clients of a server that was stopped would connect and wait for ever."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=30, check=False
@@ -153,13 +148,13 @@ def test_a_forked_child_closes_the_port_of_the_dev_server() -> None:
     assert (done.stdout, done.returncode) == ("refused\n", 0), done.stderr
 
 
-def test_calls_from_many_threads_are_all_answered() -> None:
+def test_calls_from_many_threads_are_all_answered():
     server = DevServer()
     server.start()
     go = threading.Event()
-    answers: list[int] = []
+    answers = []
 
-    def ask() -> None:
+    def ask():
         go.wait(10)
         answers.extend(len(server.paths()) for _ in range(200))
 
@@ -171,37 +166,37 @@ def test_calls_from_many_threads_are_all_answered() -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[DevServer]:
+def server():
     with DevServer(tick=0.1, container_check=0.1) as server:
         yield server
 
 
 class Watched:
-    def __init__(self, server: DevServer, timeout: float = 2.0) -> None:
+    def __init__(self, server, timeout=2.0):
         retry = KazooRetry(max_tries=-1, delay=0.01, max_delay=0.05)
         self.zk = KazooClient(server.hosts, timeout=timeout, connection_retry=retry)
-        self.states: list[str] = []
+        self.states = []
         self._changed = threading.Condition()
         self.zk.add_listener(self._note)
         self.zk.start()
 
     @property
-    def id(self) -> int:
-        session_id: int = self.zk.client_id[0]
+    def id(self):
+        session_id = self.zk.client_id[0]
         return session_id
 
-    def _note(self, state: str) -> None:
+    def _note(self, state):
         with self._changed:
             self.states.append(state)
             self._changed.notify_all()
 
-    def until(self, *states: str) -> None:
+    def until(self, *states):
         """Wait until it went through these states, in this order, and restart the count."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._went(states), 15), f"{self.states}, not {states}"
             self.states.clear()
 
-    def _went(self, states: tuple[str, ...]) -> bool:
+    def _went(self, states):
         seen = iter(self.states)
         return all(state in seen for state in states)
 
@@ -210,7 +205,7 @@ LOST, SUSPENDED, CONNECTED = KazooState.LOST, KazooState.SUSPENDED, KazooState.C
 
 
 @contextmanager
-def watched(server: DevServer, **kwargs: Any) -> Iterator[Watched]:
+def watched(server, **kwargs):
     client = Watched(server, **kwargs)
     client.until(CONNECTED)
     try:
@@ -221,12 +216,12 @@ def watched(server: DevServer, **kwargs: Any) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def client(server: DevServer) -> Iterator[Watched]:
+def client(server):
     with watched(server) as client:
         yield client
 
 
-def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watched) -> None:
+def test_an_expired_session_loses_its_ephemerals(server, client):
     with watched(server) as other:
         client.zk.create("/mine", ephemeral=True)
         gone = threading.Event()
@@ -240,7 +235,7 @@ def test_an_expired_session_loses_its_ephemerals(server: DevServer, client: Watc
         assert not server.expire(session)
 
 
-def test_a_silent_session_expires(server: DevServer) -> None:
+def test_a_silent_session_expires(server):
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
         server.refuse = True
@@ -250,7 +245,7 @@ def test_a_silent_session_expires(server: DevServer) -> None:
         client.until(SUSPENDED, LOST, CONNECTED)
 
 
-def test_a_cut_client_comes_back_to_its_session(server: DevServer, client: Watched) -> None:
+def test_a_cut_client_comes_back_to_its_session(server, client):
     with watched(server) as other:
         client.zk.create("/mine", ephemeral=True)
         session = client.id
@@ -263,7 +258,7 @@ def test_a_cut_client_comes_back_to_its_session(server: DevServer, client: Watch
         assert "/mine" in server.paths()
 
 
-def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
+def test_connections_can_be_refused(server, client):
     server.refuse = True
     assert server.refuse
     client.until(SUSPENDED)
@@ -274,7 +269,7 @@ def test_connections_can_be_refused(server: DevServer, client: Watched) -> None:
     client.until(CONNECTED)
 
 
-def test_a_stalled_server_drops_requests(server: DevServer) -> None:
+def test_a_stalled_server_drops_requests(server):
     with watched(server, timeout=0.5) as client:
         client.zk.create("/mine", ephemeral=True)
         server.stall = True
@@ -299,9 +294,7 @@ def test_a_stalled_server_drops_requests(server: DevServer) -> None:
         ("get", lambda zk: zk.get_async("/"), lambda paths: True),
     ],
 )
-def test_a_fault_loses_one_reply(
-    server: DevServer, client: Watched, op: str, call: Callable[[Any], Any], done: Callable[[list[str]], bool]
-) -> None:
+def test_a_fault_loses_one_reply(server, client, op, call, done):
     client.zk.create("/old")
     lost = server.lose_reply(op)
     assert not lost.is_set()
@@ -314,7 +307,7 @@ def test_a_fault_loses_one_reply(
     client.zk.sync("/")
 
 
-def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: Watched) -> None:
+def test_only_the_reply_of_the_session_named_is_lost(server, client):
     with watched(server) as other:
         lost = server.lose_reply("set", session_id=other.id)
         client.zk.set("/", b"1")
@@ -325,14 +318,14 @@ def test_only_the_reply_of_the_session_named_is_lost(server: DevServer, client: 
         assert client.zk.get("/")[0] == b"2"
 
 
-def test_there_are_no_faults_of_operations_that_do_not_exist(server: DevServer) -> None:
+def test_there_are_no_faults_of_operations_that_do_not_exist(server):
     with pytest.raises(ValueError, match="'creat' is not one of the operations create, delete"):
         server.lose_reply("creat")
     with pytest.raises(ValueError, match="not one of the operations"):
         server.delay("nope", 1)
 
 
-def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
+def test_operations_can_be_delayed(server, client):
     server.delay("create", 0.3)
     start = time.monotonic()
     slow, quick = client.zk.create_async("/slow"), client.zk.exists_async("/slow")
@@ -345,7 +338,7 @@ def test_operations_can_be_delayed(server: DevServer, client: Watched) -> None:
     assert client.zk.create_async("/prompt").get(timeout=30) == "/prompt"
 
 
-def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
+def test_a_paused_server_answers_and_expires_nothing(server):
     with watched(server, timeout=2.0) as client:
         client.zk.create("/mine", ephemeral=True)
         session = client.id
@@ -364,8 +357,8 @@ def test_a_paused_server_answers_and_expires_nothing(server: DevServer) -> None:
         assert server.paths("/late") == ["/late"]
 
 
-def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) -> None:
-    changed: list[WatchedEvent] = []
+def test_a_restart_with_data_keeps_sessions(server, client):
+    changed = []
     client.zk.create("/mine", ephemeral=True)
     client.zk.get_children("/", watch=changed.append)
     session, port = client.id, server.port
@@ -376,7 +369,7 @@ def test_a_restart_with_data_keeps_sessions(server: DevServer, client: Watched) 
     client.zk.create("/other")
 
 
-def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched) -> None:
+def test_a_restart_without_data_ends_sessions(server, client):
     client.zk.create("/kept", b"")
     session = client.id
     server.restart(keep_data=False)
@@ -387,7 +380,7 @@ def test_a_restart_without_data_ends_sessions(server: DevServer, client: Watched
     assert client.zk.create("/first", include_data=True)[1].czxid == 2
 
 
-def test_all_faults_can_be_healed(server: DevServer, client: Watched) -> None:
+def test_all_faults_can_be_healed(server, client):
     server.delay("get", 60)
     lost = server.lose_reply("get")
     server.pause()

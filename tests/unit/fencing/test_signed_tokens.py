@@ -1,16 +1,12 @@
 """Signed tokens: their content, how they are made, and which of them the receiver refuses."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib
 import hmac
 import json
 import time
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.core import signing
@@ -31,31 +27,31 @@ from django_zklock.names.template import MAX_KEY, Template
 OLD, NEW, THEIRS = ("old" * 12, "new" * 12, "theirs" * 6)
 
 
-def fence(**changes: Any) -> VerifiedToken:
+def fence(**changes):
     now = time.time()
     holder = TokenHolder(host="web1", pid=7, guid="00000000-0000-4000-8000-000000000000")
     whole = VerifiedToken(key="inventory/7", token=41, holder=holder, issued=now, lease_until=now + 8)
     return dataclasses.replace(whole, **changes)
 
 
-def seal(content: VerifiedToken, keys: list[str]) -> str:
+def seal(content, keys):
     return tokens.seal(content, Keys(keys))
 
 
-def verifier(**options: Any) -> FenceVerifier:
+def verifier(**options):
     return FenceVerifier(MemoryTokens(), **{"keys": [NEW], **options})
 
 
-def verify(signed: Any, key: str = "inventory/7", **options: Any) -> VerifiedToken:
+def verify(signed, key="inventory/7", **options):
     return verifier(**options).verify(signed, key=key)
 
 
-def signed_as(content: object) -> str:
+def signed_as(content):
     return Signer(key=NEW, salt=tokens.SALT).sign_object(content)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=60), st.integers(1, 2**63 - 1))
-def test_any_key_and_token_can_be_signed_and_read(value: str, token: int) -> None:
+def test_any_key_and_token_can_be_signed_and_read(value, token):
     template = Template.parse("stock/{sku}")
     try:
         key = template.render({"sku": value})
@@ -69,7 +65,7 @@ def test_any_key_and_token_can_be_signed_and_read(value: str, token: int) -> Non
     assert verify(signed, key) == sent
 
 
-def test_the_longest_key_fits_a_header() -> None:
+def test_the_longest_key_fits_a_header():
     """Servers accept headers of 8 KiB. The longest token is much shorter, and longer ones are refused unread."""
     longest = fence(key="k" * MAX_KEY, holder=TokenHolder(host="\N{SNOWMAN}" * 64, pid=2**31, guid="g" * 36))
     assert len(seal(longest, [NEW])) < tokens.MAX_LENGTH / 1.5
@@ -77,7 +73,7 @@ def test_the_longest_key_fits_a_header() -> None:
         verify(seal(fence(key="k" * 4 * MAX_KEY), [NEW]), "k" * 4 * MAX_KEY)
 
 
-def test_a_receiver_in_any_language_can_check_and_read_a_token() -> None:
+def test_a_receiver_in_any_language_can_check_and_read_a_token():
     """It is base64 of JSON, and HMAC-SHA256 with a key made of the salt and ours. Many have no integers above 2**53."""
     content, _, signature = seal(fence(token=2**53 + 1), [NEW]).partition(":")
     key = hashlib.sha256(f"django_zklock.tokenssigner{NEW}".encode()).digest()
@@ -86,14 +82,14 @@ def test_a_receiver_in_any_language_can_check_and_read_a_token() -> None:
 
 
 @pytest.mark.parametrize("position", range(0, 200, 9))
-def test_a_token_with_one_character_changed_is_invalid(position: int) -> None:
+def test_a_token_with_one_character_changed_is_invalid(position):
     signed = seal(fence(), [NEW])
     other = "A" if signed[position] != "A" else "B"
     with pytest.raises(InvalidToken):
         verify(signed[:position] + other + signed[position + 1 :])
 
 
-def forgeries() -> Iterator[Any]:
+def forgeries():
     signed = seal(fence(), [NEW])
     content, _, signature = signed.partition(":")
     yield pytest.param("", id="empty")
@@ -116,12 +112,12 @@ def forgeries() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("signed", list(forgeries()))
-def test_a_text_that_was_not_signed_with_a_key_is_invalid(signed: Any) -> None:
+def test_a_text_that_was_not_signed_with_a_key_is_invalid(signed):
     with pytest.raises(InvalidToken):
         verify(signed)
 
 
-def malformed() -> Iterator[Any]:
+def malformed():
     whole = {"v": 1, **dataclasses.asdict(fence()), "token": "41"}
     assert verify(signed_as(whole)).token == 41
     yield from ([], None, 7, "text", {}, {**whole, "v": 2}, {**whole, "key": 7}, {**whole, "holder": "web1"})
@@ -131,12 +127,12 @@ def malformed() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("content", list(malformed()))
-def test_a_signed_token_of_another_format_is_invalid(content: object) -> None:
+def test_a_signed_token_of_another_format_is_invalid(content):
     with pytest.raises(InvalidToken):
         verify(signed_as(content))
 
 
-def test_keys_are_rotated_without_a_gap() -> None:
+def test_keys_are_rotated_without_a_gap():
     before, after = seal(fence(), [OLD]), seal(fence(), [NEW, OLD])
     assert verify(before, keys=[OLD, NEW]) == verify(before, keys=[NEW, OLD])
     assert verify(after, keys=[OLD, NEW]) == verify(after, keys=[NEW])
@@ -155,7 +151,7 @@ def test_keys_are_rotated_without_a_gap() -> None:
     ],
     ids=["SECRET_KEY", "its fallbacks", "TOKEN_KEYS", "no TOKEN_KEYS", "no ZKLOCK"],
 )
-def test_the_keys_come_from_the_settings(settings: dict[str, Any], signs: str, verifies: list[str]) -> None:
+def test_the_keys_come_from_the_settings(settings, signs, verifies):
     with override_settings(**settings):
         assert unseal(tokens.seal(fence(), conf.token_keys()), Keys([signs]))
         for key in verifies:
@@ -166,7 +162,7 @@ def test_the_keys_come_from_the_settings(settings: dict[str, Any], signs: str, v
 
 
 @pytest.mark.parametrize("keys", ["", "x" * 40, [], [NEW, ""], [NEW, "short"], [NEW, 7], {NEW: 1}, 7])
-def test_invalid_keys_are_refused_at_once(keys: Any) -> None:
+def test_invalid_keys_are_refused_at_once(keys):
     with pytest.raises(ImproperlyConfigured, match="not a list of keys") as caught:
         FenceVerifier(MemoryTokens(), keys=keys)
     assert NEW not in str(caught.value)
@@ -175,7 +171,7 @@ def test_invalid_keys_are_refused_at_once(keys: Any) -> None:
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-68, -60), (600, 608)], ids=["over", "not begun"])
-def test_a_token_outside_its_lease_is_stale(begin: float, end: float) -> None:
+def test_a_token_outside_its_lease_is_stale(begin, end):
     receiver, now = verifier(), time.time()
     outside = fence(token=99, issued=now + begin, lease_until=now + end)
     with pytest.raises(StaleToken) as caught:
@@ -185,19 +181,19 @@ def test_a_token_outside_its_lease_is_stale(begin: float, end: float) -> None:
 
 
 @pytest.mark.parametrize("leeway", [60, timedelta(minutes=1)])
-def test_the_leeway_covers_clocks_that_differ(leeway: float | timedelta) -> None:
+def test_the_leeway_covers_clocks_that_differ(leeway):
     now = time.time()
     assert verify(seal(fence(lease_until=now - 30), [NEW]), leeway=leeway)
     assert verify(seal(fence(issued=now + 30, lease_until=now + 38), [NEW]), leeway=leeway)
 
 
 @pytest.mark.parametrize("leeway", [-1, float("nan"), float("inf")])
-def test_a_leeway_is_a_time(leeway: float) -> None:
+def test_a_leeway_is_a_time(leeway):
     with pytest.raises(ValueError, match="leeway"):
         verifier(leeway=leeway)
 
 
-def test_a_token_is_stale_once_a_newer_one_was_seen() -> None:
+def test_a_token_is_stale_once_a_newer_one_was_seen():
     receiver = verifier()
     older, newer = seal(fence(token=41), [NEW]), seal(fence(token=42), [NEW])
     receiver.verify(older, key="inventory/7")
@@ -211,19 +207,19 @@ def test_a_token_is_stale_once_a_newer_one_was_seen() -> None:
 
 
 class Slow(MemoryTokens):
-    def advance(self, key: str, token: int) -> None:
+    def advance(self, key, token):
         super().advance(key, token)
         time.sleep(0.1)
 
 
-def test_a_token_whose_lease_ends_while_the_store_is_asked_is_stale() -> None:
+def test_a_token_whose_lease_ends_while_the_store_is_asked_is_stale():
     with pytest.raises(StaleToken):
         FenceVerifier(Slow(), keys=[NEW], leeway=0).verify(
             seal(fence(lease_until=time.time() + 0.05), [NEW]), key="inventory/7"
         )
 
 
-async def test_a_coroutine_verifies_tokens_as_sync_code_does() -> None:
+async def test_a_coroutine_verifies_tokens_as_sync_code_does():
     receiver = verifier()
     newer = seal(fence(token=42), [NEW])
     assert (await receiver.averify(newer, key="inventory/7")).token == 42

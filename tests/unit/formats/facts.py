@@ -1,7 +1,5 @@
 """The names and numbers of this release that user code, other programs and older databases rely on."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import contextlib
@@ -10,14 +8,12 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import get_args
 
 from django.apps import apps
-from django.db import models
 from django.test import RequestFactory
 from google.protobuf.descriptor import FieldDescriptor
 from prometheus_client import CollectorRegistry
@@ -60,7 +56,7 @@ _DOTTED = re.compile(r"(?<![\w/.-])django_zklock(?:\.\w+)+(?::[A-Z]\w+)?")
 _MODULE = re.compile(r"(?:\"|\bimport )(django_zklock[\w.]*)")
 
 
-def exports() -> dict[str, set[str]]:
+def exports():
     modules = {}
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
@@ -72,7 +68,7 @@ def exports() -> dict[str, set[str]]:
 
 
 @functools.cache
-def public() -> dict[str, set[str]]:
+def public():
     """Return the public names of each module: those in `__all__`, and those that a document imports or names."""
     names = {
         f"django_zklock.{module}".rstrip("."): set(own) for module, own in exports().items() if module not in INTERNAL
@@ -92,25 +88,25 @@ def public() -> dict[str, set[str]]:
     return names
 
 
-def apps_and_modules() -> list[str]:
+def apps_and_modules():
     """Return the modules that projects install as apps, or import."""
     texts = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
     return sorted({name for text in texts for name in _MODULE.findall(text) if is_module(name)})
 
 
-def is_module(name: str) -> bool:
+def is_module(name):
     with contextlib.suppress(ImportError):
         return bool(import_module(name))
     return False
 
 
-def found(module: str, name: str) -> Any:
+def found(module, name):
     with contextlib.suppress(ImportError):
         return getattr(import_module(module), name, None)
     return None
 
 
-def classes_and_functions() -> Iterator[tuple[str, Any]]:
+def classes_and_functions():
     for module, names in public().items():
         for name in names:
             value = found(module, name)
@@ -118,7 +114,7 @@ def classes_and_functions() -> Iterator[tuple[str, Any]]:
                 yield f"{module}.{name}", value
 
 
-def attributes() -> dict[str, list[str]]:
+def attributes():
     documented = words_of(*(path for path in DOCUMENTS if path.parent.name == "reference"))
     made = {
         name: sorted(
@@ -139,15 +135,15 @@ def attributes() -> dict[str, list[str]]:
 _OF_DJANGO = ("DoesNotExist", "MultipleObjectsReturned", "objects", "pre_save", "setUp", "setUpClass")
 
 
-def words_of(*pages: Path) -> set[str]:
+def words_of(*pages):
     code = " ".join(
         text for page in pages for text in re.findall(r"```.*?```|`[^`]+`", page.read_text(), flags=re.DOTALL)
     )
     return set(re.findall(r"[a-zA-Z_]\w*", code))
 
 
-def parameters() -> dict[str, list[str]]:
-    made: dict[str, list[str]] = {}
+def parameters():
+    made = {}
     for name, value in classes_and_functions():
         if inspect.isfunction(value) or name.endswith((".FenceVerifier", ".DatabaseTokens", ".DevServer")):
             made[name] = [
@@ -156,11 +152,11 @@ def parameters() -> dict[str, list[str]]:
     return made
 
 
-def signal_arguments() -> dict[str, str]:
+def signal_arguments():
     return dict(re.findall(r"^`(\w+)\(([\w, ]*)\)`$", str(signals.__doc__), flags=re.MULTILINE))
 
 
-def setting_keys() -> dict[str, list[str]]:
+def setting_keys():
     celery = "\n".join(path.read_text() for path in (PACKAGE / "contrib" / "celery").rglob("*.py"))
     run = (PACKAGE / "management/zklock/run.py").read_text()
     return {
@@ -174,8 +170,8 @@ def setting_keys() -> dict[str, list[str]]:
     }
 
 
-def options() -> dict[str, list[str]]:
-    columns: dict[str, Any] = {
+def options():
+    columns = {
         "zk_lock": arguments.LockArguments,
         "zk_read": arguments.SideArguments,
         "zk_leader": arguments.LeaderArguments,
@@ -185,18 +181,18 @@ def options() -> dict[str, list[str]]:
     return {name: sorted(kind.__annotations__) for name, kind in columns.items()}
 
 
-def words() -> dict[str, list[str]]:
+def words():
     kinds = [*("AbortOn", "Compat", "KindOfLock", "TaskPolicy", "FunctionPolicy")]
     kinds += [*("OnDuplicate", "OnLost", "ReleaseOn", "UniqueUntil")]
     return {name: sorted(get_args(getattr(arguments, name))) for name in kinds}
 
 
-def check_ids() -> list[str]:
+def check_ids():
     sources = [*Path(conf.__file__).parent.glob("*.py"), Path(checks.__file__), Path(str(model.__file__))]
     return sorted({code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())})
 
 
-def sub_commands() -> dict[str, list[str]]:
+def sub_commands():
     parser = Command().create_parser("manage.py", "zklock")
     (choices,) = (action.choices for action in parser._actions if action.dest == "subcommand")
     django_has = {option for action in parser._actions for option in action.option_strings}
@@ -211,7 +207,7 @@ def sub_commands() -> dict[str, list[str]]:
     }
 
 
-def json_fields() -> dict[str, list[str]]:
+def json_fields():
     values = (PastEvent, doctor.Check)
     fields = {f"{kind.__name__} of inspection": sorted(names) for kind, names in info.NAMES.items()}
     fields |= {f"{kind.__name__} of commands": sorted(kind.__dataclass_fields__) for kind in values}
@@ -223,8 +219,8 @@ def json_fields() -> dict[str, list[str]]:
     return fields
 
 
-def written_keys(source: str) -> set[str]:
-    keys: set[str] = set()
+def written_keys(source):
+    keys = set()
     for node in ast.walk(ast.parse(source)):
         is_call = isinstance(node, ast.Call) and ast.unparse(node.func) in ("write_json", "write_answer")
         if is_call or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in _ANSWERS):
@@ -235,33 +231,32 @@ def written_keys(source: str) -> set[str]:
 _ANSWERS = ("answer", "counts", "events", "more", "report", "rows", "waits")
 
 
-def keys_in(tree: ast.AST) -> set[str]:
+def keys_in(tree):
     dicts = (node for node in ast.walk(tree) if isinstance(node, ast.Dict))
     return {str(key.value) for node in dicts for key in node.keys if isinstance(key, ast.Constant)}
 
 
-def metrics() -> dict[str, str]:
+def metrics():
     registry = CollectorRegistry()
-    families: dict[str, str] = {}
-    made: Any
+    families = {}
     for made in Metrics(registry)._made:
         for family in made.describe():
-            labels: Any = getattr(made, "_labelnames", None) or getattr(family, "_labelnames", ())
+            labels = getattr(made, "_labelnames", None) or getattr(family, "_labelnames", ())
             families[family.name] = f"{family.type}({', '.join(labels)})"
     return families
 
 
-def traces() -> list[str]:
+def traces():
     return sorted(set(re.findall(r'"(zklock\.\w+)"', (PACKAGE / "contrib/otel/spans.py").read_text())))
 
 
-def migrations() -> dict[str, str]:
+def migrations():
     paths = sorted(PACKAGE.rglob("migrations/0*.py"))
     return {str(path.relative_to(PACKAGE)): hashlib.sha256(path.read_bytes()).hexdigest()[:32] for path in paths}
 
 
-def columns() -> dict[str, str]:
-    made: dict[str, str] = {}
+def columns():
+    made = {}
     for field in (model.ExactCharField(max_length=9), model.FencingTokenField()):
         _name, where, _, options = field.deconstruct()
         made[type(field).__name__] = f"{where} {json.dumps(options, sort_keys=True)}"
@@ -269,14 +264,14 @@ def columns() -> dict[str, str]:
     return made
 
 
-def permissions() -> list[str]:
+def permissions():
     return sorted([*(f"{action}_lock" for action in Lock._meta.default_permissions), *dict(Lock._meta.permissions)])
 
 
-def proto() -> dict[str, Any]:
+def proto():
     file = lock_coordinator_pb2.DESCRIPTOR
     kinds = {getattr(FieldDescriptor, name): name[5:].lower() for name in vars(FieldDescriptor) if name[:5] == "TYPE_"}
-    made: dict[str, Any] = {
+    made = {
         name: {field.name: f"{field.number} {kinds[field.type]}" for field in message.fields}
         for name, message in file.message_types_by_name.items()
     }
@@ -290,9 +285,9 @@ def proto() -> dict[str, Any]:
     return made
 
 
-def http() -> dict[str, Any]:
+def http():
     described = json.loads((PACKAGE / "contrib/leases/openapi.json").read_text())
-    made: dict[str, Any] = {path: sorted(set(calls) - {"parameters"}) for path, calls in described["paths"].items()}
+    made = {path: sorted(set(calls) - {"parameters"}) for path, calls in described["paths"].items()}
     for name, schema in described["components"]["schemas"].items():
         required = schema.get("required", ())
         made[name] = {
@@ -301,20 +296,20 @@ def http() -> dict[str, Any]:
     return made
 
 
-def answers() -> dict[str, str]:
+def answers():
     codes = {code.slug: f"{code.grpc} {code.http} {dict(code.headers)}" for code in Code}
     codes |= {code: str(status) for status, (code, _) in views._ANSWERS.items()}
     late = LockBusy()
     late.not_rolled_back = True
     for error in (LockBusy(), ZooKeeperUnavailable(), LockLost(), late):
-        answered: Any = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
+        answered = responses.answer(RequestFactory().get("/", headers={"accept": "application/json"}), error)
         body = json.loads(answered.content)
         codes[body["code"]] = f"{answered.status_code} {sorted(body)} Retry-After: {answered.get('Retry-After')}"
     return {**codes, "header of a signed token": views.HEADER}
 
 
-def around_celery() -> dict[str, list[str]]:
-    made: dict[str, list[str]] = {}
+def around_celery():
+    made = {}
     for node in ast.walk(ast.parse(Path(events.__file__).read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "_send":
             made[f"event {ast.literal_eval(node.args[0])}"] = sorted(str(keyword.arg) for keyword in node.keywords)
@@ -323,7 +318,7 @@ def around_celery() -> dict[str, list[str]]:
     return made
 
 
-def entry_points() -> list[str]:
+def entry_points():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     groups = config["options.entry_points"].items()
@@ -331,19 +326,17 @@ def entry_points() -> list[str]:
     return [*made, *(f"extra: {name}" for name in config["options.extras_require"])]
 
 
-def loggers() -> list[str]:
+def loggers():
     sources = (path.read_text() for path in PACKAGE.rglob("*.py"))
     return sorted({name for source in sources for name in re.findall(r'\bLogger\("([\w.]+)"', source)})
 
 
-def tables() -> dict[str, list[str]]:
-    kinds: list[type[models.Model]] = [
-        kind for app in ("zklock_fences", "zklock_events") for kind in apps.get_app_config(app).get_models()
-    ]
+def tables():
+    kinds = [kind for app in ("zklock_fences", "zklock_events") for kind in apps.get_app_config(app).get_models()]
     return {kind._meta.db_table: sorted(str(field.column) for field in kind._meta.local_fields) for kind in kinds}
 
 
-FACTS: dict[str, Callable[[], Any]] = {
+FACTS = {
     "imports": lambda: {module: sorted(names) for module, names in public().items()},
     "modules": apps_and_modules,
     "attributes of classes": attributes,

@@ -4,12 +4,8 @@ The formats that other processes, older databases and user code read are frozen:
 That file is written by hand. A change of a line in it breaks users; see "Formats" in CONTRIBUTING.md.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,7 @@ from django_zklock.core.queue.nodes import new_guid
 from unit.formats.facts import FACTS, found
 from unit.formats.texts import GUIDS, TEXTS
 
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "formats.json").read_text())
+GOLDEN = json.loads((Path(__file__).parent / "formats.json").read_text())
 ONLY_READ = "only read"
 """In an entry: texts that other releases, or other clients, write."""
 RULE = (
@@ -27,7 +23,7 @@ RULE = (
 )
 
 
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def flat(value, path=""):
     """Yield each name and its value. The items of a list are names, too."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
@@ -39,7 +35,7 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, json.dumps(value, ensure_ascii=False)
 
 
-def compare(section: str, golden: Any, today: Any) -> None:
+def compare(section, golden, today):
     before, now = dict(flat(golden, section)), dict(flat(today, section))
     lines = [f"REMOVED {name}: {before[name]}" for name in sorted(before.keys() - now.keys())]
     both = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
@@ -49,7 +45,7 @@ def compare(section: str, golden: Any, today: Any) -> None:
         pytest.fail("\n".join([RULE, *lines]), pytrace=False)
 
 
-def test_every_kind_of_format_is_frozen() -> None:
+def test_every_kind_of_format_is_frozen():
     compare(
         "sections",
         {name: sorted(GOLDEN[name]) for name in ("facts", "texts")},
@@ -58,25 +54,25 @@ def test_every_kind_of_format_is_frozen() -> None:
 
 
 @pytest.mark.parametrize("section", FACTS)
-def test_no_name_or_number_has_changed(section: str) -> None:
+def test_no_name_or_number_has_changed(section):
     compare(section, GOLDEN["facts"].get(section), FACTS[section]())
 
 
-def test_each_public_name_can_be_imported() -> None:
+def test_each_public_name_can_be_imported():
     imports = GOLDEN["facts"]["imports"].items()
     assert [f"{module}.{name}" for module, names in imports for name in names if found(module, name) is None] == [], (
         RULE
     )
 
 
-def text_in(entry: Any) -> str:
+def text_in(entry):
     """Return the text of an entry. The file has JSON as such, so that each field is a line of the comparison."""
     text = entry["text"]
     return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_each_text_is_written_as_before(kind: str) -> None:
+def test_each_text_is_written_as_before(kind):
     write, _ = TEXTS[kind]
     entries = GOLDEN["texts"][kind].items()
     compare(
@@ -86,7 +82,7 @@ def test_each_text_is_written_as_before(kind: str) -> None:
     )
 
 
-def read_by(read: Callable[[str], Any], text: str) -> Any:
+def read_by(read, text):
     try:
         return read(text)
     except Exception as error:
@@ -94,7 +90,7 @@ def read_by(read: Callable[[str], Any], text: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_each_text_of_others_is_read_as_before(kind: str) -> None:
+def test_each_text_of_others_is_read_as_before(kind):
     """It is in ZooKeeper, in a broker or on its way, and stays there over an upgrade."""
     _, read = TEXTS[kind]
     golden = GOLDEN["texts"][kind]
@@ -105,7 +101,7 @@ def test_each_text_of_others_is_read_as_before(kind: str) -> None:
     )
 
 
-def test_new_guids_have_the_mark_and_the_version() -> None:
+def test_new_guids_have_the_mark_and_the_version():
     for mark, guid in GUIDS.items():
         made = new_guid(mark)
         assert (made[:4], made[14], len(made)) == (guid[:4], guid[14], len(guid))

@@ -1,17 +1,13 @@
 """The texts that this release writes for other processes, and how it reads them. Each value here is fixed."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import enum
 import json
 import uuid
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 from celery import Celery
 from celery.app.task import Context
@@ -80,14 +76,14 @@ class Size(str, enum.Enum):
     SMALL = "small"
 
 
-def names_of_contenders() -> dict[str, str]:
+def names_of_contenders():
     number = "0000000007"
     names = {f"{kind.word}, {mark.name}": prefix(GUIDS[mark], kind) + number for kind in Kind for mark in Mark}
     kinds = (Kind.LOCK, Kind.READ, Kind.WRITE)
     return names | {f"{kind.word} for kazoo": prefix(GUID, kind, "kazoo") + number for kind in kinds}
 
 
-def read_name(name: str) -> Any:
+def read_name(name):
     try:
         child = parse(name)
     except UnreadableQueue:
@@ -105,7 +101,7 @@ def read_name(name: str) -> Any:
     }
 
 
-def contenders() -> dict[str, str]:
+def contenders():
     payloads = {
         "view": VIEW,
         "task": replace(WORKER, about={**TASK, "message": GUID, "redelivered": "1", "trace": KEY, "span": KEY[:16]}),
@@ -128,7 +124,7 @@ def contenders() -> dict[str, str]:
     return {name: text.decode() for name, text in texts.items()}
 
 
-def read_contender(text: str) -> Any:
+def read_contender(text):
     payload = Payload.decode(text.encode())
     kind = Kind.PERMIT if payload is not None and payload.limit else Kind.LOCK
     name = f"{prefix(GUID, kind)}0000000007"
@@ -141,21 +137,21 @@ def read_contender(text: str) -> Any:
     return {name: value for name, value in read.items() if name not in ("name", "path", "guid", "came")}
 
 
-def operator_holds() -> dict[str, str]:
+def operator_holds():
     of_hold = replace(VIEW, guid=GUIDS[Mark.OPERATOR], owner=0, session_timeout=0)
     marks = {"person": "", "minimum hold": operator_hold.MINIMUM, "hand-over": operator_hold.HANDED_OVER}
     holds = {name: {"by": "anna", "reason": "why", "seconds": 1.5, "mark": mark} for name, mark in marks.items()}
     holds["reservation"] = {"by": "task shop.tasks.restock", "reason": "why", "seconds": 1.5, "task_id": GUID}
-    return {name: operator_hold.hold_data(of_hold, **options).decode() for name, options in holds.items()}  # type: ignore[arg-type]
+    return {name: operator_hold.hold_data(of_hold, **options).decode() for name, options in holds.items()}
 
 
-def read_operator_hold(text: str) -> Any:
+def read_operator_hold(text):
     name = f"{prefix(GUIDS[Mark.OPERATOR])}0000000007"
     hold = read_hold("k", Node(path=f"{BASE}/k/{name}", data=text.encode(), czxid=4294967310, owner=0, ctime=1e9))
     return hold and {**to_json(hold), "minimum": hold.minimum, **({"task_id": hold.task_id} if hold.task_id else {})}
 
 
-def markers_and_directories() -> dict[str, str]:
+def markers_and_directories():
     return {
         "limit": markers.limit_marker(3),
         "cleared limit": markers.limit_marker(0),
@@ -175,7 +171,7 @@ def markers_and_directories() -> dict[str, str]:
     }
 
 
-def records() -> dict[str, str]:
+def records():
     run = RunRecord(entry="a/b c", at=NOON, count=7, token=4294967303, leader="web-1:42")
     data_of = {
         "limit": LimitRecord(by="anna", reason="slow", before=5, id=GUID).encode(),
@@ -186,10 +182,9 @@ def records() -> dict[str, str]:
     return {name: data.decode() for name, data in data_of.items()}
 
 
-def read_record(text: str) -> Any:
+def read_record(text):
     """Return what others read in a record. Its fields tell its kind."""
     data, fields = text.encode(), json.loads(text)
-    decoded: Any
     if "last_run_at" in fields:
         decoded = RunRecord.decode(Node(path="/r", data=data, czxid=1, owner=0, version=3))
     elif "title" in fields:
@@ -201,8 +196,8 @@ def read_record(text: str) -> Any:
     return plain({**read, **({"unknown": unknown.decode()} if unknown else {})})
 
 
-def passed_on() -> dict[str, str]:
-    values: dict[str, Any] = {"template": "inventory/{sku}", "guid": GUIDS[Mark.OPERATOR], "sequence": "0000000007"}
+def passed_on():
+    values = {"template": "inventory/{sku}", "guid": GUIDS[Mark.OPERATOR], "sequence": "0000000007"}
     adoption = HandOver(key="inventory/7", kind=Kind.LOCK, limit=0, seconds=30.0, token=4294967303, **values)
     holder = TokenHolder(host="web-1", pid=42, guid=GUID)
     token = VerifiedToken(
@@ -217,7 +212,7 @@ def passed_on() -> dict[str, str]:
     }
 
 
-def read_passed_on(text: str) -> Any:
+def read_passed_on(text):
     if text.startswith("zkh"):
         return plain(asdict(trusted(text, Keys([KEY]), BASE)))
     if text.count(".") == 1:
@@ -226,7 +221,7 @@ def read_passed_on(text: str) -> Any:
 
 
 SEGMENTS = ["plain-name_1.0~a:b@c=d+e,f", "a/b", "50%", "é", "e\u0301", "1234567890", "tel-123456789", "..."]
-VALUES: dict[str, object] = {
+VALUES = {
     "int": 7,
     "negative int": -5,
     "bool": True,
@@ -248,7 +243,7 @@ VALUES: dict[str, object] = {
     "dict": {2: [uuid.UUID(int=1)], "1": None},
     "ten digits": 1234567890,
 }
-TEMPLATES: dict[str, tuple[str, dict[str, object]]] = {
+TEMPLATES = {
     "literal": ("plain/name", {}),
     "field": ("inventory/{sku}", {"sku": "a/b"}),
     "field, percent": ("inventory/{sku}", {"sku": "50%", "other": None}),
@@ -276,7 +271,7 @@ TEMPLATES: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def keys() -> dict[str, str]:
+def keys():
     segments = {f"segment: {text!a}": escape(text) for text in SEGMENTS}
     values = {f"value: {name}": text_of(value, "field") for name, value in VALUES.items()}
     templates = {f"template: {name}": Template.parse(text).render(fields) for name, (text, fields) in TEMPLATES.items()}
@@ -295,8 +290,8 @@ def keys() -> dict[str, str]:
     }
 
 
-def incidents() -> dict[str, str]:
-    holder: Any = SimpleNamespace(token=4294967303)
+def incidents():
+    holder = SimpleNamespace(token=4294967303)
     made = (
         Hung(keys=("b", "a"), holders=(("a", holder),)),
         Host(host="web-1", pid=42),
@@ -305,23 +300,23 @@ def incidents() -> dict[str, str]:
     return {incident.cause: incident.identity for incident in made}
 
 
-def task() -> Any:
+def task():
     app = Celery("formats", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.task_default_queue = str(uuid.uuid4())  # the broker is shared by all applications of a process
 
     @app.task(name="shop.tasks.restock", shared=False)
-    def restock() -> None: ...
+    def restock(): ...
 
     return restock
 
 
-def begin(running: Any, headers: Mapping[str, Any]) -> None:
-    request: dict[str, Any] = {"retries": 0, "called_directly": False, "is_eager": False}
+def begin(running, headers):
+    request = {"retries": 0, "called_directly": False, "is_eager": False}
     request["delivery_info"] = {messages.QUEUE_KEY: running.app.conf.task_default_queue}
     running.push_request(id=GUID, args=[], kwargs={}, headers=headers, **request)
 
 
-def sent_again(send: Callable[[Any], object], **headers: Any) -> str:
+def sent_again(send, **headers):
     """Return our headers of the message that `send` sends of a running task, which has these headers already."""
     running = task()
     begin(running, headers)
@@ -340,7 +335,7 @@ def sent_again(send: Callable[[Any], object], **headers: Any) -> str:
     return json.dumps({name: value for name, value in message.headers.items() if name.startswith("zklock_")})
 
 
-def headers() -> dict[str, str]:
+def headers():
     error = ZkLockError("busy")
     run = RunRecord(entry="a/b c", at=NOON, count=7, token=4294967303)
     texts = {
@@ -371,11 +366,11 @@ def headers() -> dict[str, str]:
     }
 
 
-def read_headers(text: str) -> Any:
+def read_headers(text):
     given = json.loads(text)
     request = Context(headers=given)
     about = messages.describe(task(), {"id": GUID, "headers": given}).about
-    read: dict[str, Any] = {
+    read = {
         **{header: messages.count(request, header) for header in COUNTS},
         **{header: lifecycle._key(given, header) for header in (lifecycle.UNIQUE_HEADER, lifecycle.WAITING_HEADER)},
         **{name: about.get(name) for name in ("message", "redelivered")},
@@ -399,7 +394,7 @@ COUNTS = (
 )
 
 
-def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
+def outcome(given, *, has_result):
     running = task()
     begin(running, given)
     if has_result:
@@ -414,20 +409,20 @@ def outcome(given: Mapping[str, Any], *, has_result: bool) -> str:
     return "does the work"
 
 
-def only_set(values: Mapping[str, Any]) -> dict[str, Any]:
+def only_set(values):
     return {name: value for name, value in values.items() if value not in (None, "", 0, False, {}, [])}
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     return json.loads(json.dumps(value, default=lambda other: getattr(other, "value", None) or str(other)))
 
 
-def same(text: str) -> Any:
+def same(text):
     """Read nothing: no program takes the text apart."""
     return None
 
 
-TEXTS: dict[str, tuple[Callable[[], dict[str, str]], Callable[[str], Any]]] = {
+TEXTS = {
     "names of contenders": (names_of_contenders, read_name),
     "contenders": (contenders, read_contender),
     "operator holds": (operator_holds, read_operator_hold),

@@ -1,11 +1,9 @@
 """The pauses between two attempts of a candidate."""
 
-from __future__ import annotations
-
 from django_zklock.locks.election import FIRST_PAUSE, LONGEST_PAUSE, STEADY, Backoff
 
 
-def test_pauses_grow_until_a_leadership_is_steady() -> None:
+def test_pauses_grow_until_a_leadership_is_steady():
     backoff = Backoff()
     most = FIRST_PAUSE
     for pause in [backoff.after(0.1) for _ in range(12)]:

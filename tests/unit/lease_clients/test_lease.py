@@ -1,11 +1,8 @@
 """Until when a client believes in its lease."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,10 +13,10 @@ from zklock_client.v1 import lock_coordinator_pb2 as pb
 
 
 @pytest.fixture
-async def keeper() -> AsyncIterator[Keeper]:
+async def keeper():
     connection = Connection("127.0.0.1:1", Tls(None, None, None), ())
 
-    async def connect(address: str) -> Connection:
+    async def connect(address):
         return connection
 
     keeper = Keeper(connection, connect)
@@ -29,17 +26,17 @@ async def keeper() -> AsyncIterator[Keeper]:
     await connection.channel.close()
 
 
-def granted(duration: float) -> pb.RecordLockResponse:
+def granted(duration):
     return pb.RecordLockResponse(acquired=True, lease_id="1", fencing_token=7, lease_duration_ms=round(duration * 1000))
 
 
-def held(duration: float, sent: float) -> pb.LeaseState:
+def held(duration, sent):
     return pb.LeaseState(
         state=pb.LeaseState.STATE_HELD, lease_duration_ms=round(duration * 1000), sent_at=math.floor(sent * 1000)
     )
 
 
-async def test_a_slow_reply_makes_no_lease_look_longer(keeper: Keeper) -> None:
+async def test_a_slow_reply_makes_no_lease_look_longer(keeper):
     """The duration counts from the moment before the request was sent. Its last tenth is left to stop the work."""
     lease, sent = Lease("a"), now() - 5
     await lease.begin(keeper, granted(100), sent)
@@ -48,7 +45,7 @@ async def test_a_slow_reply_makes_no_lease_look_longer(keeper: Keeper) -> None:
     assert 79 < lease.remaining <= 89
 
 
-async def test_an_unrequested_reply_extends_no_lease(keeper: Keeper) -> None:
+async def test_an_unrequested_reply_extends_no_lease(keeper):
     """It repeats when the latest request was sent; and a late answer takes nothing away."""
     lease, sent = Lease("a"), now() - 5
     await lease.begin(keeper, granted(100), sent)
@@ -57,7 +54,7 @@ async def test_an_unrequested_reply_extends_no_lease(keeper: Keeper) -> None:
     assert 75 < lease.remaining <= 85
 
 
-async def test_after_a_wait_the_first_answer_tells_the_end(keeper: Keeper) -> None:
+async def test_after_a_wait_the_first_answer_tells_the_end(keeper):
     """The request was sent long before the grant, and the reply says nothing about when the grant was."""
     lease = Lease("a")
     beginning = asyncio.ensure_future(lease.begin(keeper, granted(100), now() - 1000))
@@ -69,7 +66,7 @@ async def test_after_a_wait_the_first_answer_tells_the_end(keeper: Keeper) -> No
     assert 50 < lease.remaining <= 60
 
 
-async def test_an_expired_lease_of_a_client_stays_lost(keeper: Keeper) -> None:
+async def test_an_expired_lease_of_a_client_stays_lost(keeper):
     lease = Lease("a")
     await lease.begin(keeper, granted(100), now())
     lease._until = now() - 1
@@ -79,7 +76,7 @@ async def test_an_expired_lease_of_a_client_stays_lost(keeper: Keeper) -> None:
     assert (lease.lost, lease.valid) == (True, False)
 
 
-async def test_a_lease_has_one_pending_request_on_a_slow_stream(keeper: Keeper) -> None:
+async def test_a_lease_has_one_pending_request_on_a_slow_stream(keeper):
     """However often it was to be kept in the meantime: more requests would make a slow coordinator slower."""
     lease = Lease("a")
     await lease.begin(keeper, granted(100), now())
@@ -90,7 +87,7 @@ async def test_a_lease_has_one_pending_request_on_a_slow_stream(keeper: Keeper) 
     assert pending.count(lease) <= 1
 
 
-async def test_texts_of_a_coordinator_are_short_and_printable(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+async def test_texts_of_a_coordinator_are_short_and_printable(keeper, caplog):
     lease, hostile = Lease("a"), "\x1b[2Jgone\n\x00" + "x" * 100_000
     await lease.begin(keeper, granted(20), now())
     lease.update(pb.LeaseState(state=pb.LeaseState.STATE_HELD, release_requested=True, detail=hostile))

@@ -1,10 +1,7 @@
 """Which client a request comes from, and how many it may send."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,14 +17,14 @@ BILLING = LeaseClient(name="billing", tokens=(hash_of("secret"),), certificates=
 OPTIONS = LeaseOptions(clients={"billing": BILLING})
 
 
-async def test_a_client_is_known_by_its_token_or_certificate() -> None:
+async def test_a_client_is_known_by_its_token_or_certificate():
     access = Access(OPTIONS)
     assert await access.client("somewhere", "Bearer secret") is BILLING
     assert await access.client("somewhere", "", ["other", "billing.internal"]) is BILLING
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer \ud800"])
-async def test_an_unknown_token_or_certificate_is_refused(authorization: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_token_or_certificate_is_refused(authorization, monkeypatch):
     """A wrong token is not made good by a certificate."""
     monkeypatch.setattr("django_zklock.contrib.leases.access.DELAY", 0.01)
     for certificate in ("stranger", *(["billing.internal"] if authorization == "Bearer wrong" else [])):
@@ -36,9 +33,7 @@ async def test_an_unknown_token_or_certificate_is_refused(authorization: str, mo
         assert caught.value.code is Code.UNAUTHENTICATED
 
 
-async def test_guesses_of_tokens_are_slowed_down_and_logged_in_one_line(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_guesses_of_tokens_are_slowed_down_and_logged_in_one_line(caplog, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.access.LOG_PERIOD", 0.5)
     access, began = Access(OPTIONS), time.monotonic()
     guesses = [access.client("10.0.0.7", f"Bearer {number}") for number in range(MOST_DELAYED + 100)]
@@ -53,9 +48,7 @@ async def test_guesses_of_tokens_are_slowed_down_and_logged_in_one_line(
     ]
 
 
-async def test_clients_at_many_addresses_cannot_fill_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clients_at_many_addresses_cannot_fill_the_log(caplog, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.access.MOST_LOGGED", 3)
     denials = Denials()
     for number in range(100):
@@ -64,7 +57,7 @@ async def test_clients_at_many_addresses_cannot_fill_the_log(
     assert "others" in caplog.messages[-1]
 
 
-async def test_a_client_sends_no_more_requests_than_it_may() -> None:
+async def test_a_client_sends_no_more_requests_than_it_may():
     pace, slow = Pace(), LeaseClient(name="slow", max_rate=0.5)
     with mock.patch("django_zklock.core.clock.now", return_value=100.0) as clock:
         assert [pace.delay(BILLING) for _ in range(4)] == [0.0, 0.0, 0.5, 1.0]
@@ -88,11 +81,11 @@ async def test_a_client_sends_no_more_requests_than_it_may() -> None:
     ("prefix", "key", "may"),
     [("", "a/b", True), ("a", "a", True), ("a", "a/b", True), ("a", "ab", False), ("a/b", "a", False)],
 )
-def test_a_prefix_of_keys_ends_at_a_segment(prefix: str, key: str, may: bool) -> None:
+def test_a_prefix_of_keys_ends_at_a_segment(prefix, key, may):
     assert LeaseClient(name="x", prefixes=(prefix,)).may_lock(key) is may
 
 
-def test_the_repr_of_a_client_hides_its_hash() -> None:
+def test_the_repr_of_a_client_hides_its_hash():
     assert hash_of("secret") not in repr(OPTIONS)
 
 
@@ -113,13 +106,13 @@ def test_the_repr_of_a_client_hides_its_hash() -> None:
         ({"MAX_TERM": 0}, "must be a time above 0"),
     ],
 )
-def test_invalid_settings_of_the_coordinator_are_reported(leases: Any, match: str) -> None:
+def test_invalid_settings_of_the_coordinator_are_reported(leases, match):
     (problem,) = conf.problems({"URL": "zk://zk1:2181/x", "LEASES": leases})
     assert match in str(problem)
 
 
 @pytest.mark.parametrize("prefix", ["größe/a b", "gr%C3%B6%C3%9Fe/a%20b/"])
-def test_prefixes_are_written_as_names_or_as_keys(prefix: str) -> None:
+def test_prefixes_are_written_as_names_or_as_keys(prefix):
     problems = Problems()
     options = read_leases({"CLIENTS": {"a": {"CERTIFICATES": ["a"], "PREFIXES": [prefix]}}}, "LEASES", problems)
     assert options.clients["a"].may_lock(key_of("größe/a b/7"))

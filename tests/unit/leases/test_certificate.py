@@ -1,10 +1,7 @@
 """The TLS files of a coordinator, while they are renewed."""
 
-from __future__ import annotations
-
 import logging
 import shutil
-from pathlib import Path
 
 import pytest
 from support.certificates import authority, certificate
@@ -15,15 +12,13 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs o
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
+def files(tmp_path):
     authority(tmp_path, "ca")
     certificate(tmp_path, "server", "ca")
     return tmp_path / "server.pem", tmp_path / "server.key"
 
 
-def test_a_certificate_that_cannot_be_used_is_reported_once(
-    files: tuple[Path, Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_certificate_that_cannot_be_used_is_reported_once(files, caplog):
     tls = Certificate(*files, None)
     pem = files[0].read_bytes()
     files[0].unlink()
@@ -35,9 +30,7 @@ def test_a_certificate_that_cannot_be_used_is_reported_once(
     assert ["No such file" in warnings[0], "cannot be used" in warnings[1], len(warnings)] == [True, True, 2]
 
 
-def test_files_that_are_written_again_unchanged_are_no_new_certificate(
-    files: tuple[Path, Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_that_are_written_again_unchanged_are_no_new_certificate(files, caplog):
     caplog.set_level(logging.INFO)
     tls = Certificate(*files, None)
     files[0].write_bytes(files[0].read_bytes())

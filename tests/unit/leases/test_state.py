@@ -1,7 +1,5 @@
 """The state file of a coordinator: what is refused, what the next process reads, and a disk that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json
@@ -9,7 +7,6 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,34 +22,34 @@ SESSION = FormerSession(id=-5, password=Secret("0a" * 16), timeout=20.0)
 class Opened:
     """State files as successive processes open them, and the lines that they say."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._files: list[StateFile] = []
+    def __init__(self):
+        self.lines = []
+        self._files = []
 
-    def open(self, path: Path, root: str = ROOT) -> StateFile:
+    def open(self, path, root=ROOT):
         self.close()
         self._files.append(StateFile(path, root, self.lines.append))
         return self._files[-1]
 
-    def close(self) -> None:
+    def close(self):
         for file in self._files:
             file.close()
         self._files.clear()
 
 
 @pytest.fixture
-def opened() -> Iterator[Opened]:
+def opened():
     opened = Opened()
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "state"
 
 
-async def write(file: StateFile, ends: dict[int, float]) -> None:
+async def write(file, ends):
     """Write the session, and ends that are so many seconds away."""
     now = asyncio.get_running_loop().time()
     written = [file.set_end(token, now + seconds) for token, seconds in ends.items()]
@@ -60,13 +57,13 @@ async def write(file: StateFile, ends: dict[int, float]) -> None:
     assert all(await asyncio.gather(*written))
 
 
-def ends_of(file: StateFile, former: StateFile) -> Mapping[int, float]:
+def ends_of(file, former):
     ends = file.ends_after(former.name)
     assert ends is not None
     return ends
 
 
-async def test_the_next_process_reads_the_session_and_the_ends(opened: Opened, path: Path) -> None:
+async def test_the_next_process_reads_the_session_and_the_ends(opened, path):
     file = opened.open(path)
     await write(file, {7: 30.0, 8: -1.0})
     ends_at = clock.now()
@@ -75,7 +72,7 @@ async def test_the_next_process_reads_the_session_and_the_ends(opened: Opened, p
     assert {token: round(end - ends_at) for token, end in ends_of(again, file).items()} == {7: 30, 8: -1}
 
 
-async def test_a_lease_that_is_over_makes_room_for_another_one(opened: Opened, path: Path) -> None:
+async def test_a_lease_that_is_over_makes_room_for_another_one(opened, path):
     file = opened.open(path)
     await write(file, {7: 30.0, 8: 30.0})
     file.forget(7)
@@ -84,16 +81,14 @@ async def test_a_lease_that_is_over_makes_room_for_another_one(opened: Opened, p
     assert ends_of(opened.open(path), file).keys() == {8, 9}
 
 
-async def test_there_may_be_more_leases_than_were_allocated_for(
-    opened: Opened, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_there_may_be_more_leases_than_were_allocated_for(opened, path, monkeypatch):
     monkeypatch.setattr("django_zklock.contrib.leases.state.ALLOCATED", HEADER)
     file = opened.open(path)
     await write(file, dict.fromkeys(range(1, 50), 30.0))
     assert len(ends_of(opened.open(path), file)) == 49
 
 
-async def test_in_a_copy_the_ends_are_unknown(opened: Opened, path: Path) -> None:
+async def test_in_a_copy_the_ends_are_unknown(opened, path):
     """The process that has the file may have written other ends since, or uses another clock."""
     file = opened.open(path)
     await write(file, {7: 30.0})
@@ -105,17 +100,13 @@ async def test_in_a_copy_the_ends_are_unknown(opened: Opened, path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", [b"", b"another"])
-async def test_after_another_process_had_the_session_the_ends_are_unknown(
-    opened: Opened, path: Path, name: bytes
-) -> None:
+async def test_after_another_process_had_the_session_the_ends_are_unknown(opened, path, name):
     """It has told its clients other ends."""
     await write(opened.open(path), {7: 30.0})
     assert opened.open(path).ends_after(name) is None
 
 
-async def test_after_a_restart_of_the_machine_the_ends_are_unknown(
-    opened: Opened, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_restart_of_the_machine_the_ends_are_unknown(opened, path, tmp_path, monkeypatch):
     file = opened.open(path)
     await write(file, {7: 30.0})
     (tmp_path / "boot_id").write_text("another")
@@ -123,16 +114,16 @@ async def test_after_a_restart_of_the_machine_the_ends_are_unknown(
     assert opened.open(path).ends_after(file.name) is None
 
 
-def _cut(path: Path) -> None:
+def _cut(path):
     os.truncate(path, 100)
 
 
-def _fill(path: Path) -> None:
+def _fill(path):
     path.write_bytes(os.urandom(HEADER * 2))
 
 
-def _change(**fields: object) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
+def _change(**fields):
+    def change(path):
         header = {**json.loads(path.read_bytes()[:HEADER]), **fields}
         with path.open("r+b") as file:
             file.write(json.dumps(header).encode().ljust(HEADER))
@@ -154,9 +145,7 @@ def _change(**fields: object) -> Callable[[Path], None]:
         (_change(root="/other"), f"is not of the ROOT {ROOT}"),
     ],
 )
-async def test_a_useless_file_is_reported_once(
-    opened: Opened, path: Path, harm: Callable[[Path], None], problem: str
-) -> None:
+async def test_a_useless_file_is_reported_once(opened, path, harm, problem):
     await write(opened.open(path), {7: 30.0})
     opened.close()
     harm(path)
@@ -169,7 +158,7 @@ async def test_a_useless_file_is_reported_once(
 
 
 @pytest.mark.parametrize("length", [*range(0, 2 * RECORD + 3, 7), ALLOCATED - HEADER - 1])
-async def test_in_a_file_that_is_cut_the_ends_are_unknown(opened: Opened, path: Path, length: int) -> None:
+async def test_in_a_file_that_is_cut_the_ends_are_unknown(opened, path, length):
     file = opened.open(path)
     await write(file, {7: 30.0, 8: 30.0})
     opened.close()
@@ -178,7 +167,7 @@ async def test_in_a_file_that_is_cut_the_ends_are_unknown(opened: Opened, path: 
     assert (again.former, again.ends_after(file.name)) == (SESSION, None)
 
 
-async def test_with_any_bit_flipped_the_ends_are_unknown(opened: Opened, path: Path) -> None:
+async def test_with_any_bit_flipped_the_ends_are_unknown(opened, path):
     file = opened.open(path)
     await write(file, {7: 30.0, 8: 30.0})
     opened.close()
@@ -190,7 +179,7 @@ async def test_with_any_bit_flipped_the_ends_are_unknown(opened: Opened, path: P
         assert opened.open(path).ends_after(file.name) is None, bit
 
 
-async def test_damage_lasts_for_one_process(opened: Opened, path: Path) -> None:
+async def test_damage_lasts_for_one_process(opened, path):
     await write(opened.open(path), {7: 30.0, 8: 30.0})
     opened.close()
     with path.open("r+b") as written:
@@ -202,7 +191,7 @@ async def test_damage_lasts_for_one_process(opened: Opened, path: Path) -> None:
     assert ends_of(opened.open(path), file).keys() == {9}
 
 
-def test_a_new_file_is_for_this_user_only(opened: Opened, path: Path) -> None:
+def test_a_new_file_is_for_this_user_only(opened, path):
     before = os.umask(0)
     try:
         opened.open(path)
@@ -212,7 +201,7 @@ def test_a_new_file_is_for_this_user_only(opened: Opened, path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610])
-def test_a_file_that_others_can_use_is_refused(opened: Opened, path: Path, mode: int) -> None:
+def test_a_file_that_others_can_use_is_refused(opened, path, mode):
     path.touch()
     path.chmod(mode)
     with pytest.raises(OSError, match=f"chmod 600 {path}"):
@@ -220,14 +209,14 @@ def test_a_file_that_others_can_use_is_refused(opened: Opened, path: Path, mode:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_the_file_of_another_user_is_refused(opened: Opened, path: Path) -> None:
+def test_the_file_of_another_user_is_refused(opened, path):
     path.touch(0o600)
     os.chown(path, 1, 1)
     with pytest.raises(OSError, match="chown 0"):
         opened.open(path)
 
 
-def test_a_path_of_another_kind_is_refused(opened: Opened, path: Path) -> None:
+def test_a_path_of_another_kind_is_refused(opened, path):
     os.mkfifo(path, 0o600)
     with pytest.raises(OSError, match="is no regular file"):
         opened.open(path)
@@ -237,10 +226,8 @@ def test_a_path_of_another_kind_is_refused(opened: Opened, path: Path) -> None:
         opened.open(path.parent / "none" / "state")
 
 
-async def test_a_disk_that_fails_is_told_and_tried_again(
-    opened: Opened, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> int:
+async def test_a_disk_that_fails_is_told_and_tried_again(opened, path, caplog, monkeypatch):
+    def fail(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     file, until = opened.open(path), asyncio.get_running_loop().time() + 30
@@ -252,7 +239,7 @@ async def test_a_disk_that_fails_is_told_and_tried_again(
     assert str(path) in caplog.text
 
 
-def test_a_full_disk_is_an_error_at_the_start(opened: Opened, path: Path) -> None:
+def test_a_full_disk_is_an_error_at_the_start(opened, path):
     """Later, it does no harm."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
@@ -267,7 +254,7 @@ def test_a_full_disk_is_an_error_at_the_start(opened: Opened, path: Path) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_no_secret_is_shown(opened: Opened, path: Path) -> None:
+async def test_no_secret_is_shown(opened, path):
     file = opened.open(path)
     await write(file, {7: 30.0})
     again = opened.open(path)

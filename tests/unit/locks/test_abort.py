@@ -13,10 +13,9 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
@@ -60,9 +59,9 @@ from django_zklock.exceptions import LockLostInterrupt
 
 
 class Work:
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks):
         self.stopped = False
-        self.blocks: list[ThreadAbort] = []
+        self.blocks = []
         self._many = blocks
         self._ready = threading.Event()
         self._on = threading.Lock()
@@ -72,7 +71,7 @@ class Work:
         self._thread.start()
         assert self._ready.wait(30)
 
-    def _run(self) -> None:
+    def _run(self):
         try:
             for _ in range(self._many):
                 self.blocks.append(ThreadAbort())
@@ -86,7 +85,7 @@ class Work:
         for block in self.blocks:
             block.disarm()
 
-    def end(self) -> None:
+    def end(self):
         if self._on.locked():
             self._on.release()
         self._thread.join(30)
@@ -94,28 +93,26 @@ class Work:
 
 
 @pytest.fixture
-def work() -> Iterator[Callable[[int], Work]]:
-    def begin(blocks: int) -> Work:
+def work():
+    def begin(blocks):
         works.append(Work(blocks))
         return works[-1]
 
-    works: list[Work] = []
+    works = []
     yield begin
     for work in works:
         work.end()
 
 
 @pytest.mark.parametrize("when", [_is_shielded, _set_async_exception])
-def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
-    work: Callable[[int], Work], when: Callable[..., object]
-) -> None:
+def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(work, when):
     """The collector can run in the thread that requests the abort, in the middle of that."""
 
-    def trace(frame: FrameType, event: str, arg: Any) -> None:
+    def trace(frame, event, arg):
         if frame.f_code is when.__code__:
             gc.collect()
 
-    def ask() -> None:
+    def ask():
         gc.disable()
         torn = threading.Event()
         vars(torn)["me"] = torn  # only the collector finds it
@@ -127,7 +124,7 @@ def test_a_block_that_is_garbage_during_its_abort_blocks_no_thread(
         finally:
             gc.enable()
 
-    references: list[Any] = []
+    references = []
     busy = work(1)
     (block,) = busy.blocks
     BackgroundCall(ask).result(10)
@@ -176,7 +173,7 @@ taken.acquire()
 
 
 @pytest.mark.parametrize("set_tracer", ["settrace", "setprofile"])
-def test_an_abort_ends_work_that_is_traced_and_holds_up_no_other_thread(set_tracer: str) -> None:
+def test_an_abort_ends_work_that_is_traced_and_holds_up_no_other_thread(set_tracer):
     """In Python 3.11, a traced thread runs in circles while an exception is under way to any thread."""
     script = f"""{TRACED}
 threading.{set_tracer}(trace)
@@ -194,10 +191,10 @@ print(len(aborted))
     assert (ended.stdout, ended.returncode) == ("40\n", 0), ended.stderr
 
 
-def test_no_tracer_runs_on_threads_of_the_protocol() -> None:
-    calls: list[str] = []
+def test_no_tracer_runs_on_threads_of_the_protocol():
+    calls = []
 
-    def record(frame: FrameType, event: str, argument: object) -> None:
+    def record(frame, event, argument):
         calls.append(f"{frame.f_code.co_name} on {threading.current_thread().name}")
 
     threading.settrace(record)
@@ -214,7 +211,7 @@ def test_no_tracer_runs_on_threads_of_the_protocol() -> None:
     assert "current_owner on quiet" not in calls
 
 
-def test_a_block_that_ends_does_not_wait_for_ever_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_ends_does_not_wait_for_ever_for_a_request(monkeypatch):
     """A debugger may have stopped the thread that makes the request."""
     monkeypatch.setattr("django_zklock.core.execution.abort.REQUEST_LOOKS", 10)
     block = ThreadAbort()
@@ -224,10 +221,10 @@ def test_a_block_that_ends_does_not_wait_for_ever_for_a_request(monkeypatch: pyt
     assert not block.armed
 
 
-def test_no_thread_sees_that_the_collector_is_off(work: Callable[[int], Work]) -> None:
+def test_no_thread_sees_that_the_collector_is_off(work):
     """A child that is forked meanwhile would never collect."""
 
-    def look() -> None:
+    def look():
         while not over.is_set():
             seen.append(gc.isenabled())
 
@@ -246,19 +243,17 @@ def test_no_thread_sees_that_the_collector_is_off(work: Callable[[int], Work]) -
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="the collector runs between two instructions only")
-def test_nothing_is_collected_while_frames_of_others_are_read(
-    work: Callable[[int], Work], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_collected_while_frames_of_others_are_read(work, monkeypatch):
     """In Python 3.11, a finalizer would let other threads go on. If one began or ended just now, the process hung."""
 
-    def recorded(original: Callable[[], object]) -> Callable[[], object]:
-        def read_frames() -> object:
+    def recorded(original):
+        def read_frames():
             collects.append(gc.isenabled())
             return original()
 
         return read_frames
 
-    collects: list[bool] = []
+    collects = []
     for name in ("_current_frames", "_current_exceptions"):
         monkeypatch.setattr(sys, name, recorded(getattr(sys, name)))
     work(1).blocks[0].request("lost")
@@ -268,7 +263,7 @@ def test_nothing_is_collected_while_frames_of_others_are_read(
 
 
 @pytest.mark.parametrize("switch", [gc.enable, gc.disable])
-def test_the_collector_is_as_before_after_frames_were_read(switch: Callable[[], None]) -> None:
+def test_the_collector_is_as_before_after_frames_were_read(switch):
     try:
         switch()
         before = gc.isenabled()
@@ -280,14 +275,14 @@ def test_the_collector_is_as_before_after_frames_were_read(switch: Callable[[], 
         gc.enable()
 
 
-def test_a_thread_with_the_number_of_one_that_has_ended_is_not_aborted(work: Callable[[int], Work]) -> None:
+def test_a_thread_with_the_number_of_one_that_has_ended_is_not_aborted(work):
     """A generator keeps its block open when its thread has ended."""
 
-    def begin() -> None:
+    def begin():
         blocks.append(ThreadAbort())
         blocks[-1].arm()
 
-    blocks: list[ThreadAbort] = []
+    blocks = []
     old = threading.Thread(target=begin)
     old.start()
     old.join()
@@ -301,9 +296,7 @@ def test_a_thread_with_the_number_of_one_that_has_ended_is_not_aborted(work: Cal
 
 
 @pytest.mark.parametrize(("aborted", "armed"), [(1, 2), (2, 2), (2, 1)])
-def test_disarming_one_block_drops_its_abort_and_keeps_that_of_another(
-    work: Callable[[int], Work], aborted: int, armed: int
-) -> None:
+def test_disarming_one_block_drops_its_abort_and_keeps_that_of_another(work, aborted, armed):
     busy = work(2)
     for block in busy.blocks[:aborted]:
         block.request("lost")
@@ -313,7 +306,7 @@ def test_disarming_one_block_drops_its_abort_and_keeps_that_of_another(
     assert busy.stopped is (aborted == armed)
 
 
-async def test_a_request_after_the_end_of_a_block_strikes_nothing() -> None:
+async def test_a_request_after_the_end_of_a_block_strikes_nothing():
     for block in (ThreadAbort(), abort_for(current_owner())):
         block.arm()
         block.disarm()
@@ -322,7 +315,7 @@ async def test_a_request_after_the_end_of_a_block_strikes_nothing() -> None:
         assert not block.delivered
 
 
-async def test_a_cancellation_by_other_code_is_not_mistaken_for_the_abort() -> None:
+async def test_a_cancellation_by_other_code_is_not_mistaken_for_the_abort():
     """Python 3.10 does not count them."""
     block = abort_for(owner := current_owner())
     block.arm()
@@ -334,7 +327,7 @@ async def test_a_cancellation_by_other_code_is_not_mistaken_for_the_abort() -> N
 
 
 @pytest.mark.parametrize("change", [{"armed": False}, {"struck": True}], ids=["by another thread", "for an interrupt"])
-def test_a_signal_that_arrives_while_the_block_ends_is_dropped(change: dict[str, bool]) -> None:
+def test_a_signal_that_arrives_while_the_block_ends_is_dropped(change):
     assert _has_handler()
     block = MainThreadAbort()
     block.arm()
@@ -349,7 +342,7 @@ def test_a_signal_that_arrives_while_the_block_ends_is_dropped(change: dict[str,
             block.disarm()
 
 
-def test_a_child_that_is_forked_during_an_abort_ends_its_block() -> None:
+def test_a_child_that_is_forked_during_an_abort_ends_its_block():
     """It has no copy of the thread that asks for the abort, and for which the end of the block waits."""
     block = ThreadAbort()
     block.arm()
@@ -365,41 +358,41 @@ def test_a_child_that_is_forked_during_an_abort_ends_its_block() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_shielded_function_that_is_struck_at_its_start_is_called() -> None:
+def test_a_shielded_function_that_is_struck_at_its_start_is_called():
     """It gets its arguments. This one is all on its first line, so each place in it is its start."""
-    calls: Any = []
-    function: Any = shielded(lambda a, *b, c, **d: (calls.append((a, b, c, d)), None if calls[1:] else _Arrival())[1])
+    calls = []
+    function = shielded(lambda a, *b, c, **d: (calls.append((a, b, c, d)), None if calls[1:] else _Arrival())[1])
     assert type(function(1, 2, 3, c=4, d=5)) is LockLostInterrupt
     assert calls == [(1, (2, 3), 4, {"d": 5})] * 2
 
-    def later() -> BaseException:
+    def later():
         return _Arrival()  # it would be called for ever
 
     assert type(shielded(later)()) is LockLostInterrupt
     assert type(eval("_Arrival()")) is LockLostInterrupt  # on the first line of code that is not shielded
 
 
-def test_a_clean_up_that_is_struck_at_its_start_is_made() -> None:
-    calls: list[int] = []
+def test_a_clean_up_that_is_struck_at_its_start_is_made():
+    calls = []
     with pytest.raises(Struck), LineStrike([CleanupOnError._end], 0), CleanupOnError(lambda: calls.append(1)):
         raise ValueError
     assert calls
 
 
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
-def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch):
     """Without Python frames, as with uvloop, by `asyncio.run`. A loop that starts is not struck."""
 
     class Loop(asyncio.SelectorEventLoop):
-        def run_until_complete(self, future: Any) -> Any:
+        def run_until_complete(self, future):
             looks.append(inner_tasks(threading.get_ident()))
             return super().run_until_complete(future)
 
-    async def look() -> None:
+    async def look():
         looks.append(inner_tasks(threading.get_ident()))
         blocks.append(ThreadAbort())
 
-    looks: list[Any] = []
+    looks = []
     blocks = [ThreadAbort()]
     monkeypatch.setattr("asyncio.events.new_event_loop", Loop)
     asyncio.run(asyncio.sleep(0))
@@ -408,7 +401,7 @@ def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.Monk
         loop.run_until_complete(look())
     assert looks[-1][0] is loop
 
-    def start() -> Any:
+    def start():
         looks[0] = inner_tasks(threading.get_ident())
         for block in blocks:
             block.arm()
@@ -421,7 +414,7 @@ def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch: pytest.Monk
     assert [block.delivered for block in blocks] == [False, False]
 
 
-def test_a_thread_or_a_sub_interpreter_gets_no_handler_and_no_error() -> None:
+def test_a_thread_or_a_sub_interpreter_gets_no_handler_and_no_error():
     """In a sub-interpreter, `main_thread()` is a thread without signals."""
     with ThreadPoolExecutor(1) as pool:
         assert not pool.submit(set_handler, signal.SIGTERM, signal.SIG_DFL).result()
@@ -446,7 +439,7 @@ print(set_handler(signal.SIGTERM, signal.SIG_DFL), flush=True)
     assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr
 
 
-def test_a_child_that_is_forked_while_signals_are_deferred_ends_by_the_first_one() -> None:
+def test_a_child_that_is_forked_while_signals_are_deferred_ends_by_the_first_one():
     deferred = DeferSignals()
     deferred.begin()
     child = os.fork()
@@ -457,7 +450,7 @@ def test_a_child_that_is_forked_while_signals_are_deferred_ends_by_the_first_one
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
-def test_one_place_sets_handlers() -> None:
+def test_one_place_sets_handlers():
     """The commands that `zklock run` starts are programs of their own: their texts are no calls here."""
     package = Path(django_zklock.__file__).parent
     calls = {
@@ -471,9 +464,7 @@ def test_one_place_sets_handlers() -> None:
 
 
 @pytest.mark.parametrize("patched", [True, False])
-def test_the_hub_of_eventlet_aborts_greenlets_if_eventlet_has_patched_threads(
-    monkeypatch: pytest.MonkeyPatch, patched: bool
-) -> None:
+def test_the_hub_of_eventlet_aborts_greenlets_if_eventlet_has_patched_threads(monkeypatch, patched):
     eventlet = Mock()
     eventlet.patcher.is_monkey_patched.return_value = patched
     monkeypatch.setitem(sys.modules, "eventlet", eventlet)
@@ -482,7 +473,7 @@ def test_the_hub_of_eventlet_aborts_greenlets_if_eventlet_has_patched_threads(
     assert threads_are_greenlets() is patched
 
 
-def test_a_greenlet_is_struck_in_its_block_alone_and_not_twice_at_once() -> None:
+def test_a_greenlet_is_struck_in_its_block_alone_and_not_twice_at_once():
     greenlet = Mock(gr_frame=None)
     block = GreenletAbort(greenlet, lambda call, reason: call(reason))
     for reason, change in (("too early", block.arm), ("lost", bool), ("at once", block.disarm), ("too late", bool)):
@@ -492,10 +483,10 @@ def test_a_greenlet_is_struck_in_its_block_alone_and_not_twice_at_once() -> None
     assert "lost" in str(struck)
 
 
-async def test_a_coroutine_may_be_woken_twice_before_it_goes_on() -> None:
-    waiter: TaskWaiter[int] = TaskWaiter()
+async def test_a_coroutine_may_be_woken_twice_before_it_goes_on():
+    waiter = TaskWaiter()
 
-    async def wake(value: int) -> None:
+    async def wake(value):
         waiter.set(value)
 
     assert (await asyncio.gather(Awaited(waiter.outcome(30)), wake(1), wake(2)))[0] == 2
@@ -510,29 +501,29 @@ class Compiled(Coroutine[Any, Any, list[str]]):
     cr_await = None
     owner: Owner | None = None
 
-    def send(self, value: Any) -> Any:
+    def send(self, value):
         if self.owner is None:
             self.owner = current_owner()
             return None
         raise StopIteration(read_answer(stack_of(self.owner)))
 
-    def throw(self, *error: Any) -> Any:
+    def throw(self, *error):
         raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self): ...
 
-    def __await__(self) -> Any:
+    def __await__(self):
         raise NotImplementedError
 
 
 @pytest.mark.parametrize("unsafe", [False, True], ids=["", "DJANGO_ALLOW_ASYNC_UNSAFE"])
-def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, unsafe: bool) -> None:
+def test_a_task_of_compiled_code_is_an_owner(monkeypatch, unsafe):
     pytest.importorskip("greenlet")
     if unsafe:
         monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         monkeypatch.delitem(sys.modules, "greenlet")
 
-    async def main() -> tuple[list[str], list[str]]:
+    async def main():
         task = asyncio.ensure_future(coroutine)
         await asyncio.sleep(0)
         waits = read_answer(stack_of(coroutine.owner))
@@ -544,11 +535,11 @@ def test_a_task_of_compiled_code_is_an_owner(monkeypatch: pytest.MonkeyPatch, un
     assert waits[1:] == runs[1:] == [NOT_SHOWN]
 
 
-def deep(depth: int) -> bytes:
+def deep(depth):
     return deep(depth - 1) if depth else stack_of(current_owner())
 
 
-def test_at_most_so_many_frames_are_shown_the_innermost_ones() -> None:
+def test_at_most_so_many_frames_are_shown_the_innermost_ones():
     lines = read_answer(deep(500))
     assert len(lines) == 1 + MAX_FRAMES + 1
     assert all(line.startswith("deep at ") for line in lines[5:-1])
@@ -557,9 +548,9 @@ def test_at_most_so_many_frames_are_shown_the_innermost_ones() -> None:
     assert whole.count(b"deep at ") == MAX_FRAMES - 3
 
 
-def test_an_answer_has_a_limit_however_long_the_names_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_has_a_limit_however_long_the_names_are(monkeypatch):
     source, name = "def f(depth):\n    return f(depth - 1) if depth else call()\n", "ж" * 400
-    module: dict[str, Any] = {"call": lambda: stack_of(current_owner())}
+    module = {"call": lambda: stack_of(current_owner())}
     exec(compile(source, name, "exec"), module)
     with ThreadPoolExecutor(1, "pool") as pool:
         answer, whole = pool.submit(module["f"], 50).result(), pool.submit(module["f"], 5).result()
@@ -570,17 +561,17 @@ def test_an_answer_has_a_limit_however_long_the_names_are(monkeypatch: pytest.Mo
     assert all(name in line for line in read_answer(answer)[5:-1])
 
 
-def test_code_without_line_numbers_is_shown() -> None:
+def test_code_without_line_numbers_is_shown():
     code = compile("stack_of(current_owner())", "generated", "eval").replace(co_linetable=b"")
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(eval, code, globals())
     assert "<module> at generated:0: " in str(call.exception() or call.result())  # pytest fails to show such a frame
 
 
-def test_a_thread_among_many_is_shown_or_said_to_be_left_out() -> None:
+def test_a_thread_among_many_is_shown_or_said_to_be_left_out():
     """`faulthandler` shows 100 threads, the newest ones."""
 
-    def show(many: int) -> list[str]:
+    def show(many):
         owner, latch = Owner("thread", threading.current_thread()), threading.Event()
         threads = [threading.Thread(target=latch.wait) for _ in range(many)]
         for thread in threads:
@@ -595,7 +586,7 @@ def test_a_thread_among_many_is_shown_or_said_to_be_left_out() -> None:
     assert show(120) == [NOT_SHOWN]
 
 
-def test_without_a_free_descriptor_the_answer_says_so() -> None:
+def test_without_a_free_descriptor_the_answer_says_so():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     owner = current_owner()
     try:
@@ -606,36 +597,36 @@ def test_without_a_free_descriptor_the_answer_says_so() -> None:
     assert read_answer(answer)[1:] == ["Its functions could not be read: Too many open files"]
 
 
-def test_a_file_with_an_odd_name_is_shown_with_its_code(tmp_path: Path) -> None:
+def test_a_file_with_an_odd_name_is_shown_with_its_code(tmp_path):
     """`faulthandler` writes ASCII."""
     path = tmp_path / 'ж "x", line 3 in y \U0001f40d.py'
     path.write_text("def f(call):\n    return call()  # here\n")
-    module: dict[str, Any] = {}
+    module = {}
     exec(compile(path.read_text(), str(path), "exec"), module)
     lines = read_answer(module["f"](lambda: stack_of(current_owner())))
     assert f"f at {path}:2: return call()  # here" in lines
 
 
 @pytest.mark.parametrize("name", ["a\0b.py", "\\uzzzz", "\\U99999999", "x\n\ny.py", "\udcff", "", "q" * 600])
-def test_no_name_of_a_file_breaks_the_answer(name: str) -> None:
-    module: dict[str, Any] = {}
+def test_no_name_of_a_file_breaks_the_answer(name):
+    module = {}
     exec("def f(call):\n    return call()", module)
     module["f"].__code__ = module["f"].__code__.replace(co_filename=name)
     lines = read_answer(module["f"](lambda: stack_of(current_owner())))
     assert any(line.startswith("f at ") for line in lines)
 
 
-def test_a_message_whose_work_has_not_begun_has_no_stack() -> None:
+def test_a_message_whose_work_has_not_begun_has_no_stack():
     assert stack_of(Owner("message", None)) == NO_WORK.encode()
 
 
-def test_the_name_of_an_owner_is_one_line() -> None:
+def test_the_name_of_an_owner_is_one_line():
     with ThreadPoolExecutor(1, "a\nb\x1b[2J\ud800") as pool:
         answer = pool.submit(lambda: stack_of(current_owner())).result()
     assert read_answer(answer)[0] == r"thread 'a\nb\x1b[2J\ud800_0'"
 
 
-def test_any_bytes_are_read_as_a_few_lines_that_print() -> None:
+def test_any_bytes_are_read_as_a_few_lines_that_print():
     for data in (b"", b"\xff\xfe\x00", b"\x1b[31m\r\n\xe2\x80\xae", b"\n" * 2**20, b"x" * 2**20, b"<script>"):
         lines = read_answer(data)
         assert len(lines) <= MAX_FRAMES + 2

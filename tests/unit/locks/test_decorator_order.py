@@ -1,14 +1,10 @@
 """A decorator below `@zk_locked` that registers the function is told: what it was registered with has no lock."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import gc
 import re
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import celery.signals
 import pytest
@@ -28,75 +24,75 @@ from django_zklock import zk_locked
 library = template.Library()
 signal = Signal()
 api = NinjaAPI()
-kept: list[object] = []
+kept = []
 
 
-def keep_filter(function: Callable[..., Any]) -> Callable[..., Any]:
+def keep_filter(function):
     kept.append(new := template.Library())  # a new one, as below
-    registered: Callable[..., Any] = new.filter(function)
+    registered = new.filter(function)
     return registered
 
 
-def append(function: Callable[..., Any]) -> Callable[..., Any]:
+def append(function):
     kept.append([function])  # a new list: this process has frozen the older ones, so the collector does not see them
     return function
 
 
-def dispatch(function: Callable[..., Any]) -> Callable[..., Any]:
+def dispatch(function):
     kept.append(generic := functools.singledispatch(lambda value: None))
     generic.register(int)(function)
     return function
 
 
-def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+def counting(function):
     @functools.wraps(function)
-    def wrapper(*args: Any) -> Any:
-        wrapper.calls += 1  # type: ignore[attr-defined]
+    def wrapper(*args):
+        wrapper.calls += 1
         return function(*args)
 
-    wrapper.calls = 0  # type: ignore[attr-defined]
-    wrapper.reset = lambda: setattr(wrapper, "calls", 0)  # type: ignore[attr-defined]
+    wrapper.calls = 0
+    wrapper.reset = lambda: setattr(wrapper, "calls", 0)
     return wrapper
 
 
-def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+def keeping(function):
     @functools.wraps(function)
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args):
         return function(*args)
 
-    wrapper.original = function  # type: ignore[attr-defined]
+    wrapper.original = function
     return wrapper
 
 
-def delegating(function: Callable[..., Any]) -> Callable[..., Any]:
+def delegating(function):
     runner = argparse.Namespace(run=function)
 
-    def call(*args: Any) -> Any:
+    def call(*args):
         return runner.run(*args)
 
     @functools.wraps(function)
-    def wrapper(*args: Any) -> Any:
+    def wrapper(*args):
         return call(*args)
 
     return wrapper
 
 
-times: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+times = weakref.WeakKeyDictionary()
 
 
-def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+def timed(function):
     times[function] = 0.0
     return function
 
 
 @pytest.fixture(autouse=True)
-def _settings() -> Iterator[None]:
+def _settings():
     gc.collect()  # locked functions of other tests
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}, ROOT_URLCONF=None):
         yield
 
 
-def told(name: str) -> str:
+def told(name):
     """Return what `manage.py check` says of the function."""
     messages = [message for message in run_checks(tags=["zklock"]) if message.id == "zklock.W013"]
     return "".join(message.msg for message in messages if f".{name} is locked" in message.msg)
@@ -104,15 +100,15 @@ def told(name: str) -> str:
 
 @pytest.mark.parametrize("connect", [receiver(signal), celery.signals.task_success.connect], ids=["Django", "Celery"])
 @pytest.mark.parametrize("between", [lambda function: function, transaction.atomic], ids=["", "atomic"])
-def test_a_lock_above_the_receiver_of_a_signal_is_refused(connect: Any, between: Any) -> None:
-    def handler(**kwargs: object) -> None: ...
+def test_a_lock_above_the_receiver_of_a_signal_is_refused(connect, between):
+    def handler(**kwargs): ...
 
     with pytest.raises(TypeError, match=r"A signal has .*handler already, and would call it without .* directly above"):
         zk_locked("k")(between(connect(handler)))
 
 
-def test_a_receiver_that_is_locked_by_hand_is_told_by_the_check() -> None:
-    def handler(**kwargs: object) -> None: ...
+def test_a_receiver_that_is_locked_by_hand_is_told_by_the_check():
+    def handler(**kwargs): ...
 
     handler.__globals__["handler"] = handler
     signal.connect(handler)
@@ -139,9 +135,9 @@ def test_a_receiver_that_is_locked_by_hand_is_told_by_the_check() -> None:
     ids=["filter", "simple tag", "inclusion tag", "ninja", "singledispatch", "strong receiver", "list"],
 )
 @pytest.mark.parametrize("between", [lambda function: function, transaction.atomic], ids=["", "atomic"])
-def test_a_lock_above_a_decorator_that_registers_is_told_by_the_check(register: Any, between: Any) -> None:
-    def make() -> Any:  # so that nothing else has the function
-        def work(value: int = 1) -> None: ...
+def test_a_lock_above_a_decorator_that_registers_is_told_by_the_check(register, between):
+    def make():  # so that nothing else has the function
+        def work(value=1): ...
 
         return zk_locked("k")(between(register(work)))
 
@@ -168,9 +164,9 @@ def test_a_lock_above_a_decorator_that_registers_is_told_by_the_check(register: 
         lambda work: zk_locked("k")(functools.lru_cache(work)),
     ],
 )
-def test_a_lock_in_its_place_is_not_told(decorate: Callable[[Any], Any]) -> None:
-    def make() -> Any:  # so that nothing else has the function
-        def work(value: int = 1) -> None: ...
+def test_a_lock_in_its_place_is_not_told(decorate):
+    def make():  # so that nothing else has the function
+        def work(value=1): ...
 
         return decorate(work)
 

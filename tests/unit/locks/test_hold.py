@@ -1,12 +1,8 @@
 """A hold says what is true of it while another thread changes it; and the order of the waiters of one process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
-from collections.abc import Callable
-from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -19,7 +15,7 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.exceptions import LockLost, LockNotHeld
-from django_zklock.locks.hold import Hold, held_of, hold_of
+from django_zklock.locks.hold import held_of, hold_of
 
 WATCHED = Policy(abort_on="never")
 
@@ -27,13 +23,13 @@ WATCHED = Policy(abort_on="never")
 class Turbulent:
     """A session with a valid lease, to which something happens at the moment somebody looks at the lease."""
 
-    def __init__(self) -> None:
-        self.session_id: int | None = 1
+    def __init__(self):
+        self.session_id = 1
         self.pid = os.getpid()
-        self.happens: Callable[[], object] = lambda: None
+        self.happens = lambda: None
 
     @property
-    def leased_until(self) -> float:
+    def leased_until(self):
         self.happens()
         return clock.now() + 1
 
@@ -41,21 +37,21 @@ class Turbulent:
 class Leaver:
     """A contender that calls back when it is to leave: its node may be gone, and the lock another's, by then."""
 
-    def __init__(self) -> None:
-        self.on_abandon: Callable[[], object] = lambda: None
+    def __init__(self):
+        self.on_abandon = lambda: None
 
-    def abandon(self, left: object = None) -> None:
+    def abandon(self, left=None):
         self.on_abandon()
 
 
-def held_in(session: Turbulent, contender: Leaver | None = None, policy: Policy = WATCHED) -> tuple[Hold, Grant]:
-    grant = Grant(cast("Any", session), "key", "/key/node", 7)
-    return hold_of(HeldLock(cast("Any", contender or Leaver()), grant, current_owner(), policy)), grant
+def held_in(session, contender=None, policy=WATCHED):
+    grant = Grant(session, "key", "/key/node", 7)
+    return hold_of(HeldLock(contender or Leaver(), grant, current_owner(), policy)), grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(("abort_on", "grace"), [("suspended", 60), ("suspended", None), ("lost", 60)])
-def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on: str, grace: float | None) -> None:
+def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on, grace):
     """Without one, and with `abort_on="lost"`, until its lease is over."""
     hold, grant = held_in(Turbulent(), policy=Policy(abort_on=abort_on, grace=grace))
     grant.suspect_since = clock.now() - 50
@@ -68,14 +64,14 @@ def test_a_suspended_hold_is_trusted_until_its_grace_is_over(abort_on: str, grac
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("what", ["lost", "deleted", "another session"])
-def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> None:
+def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what):
     """A thread paused in a check may find a later lease, or that of another session, valid."""
     session = Turbulent()
     hold, grant = held_in(session)
     hold.check()
     assert hold.lease_remaining > 0
 
-    def happen() -> None:
+    def happen():
         if what == "lost":
             grant.lost_reason = "the lease was over"
             grant.suspect("late")
@@ -92,10 +88,10 @@ def test_a_lost_hold_does_not_use_a_lease_renewed_after_the_loss(what: str) -> N
         hold.check()
 
 
-def test_a_check_on_the_thread_that_reads_the_reason_of_a_loss_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_on_the_thread_that_reads_the_reason_of_a_loss_does_not_wait(monkeypatch):
     """The garbage collector may end a block there."""
     monkeypatch.setattr("django_zklock.core.protocol.grant.RECORD_TIMEOUT", 60.0)
-    grant = Grant(cast("Any", Turbulent()), "key", "/key/node", 7)
+    grant = Grant(Turbulent(), "key", "/key/node", 7)
     grant.node_gone = threading.Event()
     thread = protocol_thread("zklock-test", grant.why_lost)
     thread.start()
@@ -103,13 +99,13 @@ def test_a_check_on_the_thread_that_reads_the_reason_of_a_loss_does_not_wait(mon
     assert not thread.is_alive()
 
 
-def test_a_hold_is_invalid_as_soon_as_its_release_begins() -> None:
+def test_a_hold_is_invalid_as_soon_as_its_release_begins():
     """Another thread that works under the same hold is not told that all is well when the node is about to go."""
     contender = Leaver()
     hold, _ = held_in(Turbulent(), contender)
-    seen: list[str] = []
+    seen = []
 
-    def look() -> None:
+    def look():
         with pytest.raises(LockNotHeld):
             hold.check()
         assert hold.lease_remaining == 0
@@ -122,18 +118,18 @@ def test_a_hold_is_invalid_as_soon_as_its_release_begins() -> None:
 
 
 class Caller:
-    def __init__(self, name: str, deadline: float | None, entered: list[str]) -> None:
+    def __init__(self, name, deadline, entered):
         self.deadline = deadline
         self._name = name
         self._entered = entered
 
-    def on_admitted(self) -> None:
+    def on_admitted(self):
         self._entered.append(self._name)
 
 
-def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
+def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again():
     """One slow grant makes many waiters late. Those with time enough go before all who came after them."""
-    entered: list[str] = []
+    entered = []
     queue = LocalQueue(lambda: None)
     with mock.patch.object(clock, "now", return_value=0.0) as now:
         slow, *others = [Caller("", None, entered) for _ in range(MAX_WAITING)]
@@ -155,8 +151,8 @@ def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again() -> None:
         assert entered == ["patient", "lasting", "first", "newcomer", "last"]
 
 
-def test_only_a_wait_that_was_granted_says_how_long_grants_take() -> None:
-    entered: list[str] = []
+def test_only_a_wait_that_was_granted_says_how_long_grants_take():
+    entered = []
     queue = LocalQueue(lambda: None, most_waiting=1)
     with mock.patch.object(clock, "now", return_value=0.0) as now:
         impatient = Caller("", None, entered)

@@ -1,10 +1,7 @@
 """Each option, in each place that takes options, has an effect, or is refused there."""
 
-from __future__ import annotations
-
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, get_type_hints
+from typing import get_type_hints
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -22,15 +19,15 @@ from django_zklock.exceptions import InvalidLockName
 from django_zklock.locks.hand_over_text import signed
 from django_zklock.management.zklock import run
 
-zk: Any = zk_lock
+zk = zk_lock
 REFUSED = (TypeError, ValueError, InvalidLockName, ImproperlyConfigured)
 OPTIONS = sorted({**get_type_hints(LockArguments), **get_type_hints(LockedOptions)})
 VALUES = (True, False, 7.5, 3, "read", "lost", "commit", "kazoo", "skip", "retry", "raise", "until_done")
-NO_CHECK: Mapping[str, Any] = {"fields": {"pk": 7}, "what": "work", "about": {"a": "b"}, "cancel": lambda: False}
+NO_CHECK = {"fields": {"pk": 7}, "what": "work", "about": {"a": "b"}, "cancel": lambda: False}
 """Values of the options that have no check: the settings do not have them."""
 
 
-def value_of(option: str) -> Any:
+def value_of(option):
     """Return a value that the option accepts, and that is not its default."""
     if option in NO_CHECK:
         return NO_CHECK[option]
@@ -45,9 +42,9 @@ def value_of(option: str) -> Any:
     raise AssertionError(f"add a value of {option} to VALUES")
 
 
-def seen(lock: Any) -> dict[str, Any]:
+def seen(lock):
     """Return what the options of a lock, or of several, have come to."""
-    values: dict[str, Any] = {"skips": lock._skips, "cancel": lock._on_wait is not None}
+    values = {"skips": lock._skips, "cancel": lock._on_wait is not None}
     for index, spec in enumerate(lock.specs):
         for name in (*type(spec).__dataclass_fields__, "abort_on", "grace"):
             values[f"{index} {name}"] = getattr(spec.policy if name in ("abort_on", "grace") else spec, name)
@@ -61,45 +58,45 @@ class Task(FunctionContext):
     on_conflict = "retry"
 
 
-async def coroutine(pk: int = 7) -> None: ...
+async def coroutine(pk=7): ...
 
 
-def decorated(names: Any, make: Any = lambda pk=7: None, **options: Any) -> dict[str, Any]:
+def decorated(names, make=lambda pk=7: None, **options):
     """Return the options of one call of a decorated function."""
-    locked: Any = zk_locked(names, **options)(make)
+    locked = zk_locked(names, **options)(make)
     call = locked.zk_locked.context_of((), {}, Task("", {}))
     of_decorator = {name: value for name, value in locked.zk_locked.options.items() if name.startswith(("un", "on_du"))}
     return seen(call.lock) | {"options": dict(call.options)} | of_decorator
 
 
-def entry(**options: Any) -> Any:
+def entry(**options):
     return override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": {"entry": {"path": "k", **options}}})
 
 
-def defaults(**options: Any) -> Any:
+def defaults(**options):
     return override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "DEFAULTS": options})
 
 
-def used(settings: Any, *uses: Callable[[], object]) -> list[object]:
+def used(settings, *uses):
     with settings:
         conf.current()
         return [use() for use in uses]
 
 
-def handed_over() -> str:
+def handed_over():
     given = HandOver("k", Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000007", "k", 60.0, token=7)
     return signed(given, conf.token_keys(), conf.current().base)
 
 
-def adopted(**options: Any) -> Lock:
+def adopted(**options):
     return zk_adopt(handed_over(), **options)
 
 
-def commanded(**options: Any) -> Lock:
+def commanded(**options):
     """Return the lock of `manage.py zklock run`."""
 
     class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> NoReturn:
+        def error(self, message):
             raise ValueError(message.replace("-", "_"))
 
     parser = Parser()
@@ -108,7 +105,7 @@ def commanded(**options: Any) -> Lock:
     return run._lock(parser.parse_args([*words, "--", "k", "true"]))
 
 
-WAYS: dict[str, Callable[..., object]] = {
+WAYS = {
     "a name": lambda **options: seen(zk("k", **options)),
     "a name with a field": lambda **options: seen(zk("k/{pk}", **{"fields": {"pk": 1}, **options})),
     "a key": lambda **options: seen(Lock.of_key("k", **options)),
@@ -158,12 +155,12 @@ EXCEPT = {
 """The reference says that the settings do not change what a block does."""
 
 
-def sides(**options: Any) -> Iterator[Callable[[], Lock]]:
-    both: Any = ReadWriteLock("k", **options)
+def sides(**options):
+    both = ReadWriteLock("k", **options)
     return iter((both.read, both.write))
 
 
-def entered(leader: Any) -> object:
+def entered(leader):
     from django_zklock.locks.election import check_entry
 
     check_entry(leader.name)
@@ -171,13 +168,13 @@ def entered(leader: Any) -> object:
 
 
 @pytest.fixture(autouse=True)
-def _settings() -> Iterator[None]:
+def _settings():
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}):
         yield
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_option_has_an_effect_or_is_refused_where_it_is_given(way: str) -> None:
+def test_each_option_has_an_effect_or_is_refused_where_it_is_given(way):
     make = WAYS[way]
     before, ignored = make(), []
     for option in OPTIONS:

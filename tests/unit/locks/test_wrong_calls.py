@@ -1,7 +1,5 @@
 """Calls that cannot be right say what to write instead."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import operator
@@ -9,12 +7,11 @@ import re
 import string
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import get_type_hints
 from uuid import uuid4
 
 import pytest
@@ -44,7 +41,7 @@ from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
 from django_zklock.locks.arguments import check_bound
 
-zk: Any = django_zklock  # with what mypy would refuse
+zk = django_zklock  # with what mypy would refuse
 OF_OTHER_PACKAGES = {
     "shared": 'use kind="read"',
     "xact": "use atomic=True",
@@ -95,28 +92,28 @@ OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
         *((partial(zk.zk_adopt, "zkh1.", **{name: 1}), f"zk_adopt.* option '{name}'") for name in OF_NO_ADOPTER),
     ],
 )
-def test_an_unknown_argument_is_refused_with_the_right_one(call: Callable[[], object], hint: str) -> None:
+def test_an_unknown_argument_is_refused_with_the_right_one(call, hint):
     with pytest.raises(TypeError, match=hint):
         call()
 
 
-def test_an_invalid_value_is_refused_with_the_valid_ones() -> None:
+def test_an_invalid_value_is_refused_with_the_valid_ones():
     with pytest.raises(ValueError, match=r"^timeout must be a number of seconds .*; got the string '5'\.$"):
         zk.zk_lock("k", timeout="5")
     with pytest.raises(ValueError, match=r"None = no limit; at most 2147483\); got 10000000\.$"):
         zk_lock("k", timeout=10**7)
 
 
-def test_a_bound_task_without_self_is_refused() -> None:
+def test_a_bound_task_without_self_is_refused():
     app = Celery("mistakes", broker="memory://")
 
-    @app.task(bind=True)  # type: ignore[arg-type]
+    @app.task(bind=True)
     @zk_locked("k")
-    def without(sku: str) -> None: ...
+    def without(sku): ...
 
     @app.task
     @zk_locked("k/{sku}")
-    def unbound(self: object, sku: str) -> None: ...
+    def unbound(self, sku): ...
 
     with pytest.raises(TypeError, match=r"without\(sku.*: too many .*bind=True gets itself first: add .*self"):
         without("lamp")
@@ -124,7 +121,7 @@ def test_a_bound_task_without_self_is_refused() -> None:
         unbound("lamp")
 
 
-def test_an_app_that_is_not_installed_is_named() -> None:
+def test_an_app_that_is_not_installed_is_named():
     code = """
 import django; from django.conf import settings
 settings.configure(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}); django.setup()
@@ -143,7 +140,7 @@ for use in (
     assert result.stdout.count('Locks need "django_zklock" in INSTALLED_APPS') == 3, result.stderr
 
 
-def test_an_app_may_acquire_a_lock_when_it_is_ready() -> None:
+def test_an_app_may_acquire_a_lock_when_it_is_ready():
     """The order of INSTALLED_APPS does not matter, and no error says that the package is missing."""
     code = """
 import django; from django.apps import AppConfig; from django.conf import settings
@@ -159,12 +156,12 @@ settings.configure(ZKLOCK={"URL": "zk://127.0.0.1:1/x?connect_timeout=1"}, INSTA
     assert "ZooKeeperUnavailable: No connection to ZooKeeper at 127.0.0.1:1" in result.stderr
 
 
-def with_locks(*names: str, **more: Any) -> override_settings:
+def with_locks(*names, **more):
     locks = {name: {"path": f"{name}/{{sku}}"} for name in names}
     return override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks, **more})
 
 
-def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> None:
+def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line():
     """It is another lock, which protects nothing. A path, a field or a number says that it is meant."""
     with with_locks("inventory", "report1"):
         with pytest.warns(UserWarning, match=r"'inventry' is not an entry .* Did you mean 'inventory'\?") as warned:
@@ -175,31 +172,31 @@ def test_a_name_that_looks_like_an_entry_warns_once_at_the_callers_line() -> Non
     with with_locks("inventory"), pytest.warns(UserWarning, match="'inventry'") as warned:
 
         @zk_locked("inventry")
-        def sell() -> None: ...
+        def sell(): ...
 
     assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize("name", ["nmaed", "namde", "anmed"])  # codespell:ignore
-def test_two_swapped_letters_look_like_an_entry(name: str) -> None:
+def test_two_swapped_letters_look_like_an_entry(name):
     with with_locks("named", "order2026"), pytest.warns(UserWarning, match=r"Did you mean 'named'\?"):
         _ = zk_lock(name).key
 
 
-def test_another_word_with_the_same_letters_does_not_warn() -> None:
+def test_another_word_with_the_same_letters_does_not_warn():
     with with_locks("pot", "stream", "order12"):
         for name in ("top", "master", "order21", "dream", "streets"):
             assert zk_lock(name).key == name
 
 
-def test_names_are_not_remembered_for_ever() -> None:
+def test_names_are_not_remembered_for_ever():
     with with_locks():
         for number in range(1500):
             assert zk_lock(f"order/{number}").key == f"order/{number}"
         assert len(conf.current().specs) <= 1000
 
 
-def test_a_name_that_is_safe_for_html_makes_no_other_text_safe() -> None:
+def test_a_name_that_is_safe_for_html_makes_no_other_text_safe():
     with with_locks():
         assert zk_lock(mark_safe("order")).spec.template == "order"
         assert type(zk_lock("order").spec.template) is str
@@ -219,19 +216,19 @@ def test_a_name_that_is_safe_for_html_makes_no_other_text_safe() -> None:
         (zk_locks(zk_lock("{pk}", fields={"pk": 7}), "a", fields={"pk": 8}), "'a' has no field 'pk'"),
     ],
 )
-def test_a_value_that_no_field_takes_is_an_error(lock: Any, expected: str) -> None:
+def test_a_value_that_no_field_takes_is_an_error(lock, expected):
     """An entry was removed, or its path has lost a field: all orders would share one lock."""
     with with_locks("pots"), pytest.raises(InvalidLockName, match=expected):
         _ = lock.keys if hasattr(lock, "keys") else lock.key
 
 
-def test_several_locks_share_the_values_of_their_fields() -> None:
+def test_several_locks_share_the_values_of_their_fields():
     with with_locks("pots"):
         assert zk_locks("order/{pk}", "pots", fields={"pk": 7, "sku": 8}).keys == ("order/7", "pots/8")
 
 
 @pytest.mark.parametrize("name", ["order/None", "None", "None/{sku}", "a/None/b"])
-def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
+def test_a_missing_value_in_a_name_warns_once(name):
     """All orders without a number would share a lock. Fields refuse None."""
     fields = {"sku": "7"} if "{" in name else None
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x"}):
@@ -242,12 +239,12 @@ def test_a_missing_value_in_a_name_warns_once(name: str) -> None:
         _ = zk_lock("order/Nonesuch").key
         _ = zk_lock("another/None").key  # formatted names are many
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/y"}), pytest.warns(UserWarning, match="'k/None' has the"):
-        zk_locked(lambda: f"k/{None}")(len).zk_locked.key((), {})  # type: ignore[attr-defined]
+        zk_locked(lambda: f"k/{None}")(len).zk_locked.key((), {})
     with with_locks("None"):
         assert zk_lock("None", fields={"sku": "7"}).key == "None/7"
 
 
-def test_strict_refuses_every_name_that_is_neither_an_entry_nor_the_path_of_one() -> None:
+def test_strict_refuses_every_name_that_is_neither_an_entry_nor_the_path_of_one():
     with with_locks("inventory", STRICT=True):
         assert zk_lock("inventory", fields={"sku": "a"}).key == "inventory/a"
         assert zk_lock("inventory/{item.sku}", fields={"item": SimpleNamespace(sku="a")}).key == "inventory/a"
@@ -266,7 +263,7 @@ def test_strict_refuses_every_name_that_is_neither_an_entry_nor_the_path_of_one(
 
 
 @pytest.mark.parametrize("name", ["inventry/{sku}", "Inventory/{sku}", "inventories/{sku}", "inventory:{sku}"])
-def test_a_template_that_looks_like_the_path_of_an_entry_warns_once(name: str) -> None:
+def test_a_template_that_looks_like_the_path_of_an_entry_warns_once(name):
     with with_locks("inventory"):
         with pytest.warns(UserWarning, match=r"separate lock\. Did you mean 'inventory/\{sku\}'\?") as warned:
             _ = zk_lock(name, fields={"sku": "a"}).key
@@ -274,14 +271,14 @@ def test_a_template_that_looks_like_the_path_of_an_entry_warns_once(name: str) -
         _ = zk_lock(name, fields={"sku": "b"}).key
 
 
-def test_a_template_of_its_own_does_not_warn() -> None:
+def test_a_template_of_its_own_does_not_warn():
     with with_locks("inventory", "report1"):
         for name in ("inventory/{sku}/count", "orders/{sku}", "{sku}", "report2/{sku}", "inventory/{sku.pk}"):
             _ = zk_lock(name, fields={"sku": SimpleNamespace(pk=1) if "pk" in name else "a"}).key
 
 
 @pytest.mark.parametrize("name", ["inventry/7", "Inventory/7", "inventory:a/b", "cron/nightley", "cron/Nightly"])
-def test_a_formatted_name_that_looks_like_the_path_of_an_entry_warns_once(name: str) -> None:
+def test_a_formatted_name_that_looks_like_the_path_of_an_entry_warns_once(name):
     locks = {"sku": {"path": "inventory/{sku}"}, "two": {"path": "inventory/{a}/{b}"}, "job": {"path": "cron/nightly"}}
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks}):
         with pytest.warns(UserWarning, match=r"so it is a separate lock\. Did you mean '") as warned:
@@ -290,7 +287,7 @@ def test_a_formatted_name_that_looks_like_the_path_of_an_entry_warns_once(name: 
         _ = zk_lock(name.replace("7", "8")).key
 
 
-def test_formatted_names_of_their_own_do_not_warn_and_are_not_remembered_for_ever() -> None:
+def test_formatted_names_of_their_own_do_not_warn_and_are_not_remembered_for_ever():
     with with_locks("inventory"):
         for number in range(3000):
             _ = zk_lock(f"order/{str(number).translate(LETTERS)}/{number}").key
@@ -299,7 +296,7 @@ def test_formatted_names_of_their_own_do_not_warn_and_are_not_remembered_for_eve
         assert len(conf.current().checked_names) <= 1000
 
 
-def test_a_field_without_its_digest_looks_like_the_path_of_an_entry() -> None:
+def test_a_field_without_its_digest_looks_like_the_path_of_an_entry():
     locks = {"feed": {"path": "feed/{url:digest}"}}
     with (
         override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks}),
@@ -309,7 +306,7 @@ def test_a_field_without_its_digest_looks_like_the_path_of_an_entry() -> None:
 
 
 @pytest.mark.parametrize("form", ["order-{}", "{}", "order/{}"])
-def test_formatted_names_without_digits_are_not_remembered_for_ever(form: str) -> None:
+def test_formatted_names_without_digits_are_not_remembered_for_ever(form):
     with with_locks("inventory"):
         for number in range(3000):
             _ = zk_lock(form.format(str(number).translate(LETTERS))).key
@@ -318,18 +315,18 @@ def test_formatted_names_without_digits_are_not_remembered_for_ever(form: str) -
 
 # --- the path of an entry instead of its name -------------------------------------------------------------------------
 
-OPTIONS: dict[str, Any] = {"timeout": 3, "max_hold": 60}
+OPTIONS = {"timeout": 3, "max_hold": 60}
 
 
-def with_entries(**entries: dict[str, Any]) -> override_settings:
+def with_entries(**entries):
     return override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": entries})
 
 
-def with_order(**options: Any) -> override_settings:
+def with_order(**options):
     return with_entries(order={"path": "order/{pk}", **options})
 
 
-def used(lock: Any) -> None:
+def used(lock):
     """Resolve a lock, as its first acquisition does. A warning is an error in these tests."""
     _ = lock.specs if hasattr(lock, "specs") else lock.key
 
@@ -351,7 +348,7 @@ def used(lock: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_path_of_an_entry_warns_once_that_its_options_are_lost(make: Callable[[], Any], strict: bool) -> None:
+def test_the_path_of_an_entry_warns_once_that_its_options_are_lost(make, strict):
     locks = {"order": {"path": "order/{pk}", **OPTIONS}, "stock": {"path": "stock"}}
     expected = r"^'order/.*' is the path of an entry .*not its name.*: max_hold.*\. Write the name, 'order', or"
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks, "STRICT": strict}):
@@ -362,7 +359,7 @@ def test_the_path_of_an_entry_warns_once_that_its_options_are_lost(make: Callabl
         used(zk_lock("order", fields={"pk": 7}))
 
 
-def test_the_warning_names_the_lost_options_and_what_to_write() -> None:
+def test_the_warning_names_the_lost_options_and_what_to_write():
     text = (
         "'order/{order.pk}' is the path of an entry of ZKLOCK[\"LOCKS\"], not its name, so the lock does not have the "
         "options of the entry: max_hold. Write the name, 'order', or give these options here."
@@ -371,12 +368,12 @@ def test_the_warning_names_the_lost_options_and_what_to_write() -> None:
         used(zk_lock("order/{order.pk}", fields={"order": SimpleNamespace(pk=7)}, timeout=1))
 
 
-def test_a_decorator_with_the_path_of_an_entry_warns_at_its_line() -> None:
+def test_a_decorator_with_the_path_of_an_entry_warns_at_its_line():
     with with_order(on_conflict="retry"):
         with pytest.warns(UserWarning, match=r": on_conflict\. Write the name, 'order', or") as warned:
 
             @zk_locked("order/{pk}")
-            def ship(pk: int) -> None: ...
+            def ship(pk): ...
 
         assert [warning.filename for warning in warned] == [__file__]
 
@@ -395,34 +392,34 @@ def test_a_decorator_with_the_path_of_an_entry_warns_at_its_line() -> None:
         ({"compat": None}, lambda: zk_lock("order/{pk}", fields={"pk": 7}, compat=None)),
     ],
 )
-def test_a_path_that_loses_no_option_does_not_warn(options: dict[str, Any], make: Callable[[], Any]) -> None:
+def test_a_path_that_loses_no_option_does_not_warn(options, make):
     with with_order(**options):
         for _ in range(2):
             used(make())
 
 
-def test_a_call_that_gives_all_options_hides_no_other_call() -> None:
+def test_a_call_that_gives_all_options_hides_no_other_call():
     with with_order(**OPTIONS):
         used(zk_lock("order/{pk}", fields={"pk": 7}, **OPTIONS))
         with pytest.warns(UserWarning, match=": max_hold, timeout. Write"):
             used(zk_lock("order/{pk}", fields={"pk": 7}))
 
 
-def test_a_block_that_loses_nothing_hides_no_decorator() -> None:
+def test_a_block_that_loses_nothing_hides_no_decorator():
     with with_order(on_conflict="retry"):
         used(zk_lock("order/{pk}", fields={"pk": 7}))
         with pytest.warns(UserWarning, match=": on_conflict. Write"):
             zk_locked("order/{pk}")(lambda pk=7: None)
 
 
-def test_an_option_that_all_locks_have_is_not_lost() -> None:
+def test_an_option_that_all_locks_have_is_not_lost():
     locks = {"order": {"path": "order/{pk}", "timeout": 3}}
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/x", "LOCKS": locks, "DEFAULTS": {"timeout": 3}}):
         used(zk_lock("order/{pk}", fields={"pk": 7}))
 
 
-def test_of_two_entries_with_a_path_the_call_needs_the_options_of_one() -> None:
-    sides: dict[str, Any] = {"shared": {"path": "k", "kind": "read"}, "alone": {"path": "k", "timeout": 3}}
+def test_of_two_entries_with_a_path_the_call_needs_the_options_of_one():
+    sides = {"shared": {"path": "k", "kind": "read"}, "alone": {"path": "k", "timeout": 3}}
     with with_entries(**sides):
         used(zk_read("k"))
         used(zk_lock("k", timeout=3))
@@ -430,7 +427,7 @@ def test_of_two_entries_with_a_path_the_call_needs_the_options_of_one() -> None:
             used(zk_lock("k"))
 
 
-def test_a_path_of_fields_only_is_not_the_path_of_each_name() -> None:
+def test_a_path_of_fields_only_is_not_the_path_of_each_name():
     with with_entries(any={"path": "{name}", **OPTIONS}, two={"path": "{app}/{pk}", **OPTIONS}):
         for name in ("nightly", "cron/nightly"):
             used(zk_lock(name))
@@ -439,14 +436,14 @@ def test_a_path_of_fields_only_is_not_the_path_of_each_name() -> None:
             used(zk_lock("{a}/{b}", fields={"a": 1, "b": 2}))
 
 
-def test_a_path_with_a_value_in_place_of_a_field_warns() -> None:
+def test_a_path_with_a_value_in_place_of_a_field_warns():
     with with_entries(order={"path": "shop/{shop}/order/{pk}", **OPTIONS}):
         with pytest.warns(UserWarning, match="'shop/7/order/{pk}' is the path"):
             used(zk_lock("shop/7/order/{pk}", fields={"pk": 1}))
         used(zk_lock("shop/7/order/{pk}:{line}", fields={"pk": 1, "line": 2}))
 
 
-def test_formatted_names_warn_once_for_each_entry() -> None:
+def test_formatted_names_warn_once_for_each_entry():
     with with_order(**OPTIONS):
         with pytest.warns(UserWarning, match="'order/a' is the path"):
             used(zk_lock("order/a"))
@@ -454,13 +451,13 @@ def test_formatted_names_warn_once_for_each_entry() -> None:
             used(zk_lock(name))
 
 
-def test_the_key_of_a_unique_task_needs_no_options() -> None:
+def test_the_key_of_a_unique_task_needs_no_options():
     with with_order(timeout=3):
 
         @zk_locked("order/{pk}", timeout=3)
-        def ship(pk: int) -> None: ...
+        def ship(pk): ...
 
-        wrapper: Any = ship
+        wrapper = ship
         assert wrapper.zk_locked.key((7,), {}) == "order/7"
 
 
@@ -475,11 +472,11 @@ def test_the_key_of_a_unique_task_needs_no_options() -> None:
         *((field, "undefined") for field in ("id", "order_id", "order.pk", "uuid", "order_uuid:digest")),
     ],
 )
-def test_the_text_of_a_missing_value_in_a_field_warns_once(field: str, value: str) -> None:
+def test_the_text_of_a_missing_value_in_a_field_warns_once(field, value):
     """All requests without a user would share a lock. Python and JavaScript make such texts."""
     name = f"{uuid4().hex}/{{{field}}}"
     root = field.partition(".")[0].partition(":")[0]
-    fields: Any = {root: SimpleNamespace(pk=value) if "." in field else value}
+    fields = {root: SimpleNamespace(pk=value) if "." in field else value}
     with with_locks("inventory"):
         with pytest.warns(
             UserWarning, match=rf"is the text '{re.escape(value)}', as of a value that is missing"
@@ -493,7 +490,7 @@ def test_the_text_of_a_missing_value_in_a_field_warns_once(field: str, value: st
     ("field", "value"),
     [("category", "undefined"), ("language", "nan"), ("surname", "null"), ("user", "none"), ("pk", "Nonesuch")],
 )
-def test_a_text_that_may_be_a_value_does_not_warn(field: str, value: str) -> None:
+def test_a_text_that_may_be_a_value_does_not_warn(field, value):
     with with_locks("inventory"):
         used(zk_lock(f"list/{{{field}}}", fields={field: value}))
 
@@ -503,7 +500,7 @@ def test_a_text_that_may_be_a_value_does_not_warn(field: str, value: str) -> Non
     [object(), len, [object()], Exception, "Order object (None)", "<QuerySet [<Order: Order object (1)>]>"],
     ids=["object", "function", "list", "class", "unsaved row", "rows"],
 )
-def test_the_text_of_an_object_in_a_name_is_refused(value: object) -> None:
+def test_the_text_of_an_object_in_a_name_is_refused(value):
     """Most have their address in it, so no two calls would share a lock."""
     with with_locks(), pytest.raises(InvalidLockName, match="the text of an object"):
         _ = zk_lock(f"order/{value}").key
@@ -517,7 +514,7 @@ PLACEHOLDERS = (
 
 
 @pytest.mark.parametrize("placeholder", PLACEHOLDERS)
-def test_a_placeholder_of_another_language_is_refused(placeholder: str) -> None:
+def test_a_placeholder_of_another_language_is_refused(placeholder):
     """It would be a literal text: one lock for all calls."""
     for name in (f"order/{placeholder}", f"order/{placeholder}/lines", f"{placeholder}/{{pk}}"):
         with with_locks(), pytest.raises(InvalidLockName, match="a placeholder of another language, so all calls"):
@@ -526,7 +523,7 @@ def test_a_placeholder_of_another_language_is_refused(placeholder: str) -> None:
         assert [problem.id for problem in conf.problems({"URL": "zk://h/x", "LOCKS": locks})] == ["E010"]
 
 
-def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder() -> None:
+def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder():
     with with_locks():
         for name in (
             *("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0", "a%2f", "a%0d/b", "5%s"),
@@ -535,18 +532,18 @@ def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder() -> None:
             _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace("{{pk}}", "") else None).key
 
 
-def test_trio_is_refused_with_the_way_out() -> None:
+def test_trio_is_refused_with_the_way_out():
     """Coroutines of trio cannot wait for a lock, and a blocking call would stop them all. Both errors name a thread."""
     lock = zk_lock("k")
 
     @zk_locked("k", on_conflict="raise")
-    async def locked() -> None: ...
+    async def locked(): ...
 
     @zk_locked("k", on_conflict="raise")
-    def locked_in_a_thread() -> None: ...
+    def locked_in_a_thread(): ...
 
-    async def main() -> None:
-        calls: list[Callable[[], Any]] = [lock.__aenter__, lock.aacquire, lock.alocked, locked]
+    async def main():
+        calls = [lock.__aenter__, lock.aacquire, lock.alocked, locked]
         calls += [zk_leader("l").__aenter__, zk_leader("l").acurrent_leader]
         for call in calls:
             with pytest.raises(ZkLockError, match=r"only under asyncio.* await trio\.to_thread\.run_sync\(function\)"):
@@ -559,7 +556,7 @@ def test_trio_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(("call", "options"), [(zk_lock, LockArguments), (zk_locked, LockedOptions)])
-def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any, options: type) -> None:
+def test_a_signature_that_is_written_out_has_each_option_with_its_type(call, options):
     """`help()` shows it. An option that it lacks would be ignored."""
     parameters = inspect.signature(call).parameters.values()
     types = get_type_hints(call)
@@ -572,38 +569,38 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call: Any
 
 
 @pytest.mark.parametrize("policy", ["wait", "retry", "coalesce", "Skip", None, ["skip"]])
-def test_a_block_has_no_policy_of_a_task(policy: Any) -> None:
+def test_a_block_has_no_policy_of_a_task(policy):
     for call in (zk.zk_lock, zk.zk_locks, zk.zk_read, zk.ReadWriteLock, zk.Lock.of_key):
         with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
             call("k", on_conflict=policy)
 
 
 @pytest.mark.parametrize("lock", [zk_lock("k", on_conflict="skip"), zk_locks("k", "l", on_conflict="skip")])
-def test_a_block_that_skips_needs_as(lock: Any) -> None:
+def test_a_block_that_skips_needs_as(lock):
     """Else its body would run without the lock, one day. This fails at the first try, busy or not."""
 
-    def plain() -> None:
+    def plain():
         with lock:
             pass
 
-    def second() -> None:
+    def second():
         with nullcontext() as first, lock:
             assert first is None
 
-    def in_a_loop() -> None:
+    def in_a_loop():
         for _ in range(2):
             with lock:
                 continue
 
-    def generator() -> Any:
+    def generator():
         with lock:
             yield
 
-    async def coroutine() -> None:
+    async def coroutine():
         async with lock:
             await asyncio.sleep(0)
 
-    async def second_in_coroutine() -> None:
+    async def second_in_coroutine():
         async with Bound() as value, lock:
             assert value
 
@@ -645,17 +642,17 @@ READ = {
 }
 
 
-def run_function(body: str, lock: Any) -> None:
+def run_function(body, lock):
     names = {"lock": lock, "asyncio": asyncio}
     kind = "async def" if "async " in body else "def"
     exec(f"{kind} function(lock):\n    {body}\n", names)
-    result: Any = names["function"](lock)
+    result = names["function"](lock)
     if kind == "async def":
         asyncio.run(result)
 
 
 @pytest.mark.parametrize("case", NEVER_READ)
-def test_a_block_that_skips_needs_a_look_at_its_hold(case: str) -> None:
+def test_a_block_that_skips_needs_a_look_at_its_hold(case):
     lock = zk_locks("k", "l", on_conflict="skip")
     with pytest.raises(TypeError, match=r"a block that looks at it.*if not hold"):
         run_function(NEVER_READ[case], lock)
@@ -664,34 +661,34 @@ def test_a_block_that_skips_needs_a_look_at_its_hold(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", READ)
-def test_a_block_may_look_at_its_hold_in_any_way(case: str) -> None:
+def test_a_block_may_look_at_its_hold_in_any_way(case):
     run_function(READ[case], Bound())
 
 
 class Bound:
     """A context manager that skips, and is never busy."""
 
-    def __enter__(self) -> int:
+    def __enter__(self):
         check_bound(sys._getframe().f_back)
         return 1
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error): ...
 
-    def __aenter__(self) -> Any:
+    def __aenter__(self):
         check_bound(sys._getframe().f_back)
         return self._value()
 
-    async def _value(self) -> int:
+    async def _value(self):
         await asyncio.sleep(0)
         return 1
 
-    async def __aexit__(self, *error: object) -> None: ...
+    async def __aexit__(self, *error): ...
 
 
-def test_a_block_may_bind_its_hold_in_any_way() -> None:
-    values: Any = {}
-    bound: Any = Bound()
-    zero: Any = 0
+def test_a_block_may_bind_its_hold_in_any_way():
+    values = {}
+    bound = Bound()
+    zero = 0
     with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
         values[2] = lambda: hold
     with ExitStack() as stack:
@@ -702,7 +699,7 @@ def test_a_block_may_bind_its_hold_in_any_way() -> None:
     exec(f"{[str(number) for number in range(300)]}[0]\nwith bound as last: pass", {"bound": bound}, values)
     assert values["last"] == 1
 
-    async def main() -> None:
+    async def main():
         async with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
             values[2] = lambda: hold
         async with AsyncExitStack() as stack:
@@ -714,7 +711,7 @@ def test_a_block_may_bind_its_hold_in_any_way() -> None:
     asyncio.run(main())
 
 
-def test_on_a_python_with_unknown_bytecode_a_block_needs_no_as(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_python_with_unknown_bytecode_a_block_needs_no_as(monkeypatch):
     """It is better not to find a wrong block than to refuse a right one."""
     with monkeypatch.context() as newer:
         newer.setattr(sys, "version_info", (sys.version_info[0], 99, *sys.version_info[2:]))
@@ -724,21 +721,21 @@ def test_on_a_python_with_unknown_bytecode_a_block_needs_no_as(monkeypatch: pyte
         pass
 
 
-def test_a_compiled_caller_is_no_block_without_as() -> None:
+def test_a_compiled_caller_is_no_block_without_as():
     """Its own code cannot be read, and that of its caller says nothing."""
     begin = operator.methodcaller("__enter__")
     begin(Bound())
 
 
-def test_each_option_of_a_lock_is_a_field_of_its_spec() -> None:
+def test_each_option_of_a_lock_is_a_field_of_its_spec():
     assert KindOptions.__annotations__.keys() <= {*LockSpec.__dataclass_fields__, *Policy.__dataclass_fields__}
 
 
 @pytest.mark.parametrize("method", ["apply_async", "enqueue", "send_with_options", "defer", "call_local"])
-def test_the_task_of_any_framework_is_refused(method: str) -> None:
+def test_the_task_of_any_framework_is_refused(method):
     """Each of these frameworks gives this method to its tasks. Only the sending would be under the lock."""
 
-    def task() -> None: ...
+    def task(): ...
 
     setattr(task, method, task)
     maker = "@shared_task" if method == "apply_async" else "@task"
@@ -755,27 +752,27 @@ def test_the_task_of_any_framework_is_refused(method: str) -> None:
         lambda name: zk_locks("a", name),
     ],
 )
-def test_a_name_that_is_no_text_is_refused_where_it_is_given(call: Callable[[Any], object], name: object) -> None:
+def test_a_name_that_is_no_text_is_refused_where_it_is_given(call, name):
     with pytest.raises(InvalidLockName, match=r"lock name is (of type|empty)"):
         call(name)
 
 
-def test_no_lock_at_all_is_refused_with_what_to_write() -> None:
+def test_no_lock_at_all_is_refused_with_what_to_write():
     with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\) if names else nullcontext\(\)"):
         zk_locks(*[])
 
 
 @pytest.mark.parametrize("key", [42, ("a", "b"), b"a"])
-def test_a_key_that_is_no_text_is_refused(key: Any) -> None:
+def test_a_key_that_is_no_text_is_refused(key):
     with pytest.raises(InvalidLockName, match="of type"):
         current_hold(key)
 
 
-def test_a_decorated_function_may_have_arguments_that_no_name_uses() -> None:
+def test_a_decorated_function_may_have_arguments_that_no_name_uses():
     @zk_locked(["order/{pk}", "a/{day}"])
-    def several(pk: int, day: int, amount: int = 1) -> None: ...
+    def several(pk, day, amount=1): ...
 
     with override_settings(ZKLOCK={"URL": "zk://127.0.0.1:1/t"}):
-        locked: Any = several
+        locked = several
         assert locked.zk_locked.context_of((7, 1), {}).lock.keys == ("a/1", "order/7")
         assert locked.zk_locked.key((7, 1), {}).startswith("several/")

@@ -1,7 +1,5 @@
 """Log handlers run on a thread of their own if a protocol thread logs."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -9,11 +7,9 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 from unittest import TestCase
 
 import pytest
@@ -29,16 +25,16 @@ PACKAGE = Path(django_zklock.__file__).parent
 class Handler(logging.Handler):
     """Keeps records. While `closed` is set, it blocks; it raises what `error` is."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.records: list[logging.LogRecord] = []
-        self.threads: list[str] = []
+        self.records = []
+        self.threads = []
         self.entered = threading.Event()
         self.open = threading.Event()
         self.open.set()
-        self.error: BaseException | None = None
+        self.error = None
 
-    def handle(self, record: logging.LogRecord) -> bool:
+    def handle(self, record):
         self.threads.append(threading.current_thread().name)
         self.records.append(record)
         self.entered.set()
@@ -49,7 +45,7 @@ class Handler(logging.Handler):
 
 
 @pytest.fixture
-def handler() -> Iterator[Handler]:
+def handler():
     log.flush(10)  # what other tests have logged
     handler = Handler()
     parent = logging.getLogger("django_zklock")
@@ -62,7 +58,7 @@ def handler() -> Iterator[Handler]:
     parent.setLevel(logging.NOTSET)
 
 
-def on_protocol_thread(call: Callable[[], object]) -> None:
+def on_protocol_thread(call):
     thread = protocol_thread("zklock-test", call)
     thread.start()
     thread.join(10)
@@ -73,7 +69,7 @@ logger = log.Logger("django_zklock.test")
 always = log.Logger("django_zklock.always", always=True)
 
 
-def log_all(marker: object) -> None:
+def log_all(marker):
     logger.debug("debug")
     logger.info("info %s", marker)
     logger.warning("warning", extra={"lock": "k"})
@@ -85,7 +81,7 @@ def log_all(marker: object) -> None:
     logger.log(logging.CRITICAL, "critical")
 
 
-def described(record: logging.LogRecord) -> dict[str, Any]:
+def described(record):
     """Return what both ways of logging must agree on."""
     fields = ["name", "levelname", "pathname", "lineno", "funcName", "args", "lock", "origin"]
     error = record.exc_info and record.exc_info[1]
@@ -94,18 +90,16 @@ def described(record: logging.LogRecord) -> dict[str, Any]:
     }
 
 
-def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
-    handler: Handler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_of_a_protocol_thread_are_as_those_of_any_thread(handler, monkeypatch):
     before = logging.getLogRecordFactory()
 
-    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    def factory(*args, **kwargs):
         record = before(*args, **kwargs)
         record.origin = "factory"
         threads.append(threading.current_thread().name)
         return record
 
-    threads: list[str] = []
+    threads = []
     logging.getLogger("django_zklock").setLevel(logging.DEBUG)
     logging.setLogRecordFactory(factory)
     try:
@@ -121,7 +115,7 @@ def test_records_of_a_protocol_thread_are_as_those_of_any_thread(
     assert set(threads) == {"zklock-log"} == set(handler.threads[len(direct) :])
 
 
-def test_a_record_has_the_time_at_which_it_was_made(handler: Handler) -> None:
+def test_a_record_has_the_time_at_which_it_was_made(handler):
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("first"))
     handler.entered.wait(10)
@@ -134,15 +128,13 @@ def test_a_record_has_the_time_at_which_it_was_made(handler: Handler) -> None:
     assert all(record.created <= made_before for record in handler.records)
 
 
-def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_told(
-    handler: Handler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_told(handler, monkeypatch):
     monkeypatch.setattr(log, "MOST_RECORDS", 5)
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("blocks"))
     handler.entered.wait(10)
     for number in range(12):
-        on_protocol_thread(lambda number=number: logger.info("record %d", number))  # type: ignore[misc]
+        on_protocol_thread(lambda number=number: logger.info("record %d", number))
     handler.open.set()
     assert log.flush(10)
     messages = [record.getMessage() for record in handler.records]
@@ -150,9 +142,7 @@ def test_a_handler_that_blocks_delays_no_protocol_thread_and_what_is_dropped_is_
     assert messages == ["blocks", report, *(f"record {number}" for number in range(5))]
 
 
-def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
-    handler: Handler, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(handler, capfd):
     handler.error = RuntimeError("no disk")
     on_protocol_thread(lambda: logger.info("a"))
     on_protocol_thread(lambda: logger.info("b"))
@@ -162,7 +152,7 @@ def test_a_handler_that_raises_keeps_no_record_from_the_next_handler(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_handler_that_ends_the_thread_keeps_no_record_from_the_next_thread(handler: Handler) -> None:
+def test_a_handler_that_ends_the_thread_keeps_no_record_from_the_next_thread(handler):
     handler.error = SystemExit()
     for _ in range(2):
         handler.open.clear()
@@ -174,14 +164,14 @@ def test_a_handler_that_ends_the_thread_keeps_no_record_from_the_next_thread(han
     assert handler.threads == ["zklock-log"] * 2
 
 
-def test_a_test_finds_the_records_of_the_threads_of_the_package() -> None:
+def test_a_test_finds_the_records_of_the_threads_of_the_package():
     with TestCase().assertLogs("django_zklock", "WARNING") as logs:
         on_protocol_thread(lambda: logger.warning("lost"))
         flush_logs()
     assert [record.getMessage() for record in logs.records] == ["lost"]
 
 
-def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> None:
+def test_a_level_is_checked_without_the_mutex_of_logging(handler):
     """That mutex is held while handlers are configured, which may connect to a log server."""
     logging.getLogger("django_zklock").setLevel(logging.WARNING)  # clears the cache of levels
     mutex = vars(logging)["_lock"]
@@ -197,15 +187,15 @@ def test_a_level_is_checked_without_the_mutex_of_logging(handler: Handler) -> No
     assert [record.getMessage() for record in handler.records] == ["yes"]
 
 
-def test_a_warning_of_a_protocol_thread_is_shown_on_another() -> None:
+def test_a_warning_of_a_protocol_thread_is_shown_on_another():
     """`warnings.showwarning` is other people's code, too."""
-    shown: list[str] = []
+    shown = []
     on_protocol_thread(lambda: log.defer(lambda text: shown.append(f"{threading.current_thread().name}: {text}"), "w"))
     assert log.flush(10)
     assert shown == ["zklock-log: w"]
 
 
-def test_a_forked_child_logs_on_its_own_thread(handler: Handler) -> None:
+def test_a_forked_child_logs_on_its_own_thread(handler):
     """It inherits no thread, and no records: the parent handles these."""
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("parent"))
@@ -215,7 +205,7 @@ def test_a_forked_child_logs_on_its_own_thread(handler: Handler) -> None:
     if not child:
         code = 1
         try:
-            handler.__init__()  # type: ignore[misc]  # the parent's thread may have held its mutex
+            handler.__init__()  # the parent's thread may have held its mutex
             on_protocol_thread(lambda: logger.info("child"))
             assert log.flush(10)
             assert [record.getMessage() for record in handler.records] == ["child"]
@@ -230,20 +220,20 @@ def test_a_forked_child_logs_on_its_own_thread(handler: Handler) -> None:
     assert [record.getMessage() for record in handler.records] == ["parent", "parent, too"]
 
 
-def test_all_modules_use_these_loggers() -> None:
+def test_all_modules_use_these_loggers():
     """A plain logger on a protocol thread would call the handlers there."""
     plain = re.compile(r"^\w+ = logging\.getLogger", re.MULTILINE)
     modules = [path for path in PACKAGE.rglob("*.py") if "server" not in path.relative_to(PACKAGE).parts]
     assert [str(path) for path in modules if plain.search(path.read_text())] == []
 
 
-def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test(monkeypatch):
     """A filter adds the id of the request; `assertLogs` looks as soon as the call has returned."""
-    request_id: ContextVar[str] = ContextVar("request_id")
+    request_id = ContextVar("request_id")
     request_id.set("r-1")
-    seen: list[str] = []
+    seen = []
 
-    def see(record: logging.LogRecord) -> bool:
+    def see(record):
         seen.append(request_id.get())
         return True
 
@@ -255,11 +245,11 @@ def test_a_record_of_a_users_thread_keeps_its_context_and_is_found_by_a_test(mon
     assert seen == ["r-1"] * 20
 
 
-def test_threads_that_log_at_once_find_their_records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_log_at_once_find_their_records_at_once(monkeypatch):
     handler = Handler()
     monkeypatch.setattr(always.logger, "handlers", [handler])
 
-    def find(thread: int) -> bool:
+    def find(thread):
         handled = []
         for number in range(30):
             always.warning("%d.%d", thread, number)
@@ -270,7 +260,7 @@ def test_threads_that_log_at_once_find_their_records_at_once(monkeypatch: pytest
         assert all(pool.map(find, range(8)))
 
 
-def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_hangs_delays_a_users_thread_once(handler, monkeypatch):
     monkeypatch.setattr(log, "LONGEST_DELAY", 3.0)
     handler.open.clear()
     began = time.monotonic()
@@ -287,12 +277,12 @@ def test_a_handler_that_hangs_delays_a_users_thread_once(handler: Handler, monke
     assert time.monotonic() - began < 15  # 60 if each waited
 
 
-def test_a_handler_that_logs_does_not_wait_for_itself(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_logs_does_not_wait_for_itself(handler, monkeypatch):
     """A handler may use a database under a lock, whose end logs. It runs on the thread that it would wait for."""
     monkeypatch.setattr(log, "LONGEST_DELAY", 30.0)
     inner = log.Logger("django_zklock.inner", always=True)
     forward = logging.Handler()
-    forward.emit = lambda record: inner.warning("from a handler")  # type: ignore[method-assign]
+    forward.emit = lambda record: inner.warning("from a handler")
     outer = log.Logger("django_zklock.outer")
     monkeypatch.setattr(outer.logger, "handlers", [forward])
     on_protocol_thread(lambda: outer.warning("of the protocol"))

@@ -1,14 +1,11 @@
 """The commands: their arguments, tables, and help, and those that pages, logs and errors print as data."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
@@ -38,17 +35,17 @@ LOCKS = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"inventory": {"path": "inventory
 @pytest.mark.parametrize(
     ("text", "span"), [("90", 90), ("1.5s", 1.5), ("250ms", 0.25), ("15m", 900), ("2h", 7200), ("1d", 86400), ("0", 0)]
 )
-def test_a_span_of_time_is_parsed(text: str, span: float) -> None:
+def test_a_span_of_time_is_parsed(text, span):
     assert seconds(text) == span
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "nan", "inf", "1w", "1e400", "400d", "ms"])
-def test_a_wrong_span_of_time_is_refused(text: str) -> None:
+def test_a_wrong_span_of_time_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         seconds(text)
 
 
-def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
+def test_columns_are_as_wide_as_a_terminal_shows_them():
     out = io.StringIO()
     output.write_table(OutputWrapper(out), ("name", "n"), [("倉庫", "1"), ("e\u0301", "23")], numbers=("n",))
     assert out.getvalue() == "NAME   N\n倉庫   1\ne\u0301     23\n"
@@ -56,7 +53,7 @@ def test_columns_are_as_wide_as_a_terminal_shows_them() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 @pytest.mark.parametrize("long", ["x" * 120, "倉庫" * 60, "e\u0301" * 90])
-def test_a_table_fits_the_terminal(width: int, long: str) -> None:
+def test_a_table_fits_the_terminal(width, long):
     out, head = io.StringIO(), ("lock", "runs", "held", "token", "session")
     row = (f"a{long}z", "shop.charge", "4 min 3 s", "4294967318", "0x1")
     output.write_table(OutputWrapper(out), head, [row], width=width, cut=("lock", "runs"))
@@ -67,7 +64,7 @@ def test_a_table_fits_the_terminal(width: int, long: str) -> None:
     assert (lock[0], lock.strip()[-1], held.strip()) == ("a", "z", "4 min 3 s")
 
 
-def test_a_long_last_column_goes_on_below() -> None:
+def test_a_long_last_column_goes_on_below():
     out = io.StringIO()
     output.write_table(OutputWrapper(out), ("check", "finding"), [("rights", "word " * 40)], width=60)
     lines = out.getvalue().splitlines()[1:]
@@ -89,12 +86,12 @@ def test_a_long_last_column_goes_on_below() -> None:
         ("a/1234567890", {}, "a/1234567890"),
     ],
 )
-def test_a_name_or_a_key_names_a_lock(name: str, fields: dict[str, str], key: str) -> None:
+def test_a_name_or_a_key_names_a_lock(name, fields, key):
     with override_settings(ZKLOCK=LOCKS):
         assert key_of(argparse.Namespace(name=name, fields=fields)) == key
 
 
-def test_a_field_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_field_is_given_once(capsys):
     """The last value would win, and lock another key than the reader of the command expects."""
     parser = argparse.ArgumentParser()
     add_name(parser)
@@ -106,14 +103,14 @@ def test_a_field_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'a' is given twice" in capsys.readouterr().err
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
+def parsers():
     parser = Command().create_parser("manage.py", "zklock")
     (action,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return dict(action.choices)
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_each_help_has_the_exit_codes_and_two_examples(name: str) -> None:
+def test_each_help_has_the_exit_codes_and_two_examples(name):
     help_text = parsers()[name].format_help()
     assert help_text.count(f"\n  python manage.py zklock {name}") == 2
     assert "exit codes:\n  0 done; 1 refused" in help_text
@@ -121,7 +118,7 @@ def test_each_help_has_the_exit_codes_and_two_examples(name: str) -> None:
         assert re.search(rf"\b{code} \w", help_text)
 
 
-def test_the_help_of_the_doctor_has_the_code_of_each_cause() -> None:
+def test_the_help_of_the_doctor_has_the_code_of_each_cause():
     help_text = parsers()["doctor"].format_help()
     for code in range(ExitCode.DEADLOCK, ExitCode.FLAPPING + 1):
         assert re.search(rf"\b{code} [a-z]", help_text)
@@ -129,7 +126,7 @@ def test_the_help_of_the_doctor_has_the_code_of_each_cause() -> None:
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_each_example_can_be_parsed(name: str) -> None:
+def test_each_example_can_be_parsed(name):
     parser = Command().create_parser("manage.py", "zklock")
     assert isinstance(parser, CommandParser)
     for example in SUBCOMMANDS[name][1]:
@@ -151,7 +148,7 @@ HOSTILE = (
 """Texts that a host, a key or an id may be. ZooKeeper and argparse refuse some of them as a key, but we do not."""
 
 
-def printed(value: str) -> Iterator[str]:
+def printed(value):
     """Yield each command that is made without ZooKeeper, for a lock, a host and a task whose names are this value."""
     operator = OperatorHold(key=value, path="", by=value, reason=value, since=NOW, seconds=60, token=5)
     holder = replace(HOLDER, host=value, path=f"/zklock/{value}")
@@ -163,14 +160,14 @@ def printed(value: str) -> Iterator[str]:
             yield from cause(host=value, keys=(value,), holders=((value, contender),)).commands()
 
 
-def split_by_shell(lines: list[str]) -> list[list[str]]:
+def split_by_shell(lines):
     script = "".join(f"printf '%s\\0' {line}; printf '\\1\\0'\n" for line in lines)
     done = subprocess.run(["bash", "-eu"], input=script.encode(), capture_output=True, check=True)
     texts = done.stdout.decode(errors="surrogateescape").removesuffix("\1\0").split("\1\0")
     return [text.removesuffix("\0").split("\0") for text in texts]
 
 
-def settings_of(arguments: list[str]) -> list[str | None]:
+def settings_of(arguments):
     """Return the settings and the path of imports, as `ManagementUtility.execute` finds them in `sys.argv[2:]`."""
     parser = CommandParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--settings")
@@ -182,7 +179,7 @@ def settings_of(arguments: list[str]) -> list[str | None]:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", HOSTILE)
-def test_each_value_in_a_printed_command_is_data(value: str) -> None:
+def test_each_value_in_a_printed_command_is_data(value):
     with override_settings(ZKLOCK={"URL": "zk://h1,h2"}):
         lines = sorted(set(printed(value)))
     passed = printable(value)
@@ -199,7 +196,7 @@ def test_each_value_in_a_printed_command_is_data(value: str) -> None:
     }
 
 
-def assert_is_data(passed: str, words: list[str]) -> None:
+def assert_is_data(passed, words):
     """Fail unless the value is nothing but a name, a host, or an id of a command of ours."""
     assert words[:3] == ["python", "manage.py", "zklock"]
     assert settings_of(words[3:]) == [None, None]
@@ -211,7 +208,7 @@ def assert_is_data(passed: str, words: list[str]) -> None:
     assert options.get("reason") in (None, "it hangs")
 
 
-def test_no_value_of_an_option_is_split_from_it() -> None:
+def test_no_value_of_an_option_is_split_from_it():
     line = command("history", "-h", host="--settings=x", what=None, reply_timeout=2.5, reason="")
     assert line == "python manage.py zklock history --host=--settings=x --reply-timeout=2.5 --reason='' -- -h"
     assert command("devserver") == "python manage.py zklock devserver"
@@ -231,7 +228,7 @@ def test_no_value_of_an_option_is_split_from_it() -> None:
         ("limit --clear --reason=x", "name"),
     ],
 )
-def test_each_key_may_come_after_the_options(before: str, name: str) -> None:
+def test_each_key_may_come_after_the_options(before, name):
     """Some releases of argparse do not find them all by themselves."""
     for key in ("--settings=x", "-h", "--", "a b"):
         words = [*before.split(), "--", key]
@@ -243,9 +240,9 @@ _COMMAND = re.compile(rf"manage\.py zklock|zkCli\.sh -|zklock ({'|'.join(SUBCOMM
 
 
 @cache
-def nodes() -> list[tuple[Path, ast.Constant | ast.JoinedStr]]:
+def nodes():
     """Return each text in the modules of the package but for its docstrings, and each into which values are put."""
-    texts: list[tuple[Path, ast.Constant | ast.JoinedStr]] = []
+    texts = []
     docstrings = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -256,7 +253,7 @@ def nodes() -> list[tuple[Path, ast.Constant | ast.JoinedStr]]:
     return [(path, node) for path, node in texts if node not in docstrings]
 
 
-def test_no_other_module_makes_a_command() -> None:
+def test_no_other_module_makes_a_command():
     """A text may name a sub-command, if no value is put into that text."""
     formatted = {id(part) for _, node in nodes() if isinstance(node, ast.JoinedStr) for part in node.values}
     for path, node in nodes():
@@ -265,20 +262,20 @@ def test_no_other_module_makes_a_command() -> None:
     assert [path.name for path in PACKAGE.rglob("*.py") if "shlex" in path.read_text()] == ["command_line.py"]
 
 
-def makes_a_command(text: str, *, is_formatted: bool) -> bool:
+def makes_a_command(text, *, is_formatted):
     if "manage.py zklock" in text or "zkCli.sh -" in text:
         return True
     has_values = is_formatted or bool(re.search(r"%[(sdr]|\{\w*\}", text))
     return has_values and bool(_COMMAND.search(text))
 
 
-def test_no_template_and_no_translation_has_a_command() -> None:
+def test_no_template_and_no_translation_has_a_command():
     for pattern in ("*.html", "*.js", "*.po", "*.txt"):
         for path in PACKAGE.rglob(pattern):
             assert not _COMMAND.search(path.read_text()), path
 
 
-def test_no_value_is_appended_to_a_command() -> None:
+def test_no_value_is_appended_to_a_command():
     for path, node in nodes():
         for part, after in pairwise(node.values if isinstance(node, ast.JoinedStr) else []):
             if isinstance(part, ast.FormattedValue) and "command(" in ast.unparse(part):

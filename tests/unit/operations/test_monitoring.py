@@ -1,12 +1,9 @@
 """The dashboard for Grafana and the alerts for Prometheus in `examples/monitoring` fit the metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import promql_parser as promql
 import pytest
@@ -17,22 +14,22 @@ from support import promtool
 from django_zklock.contrib.metrics import connect, disconnect
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "monitoring"
-DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana-dashboard.json").read_text())
-ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yml").read_text())
-RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())
+ALERTS = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 
 SCRAPED = {"job", "instance"}
 """Labels that Prometheus adds."""
 
 
 @pytest.fixture(scope="module")
-def metrics() -> dict[str, set[str]]:
+def metrics():
     registry = CollectorRegistry()
     connect(registry)
     endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_count", "_sum"]}
     labels_by_name = {}
     for metric in registry._collector_to_names:
-        for family in metric.describe():  # type: ignore[attr-defined]
+        for family in metric.describe():
             named = metric if hasattr(metric, "_labelnames") else family
             labels = {*named._labelnames} | SCRAPED
             for ending in endings[family.type]:
@@ -41,11 +38,11 @@ def metrics() -> dict[str, set[str]]:
     return labels_by_name
 
 
-def panels() -> list[dict[str, Any]]:
+def panels():
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-def expressions() -> list[str]:
+def expressions():
     """Return all expressions, with a value for each of Grafana's variables."""
     variables = [
         expression["query"]["query"] for expression in DASHBOARD["templating"]["list"] if expression["type"] == "query"
@@ -61,7 +58,7 @@ def expressions() -> list[str]:
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_expressions_use_existing_series(expression: str, metrics: dict[str, set[str]]) -> None:
+def test_expressions_use_existing_series(expression, metrics):
     parsed = promql.parse(expression)
     selectors = []
     promql.walk(parsed, lambda node: selectors.append(node) if isinstance(node, promql.VectorSelector) else None)
@@ -73,7 +70,7 @@ def test_expressions_use_existing_series(expression: str, metrics: dict[str, set
     assert grouped <= set.union(*(metrics[str(selector.name)] for selector in selectors))
 
 
-def test_every_alert_says_what_to_do_and_is_tested() -> None:
+def test_every_alert_says_what_to_do_and_is_tested():
     tested = (FOLDER / "alerts-test.yml").read_text()
     assert len(RULES) > 10
     for rule in RULES:
@@ -82,7 +79,7 @@ def test_every_alert_says_what_to_do_and_is_tested() -> None:
         assert f'"{rule["alert"]}"' in tested
 
 
-def test_each_alert_leads_to_what_to_do() -> None:
+def test_each_alert_leads_to_what_to_do():
     page = (FOLDER.parents[1] / "docs/how-to/alerts.md").read_text()
     rules = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}
     assert [name for name in rules if f"## {name}\n" not in page] == []
@@ -90,7 +87,7 @@ def test_each_alert_leads_to_what_to_do() -> None:
     assert links == {name: name.lower() for name in rules}
 
 
-def test_the_alerts_fire_in_trouble_and_at_no_other_time() -> None:
+def test_the_alerts_fire_in_trouble_and_at_no_other_time():
     program = promtool.find()
     if program is None:
         pytest.skip("no promtool of Prometheus, which tests the alerts")

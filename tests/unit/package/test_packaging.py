@@ -26,7 +26,7 @@ from django_zklock.exceptions import ZkLockError
 ROOT = Path(__file__).parents[3]
 
 
-def python(code: str, *, cwd: Path = ROOT) -> str:
+def python(code, *, cwd=ROOT):
     done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False, env={})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -38,7 +38,7 @@ class Distributions(NamedTuple):
     sdist: set[str]
 
 
-def built(project: Path, folder: Path) -> Distributions:
+def built(project, folder):
     """Build the sdist, and the wheel from it; return the names in both."""
     command = [sys.executable, "-m", "build", "--outdir", str(folder), str(project)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -51,7 +51,7 @@ def built(project: Path, folder: Path) -> Distributions:
         return Distributions(names, archive.read(metadata).decode(), packed)
 
 
-def test_the_package_can_be_imported_early() -> None:
+def test_the_package_can_be_imported_early():
     """By the settings or an early plugin: it costs neither kazoo nor Django. Its names show before they are loaded."""
     printed = python("""
 import sys, django_zklock
@@ -69,7 +69,7 @@ print("encodings.idna" in sys.modules)
     assert third == "True", "a child that is forked in the first look-up of a host could never look up one"
 
 
-def test_an_older_kazoo_is_refused_at_once() -> None:
+def test_an_older_kazoo_is_refused_at_once():
     older = "import kazoo.exceptions; del kazoo.exceptions.RequestTimeoutError"
     tried = """
 try:
@@ -81,7 +81,7 @@ except ImportError as error:
     assert printed == "django-zklock needs kazoo 2.11 or newer: pip install -U kazoo"
 
 
-def test_the_history_needs_no_admin(tmp_path: Path) -> None:
+def test_the_history_needs_no_admin(tmp_path):
     code = """
 import django
 from django.conf import settings
@@ -96,7 +96,7 @@ call_command("zklock", "history")
     assert Project(tmp_path).succeed("-c", code).stdout == "0 rows\n"
 
 
-def test_the_start_of_django_costs_no_kazoo() -> None:
+def test_the_start_of_django_costs_no_kazoo():
     apps = ["admin", "auth", "contenttypes", "messages", "sessions"]
     installed = [*(f"django.contrib.{app}" for app in apps), "django_zklock"]
     installed += ["django_zklock.contrib.fences", "django_zklock.contrib.events"]
@@ -120,7 +120,7 @@ print([name for name in ("kazoo", "django_zklock.core.protocol.contender", "cele
     assert started.splitlines() == ["[]", "System check identified no issues (4 silenced).", "[]"]
 
 
-def test_the_start_of_django_with_the_admin_imports_little() -> None:
+def test_the_start_of_django_with_the_admin_imports_little():
     apps = [f"django.contrib.{app}" for app in ("admin", "auth", "contenttypes", "messages", "sessions")]
     without, loaded = (
         python(f"""
@@ -136,14 +136,14 @@ print(*sys.modules)
     assert len(set(loaded) - set(without)) <= 30, sorted(set(loaded) - set(without))
 
 
-def test_a_missing_name_is_an_error_that_says_what_to_import() -> None:
+def test_a_missing_name_is_an_error_that_says_what_to_import():
     with pytest.raises(AttributeError, match="no attribute 'zk_lokced'"):
-        _ = django_zklock.zk_lokced  # type: ignore[attr-defined]
+        _ = django_zklock.zk_lokced
     with pytest.raises(ImportError, match=r"from django_zklock\.exceptions import LockBusy"):
         exec("from django_zklock import LockBusy")
 
 
-def test_the_readme_names_the_version_and_what_is_supported() -> None:
+def test_the_readme_names_the_version_and_what_is_supported():
     readme = (ROOT / "README.md").read_text()
     classifiers = (ROOT / "setup.cfg").read_text()
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
@@ -160,7 +160,7 @@ def test_the_readme_names_the_version_and_what_is_supported() -> None:
     assert f"to {newest}" in (ROOT / "docs/installation.md").read_text()
 
 
-def test_every_file_of_the_package_is_in_the_wheel() -> None:
+def test_every_file_of_the_package_is_in_the_wheel():
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     package = ROOT / "django_zklock"
@@ -173,7 +173,7 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     """A checkout with what the distributions are built from, and with tests, which would not run from there."""
     source = tmp_path_factory.mktemp("source")
     for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"):
@@ -187,17 +187,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def distributions(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+def distributions(source, tmp_path_factory):
     return built(source, tmp_path_factory.mktemp("built"))
 
 
-def names_in(source: Path, folder: str, *patterns: str) -> set[str]:
+def names_in(source, folder, *patterns):
     return {str(path.relative_to(source)) for pattern in patterns for path in (source / folder).rglob(pattern)}
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-def test_the_distributions_hold_every_file_of_the_package(source: Path, distributions: Distributions) -> None:
+def test_the_distributions_hold_every_file_of_the_package(source, distributions):
     modules = names_in(source, "django_zklock", "*.py", "py.typed")
     others = names_in(source, "django_zklock", "*.html", "*.css", "*.js", "*.json", "*.po", "*.mo", "*.proto", "*.pyi")
     assert len(others) > 10
@@ -207,7 +207,7 @@ def test_the_distributions_hold_every_file_of_the_package(source: Path, distribu
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-def test_only_the_sdist_has_the_documentation_and_none_has_tests(source: Path, distributions: Distributions) -> None:
+def test_only_the_sdist_has_the_documentation_and_none_has_tests(source, distributions):
     wheel, _, sdist = distributions
     assert {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "setup.cfg"} <= sdist
     assert names_in(source, "docs", "*") | names_in(source, "examples", "*") <= sdist
@@ -217,7 +217,7 @@ def test_only_the_sdist_has_the_documentation_and_none_has_tests(source: Path, d
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-def test_the_wheel_says_what_it_is_and_needs(distributions: Distributions) -> None:
+def test_the_wheel_says_what_it_is_and_needs(distributions):
     text = distributions.metadata
     assert f"Version: {django_zklock.__version__}\n" in text
     assert "Requires-Python: >=3.10\n" in text
@@ -227,7 +227,7 @@ def test_the_wheel_says_what_it_is_and_needs(distributions: Distributions) -> No
     assert labels == ["Documentation", "Source", "Changelog", "Issues"]
 
 
-def test_the_workflows_run_what_was_reviewed() -> None:
+def test_the_workflows_run_what_was_reviewed():
     """A tag or a branch of an action may move. A commit cannot, and the comment has its version for Dependabot."""
     workflows = [path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")]
     used = re.findall(r"uses: (.*)", "\n".join(workflows))
@@ -237,7 +237,7 @@ def test_the_workflows_run_what_was_reviewed() -> None:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-def test_the_python_distributions_of_the_client_are_complete(tmp_path: Path) -> None:
+def test_the_python_distributions_of_the_client_are_complete(tmp_path):
     names, _, packed = built(PYTHON, tmp_path)
     assert "LICENSE" in packed
     source = PYTHON / "zklock_client"
@@ -249,13 +249,13 @@ SERVER = ROOT / "django_zklock" / "contrib" / "leases" / "v1"
 PYTHON, NODE = ROOT / "clients" / "python", ROOT / "clients" / "node"
 
 
-def test_the_clients_have_the_protocol_of_the_coordinator() -> None:
+def test_the_clients_have_the_protocol_of_the_coordinator():
     for name in ("lock_coordinator_pb2.py", "lock_coordinator_pb2.pyi"):
         assert (PYTHON / "zklock_client" / "v1" / name).read_bytes() == (SERVER / name).read_bytes()
     assert (NODE / "lock_coordinator.proto").read_bytes() == (SERVER / "lock_coordinator.proto").read_bytes()
 
 
-def test_client_and_server_may_be_in_one_process() -> None:
+def test_client_and_server_may_be_in_one_process():
     """Protobuf registers their messages once."""
     assert of_the_client.DESCRIPTOR is of_the_server.DESCRIPTOR
 
@@ -263,7 +263,7 @@ def test_client_and_server_may_be_in_one_process() -> None:
 @pytest.mark.parametrize(
     ("file", "needs"), [(PYTHON / "pyproject.toml", '"protobuf>={}"'), (ROOT / "setup.cfg", "protobuf>={}\n")]
 )
-def test_client_and_server_need_the_protobuf_that_their_code_was_generated_for(file: Path, needs: str) -> None:
+def test_client_and_server_need_the_protobuf_that_their_code_was_generated_for(file, needs):
     """Generated code refuses to be imported with an older protobuf."""
     generated = (SERVER / "lock_coordinator_pb2.py").read_text()
     (version,) = re.findall(r"^# Protobuf Python Version: (.+)$", generated, re.MULTILINE)
@@ -279,13 +279,13 @@ IN_THE_TREE = [error for error in ERRORS if issubclass(error, ZkLockError)]
 
 
 @pytest.mark.parametrize("error", IN_THE_TREE)
-def test_an_error_says_what_happened_and_to_which_lock(error: type[ZkLockError]) -> None:
+def test_an_error_says_what_happened_and_to_which_lock(error):
     raised, bare = error("gone", lock="inventory/1"), error()
     assert (str(raised), raised.lock) == ("gone", "inventory/1")
     assert (str(bare), bare.lock) == ((inspect.getdoc(error) or "").splitlines()[0], None)
 
 
-def test_errors_have_one_root_and_one_base_of_all_that_were_not_acquired() -> None:
+def test_errors_have_one_root_and_one_base_of_all_that_were_not_acquired():
     """Every error has the one root, but for the interrupt, which no `except Exception` may swallow."""
     assert [error for error in ERRORS if not issubclass(error, ZkLockError)] == [exceptions.LockLostInterrupt]
     assert not issubclass(exceptions.LockLostInterrupt, Exception)

@@ -4,8 +4,6 @@ The private names of other libraries that the package uses. Each is used in one 
 Those of kazoo are used in `core/zk` only; `contract/zk/test_kazoo_surface.py` has them.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -54,13 +52,13 @@ KNOWN = {
 """The file that uses a name, and the module of the library that has it."""
 
 
-def modules() -> dict[str, ast.Module]:
+def modules():
     """Return the modules of the package by path, without those that a compiler has written."""
     paths = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "v1"]
     return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in paths}
 
 
-def own_names(trees: dict[str, ast.Module]) -> set[str]:
+def own_names(trees):
     """Return what the package itself defines."""
     names = set()
     for node in (node for tree in trees.values() for node in ast.walk(tree)):
@@ -71,7 +69,7 @@ def own_names(trees: dict[str, ast.Module]) -> set[str]:
     return names
 
 
-def used_names(node: ast.AST) -> list[str]:
+def used_names(node):
     """Return the names of attributes that a node reads, and of modules and members that it imports."""
     if isinstance(node, ast.Attribute):
         return [] if ast.unparse(node.value) == "sys" else [node.attr]  # those of `sys` are documented
@@ -82,7 +80,7 @@ def used_names(node: ast.AST) -> list[str]:
     return []
 
 
-def test_each_private_name_of_others_is_known_and_used_in_one_file() -> None:
+def test_each_private_name_of_others_is_known_and_used_in_one_file():
     """A name that the package defines, too, counts as its own."""
     trees = modules()
     own = own_names(trees)
@@ -98,6 +96,6 @@ def test_each_private_name_of_others_is_known_and_used_in_one_file() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
-def test_the_library_still_has_the_name(name: str) -> None:
+def test_the_library_still_has_the_name(name):
     module = import_module(KNOWN[name][1])
     assert hasattr(module, name) or re.search(rf"\b{name}\b", inspect.getsource(module))

@@ -1,30 +1,27 @@
 """One message names all programs that are missing, and one command installs them."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 from support import debian
 
 
-def find_redis() -> None:
+def find_redis():
     raise debian.NotInstalled("Redis server", "redis-server")
 
 
-def find_zookeeper() -> None:
+def find_zookeeper():
     raise debian.NotInstalled("ZooKeeper", "libzookeeper-java", "default-jre-headless")
 
 
-def find_sh() -> str:
+def find_sh():
     return "/bin/sh"
 
 
 @pytest.fixture(autouse=True, params=["apt-get", "dnf", "apk", "brew"])
-def manager(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def manager(request, tmp_path, monkeypatch):
     """The package manager of a machine on which an ordinary user runs the tests, outside of CI."""
-    name: str = request.param
+    name = request.param
     (tmp_path / name).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -41,7 +38,7 @@ COMMANDS = {
 }
 
 
-def test_one_command_installs_all_that_is_missing(manager: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_installs_all_that_is_missing(manager, capsys):
     debian.ensure(find_redis, find_sh, find_zookeeper, or_skip=True)
     said = capsys.readouterr().out
     assert "no Redis server; no ZooKeeper" in said

@@ -1,17 +1,13 @@
 """The text of a value, or its digest: the same for equal values, and on both sides of a message."""
 
-from __future__ import annotations
-
 import datetime
 import enum
 import json
 import unicodedata
 import uuid
 from argparse import Namespace
-from collections.abc import Callable
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -73,7 +69,7 @@ VALUES = st.recursive(
 )
 
 
-def text(value: object) -> str | None:
+def text(value):
     try:
         return text_of(value, "field")
     except InvalidLockName:
@@ -81,7 +77,7 @@ def text(value: object) -> str | None:
 
 
 @given(VALUES)
-def test_a_value_has_one_text_on_both_sides_of_a_message(value: object) -> None:
+def test_a_value_has_one_text_on_both_sides_of_a_message(value):
     """Celery's JSON brings most types back. A plain one turns what it does not know into the text that a key has."""
     before = text(value)
     if before is not None:
@@ -90,15 +86,13 @@ def test_a_value_has_one_text_on_both_sides_of_a_message(value: object) -> None:
 
 
 @given(st.integers(-(10**10), 10**10), st.integers(0, 10**6), st.timezones(), st.timezones())
-def test_one_moment_has_one_text_in_all_time_zones(
-    seconds: int, microseconds: int, first: datetime.tzinfo, second: datetime.tzinfo
-) -> None:
+def test_one_moment_has_one_text_in_all_time_zones(seconds, microseconds, first, second):
     moment = NOON + datetime.timedelta(seconds=seconds, microseconds=microseconds)
     assert text(moment.astimezone(first)) == text(moment.astimezone(second)) == moment.isoformat()
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9), st.integers(0, 40))
-def test_one_number_has_one_text_with_any_zeros(number: Decimal, zeros: int) -> None:
+def test_one_number_has_one_text_with_any_zeros(number, zeros):
     longer = Decimal(f"{number:f}" + ("" if "." in f"{number:f}" else ".") + "0" * zeros)
     assert longer == number
     assert text(longer) == text(number)
@@ -107,16 +101,16 @@ def test_one_number_has_one_text_with_any_zeros(number: Decimal, zeros: int) -> 
         assert text(number) == text(int(number))
 
 
-def proxied(value: object) -> Any:
+def proxied(value):
     return SimpleLazyObject(lambda: value)
 
 
 class Wrapper:
-    def __init__(self, wrapped: object) -> None:
+    def __init__(self, wrapped):
         self.__wrapped__ = wrapped
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    @property
+    def __class__(self):
         return type(self.__wrapped__)
 
 
@@ -124,7 +118,7 @@ class Stamp(datetime.datetime):
     """As libraries for tables derive their time stamps."""
 
 
-ONE_THING: dict[str, tuple[object, ...]] = {
+ONE_THING = {
     "2026-07-01T12:00:00+00:00": (
         NOON,
         NOON.astimezone(BERLIN),
@@ -160,23 +154,23 @@ ONE_THING: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("expected", ONE_THING)
-def test_one_thing_has_one_text_however_it_is_written(expected: str) -> None:
+def test_one_thing_has_one_text_however_it_is_written(expected):
     assert [text(value) for value in ONE_THING[expected]] == [expected] * len(ONE_THING[expected])
 
 
-def model(name: str, *bases: Any, meta: dict[str, Any] | None = None, **fields: Any) -> Any:
+def model(name, *bases, meta=None, **fields):
     attributes = {"__module__": __name__, "Meta": type("Meta", (), {"app_label": "shop", **(meta or {})}), **fields}
-    metaclass: Any = type(models.Model)
+    metaclass = type(models.Model)
     return metaclass(name, bases or (models.Model,), attributes)
 
 
 @isolate_apps()
-def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
+def test_a_row_of_a_child_is_the_row_of_its_topmost_parent():
     site = model("Site")
     cafe = model("Cafe", model("Named", meta={"abstract": True}), site)
     proxy = model("Bar", cafe, meta={"proxy": True})
     diner = model("Diner", model("OfBar", proxy, meta={"abstract": True}))
-    link: Any = models.OneToOneField(site, models.CASCADE, parent_link=True)
+    link = models.OneToOneField(site, models.CASCADE, parent_link=True)
     branch = model("Branch", site, code=models.CharField(max_length=9, primary_key=True), of=link)
     kiosk = model("Kiosk", branch)
     profile = model("Profile", site=models.OneToOneField(site, models.CASCADE, primary_key=True))
@@ -202,7 +196,7 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent() -> None:
         text_of(both(pk=7), "field")
 
 
-LOOP: list[object] = []
+LOOP = []
 LOOP.append(LOOP)
 
 
@@ -240,13 +234,13 @@ LOOP.append(LOOP)
     ],
     ids=lambda value: str(type(value).__name__),
 )
-def test_a_value_that_json_would_change_is_refused(value: object) -> None:
+def test_a_value_that_json_would_change_is_refused(value):
     with pytest.raises(InvalidLockName):
         text_of(value, "field")
 
 
 @pytest.mark.parametrize("make", [gettext_lazy, lazystr, lambda word: proxied(gettext_lazy(word))])
-def test_a_lazy_text_is_refused_with_what_to_pass(make: Callable[[str], Any]) -> None:
+def test_a_lazy_text_is_refused_with_what_to_pass(make):
     """Its text may depend on the language of the reader, so it would name another lock for another user."""
     for value in (make("Yes"), [make("Yes")], {"a": make("Yes")}):
         for language in ("en", "de"):
@@ -256,24 +250,24 @@ def test_a_lazy_text_is_refused_with_what_to_pass(make: Callable[[str], Any]) ->
         text_of(object(), "field")
 
 
-def test_an_error_of_a_lazy_object_comes_out() -> None:
-    def fail() -> object:
+def test_an_error_of_a_lazy_object_comes_out():
+    def fail():
         raise LookupError("no such user")
 
     with pytest.raises(LookupError, match="no such user"):
         text_of(SimpleLazyObject(fail), "field")
 
 
-ZKLOCK: dict[str, Any] = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"feed": {"path": "feed/{url:digest}", "timeout": 3}}}
+ZKLOCK = {"URL": "zk://127.0.0.1:1/x", "LOCKS": {"feed": {"path": "feed/{url:digest}", "timeout": 3}}}
 URL = "https://example.com/feed.xml?q={x}&r= y"
 
 
-def of(value: object, field: str = "x:digest") -> str:
+def of(value, field="x:digest"):
     return Template.parse(f"{{{field}}}").render({"x": value})
 
 
 @given(st.text(max_size=50), st.text(max_size=50))
-def test_two_texts_have_one_digest_only_if_they_are_one(first: str, second: str) -> None:
+def test_two_texts_have_one_digest_only_if_they_are_one(first, second):
     for text in filter(None, (first, second)):
         assert len(of(text)) == 32
         assert of(text) == of(unicodedata.normalize("NFD", text)) == of(json.loads(json.dumps(text)))
@@ -282,16 +276,16 @@ def test_two_texts_have_one_digest_only_if_they_are_one(first: str, second: str)
         assert (of(first) == of(second)) is same
 
 
-def test_a_pair_of_surrogates_is_the_character_that_json_makes_of_it() -> None:
+def test_a_pair_of_surrogates_is_the_character_that_json_makes_of_it():
     assert of("\ud83d\ude00") == of(json.loads(json.dumps("\ud83d\ude00"))) == of("\U0001f600")
 
 
 @pytest.mark.parametrize("text", ONE_THING)
-def test_one_thing_has_one_digest_however_it_is_written(text: str) -> None:
+def test_one_thing_has_one_digest_however_it_is_written(text):
     assert {of(value) for value in ONE_THING[text]} == {digest(text, "field")}
 
 
-def test_a_large_value_may_be_digested() -> None:
+def test_a_large_value_may_be_digested():
     ids = list(range(500))
     with pytest.raises(InvalidLockName, match=r"too large for a name. Use an attribute of it, or \{name:digest\}"):
         of(ids, "x")
@@ -300,13 +294,13 @@ def test_a_large_value_may_be_digested() -> None:
 
 @pytest.mark.parametrize("value", ["", None, "x" * (MAX_DIGESTED + 1), {1}, b"a", object(), ["x"] * (MAX_DIGESTED + 1)])
 @pytest.mark.timeout(5)
-def test_a_value_that_names_nothing_has_no_digest(value: object) -> None:
+def test_a_value_that_names_nothing_has_no_digest(value):
     """One lock for all that is missing would be a mistake. A huge value would take long."""
     with pytest.raises(InvalidLockName, match="field 'x:digest' of lock name"):
         of(value)
 
 
-def test_the_digest_keeps_its_characters_between_other_fields() -> None:
+def test_the_digest_keeps_its_characters_between_other_fields():
     template = Template.parse("{a}9{x:digest}9{b}")
     key = template.render({"a": "19", "x": URL, "b": "29"})
     assert key == "1%39" + "9" + of(URL) + "9" + "2%39"
@@ -330,7 +324,7 @@ def test_the_digest_keeps_its_characters_between_other_fields() -> None:
         ("order._url:digest", "a private attribute"),
     ],
 )
-def test_a_misspelt_digest_is_refused_with_a_suggestion(field: str, message: str) -> None:
+def test_a_misspelt_digest_is_refused_with_a_suggestion(field, message):
     with pytest.raises(InvalidLockName, match=message):
         Template.parse(f"feed/{{{field}}}")
 
@@ -349,17 +343,17 @@ def test_a_misspelt_digest_is_refused_with_a_suggestion(field: str, message: str
     ],
     ids=range(8),
 )
-def test_a_value_that_is_no_name_is_told_of_the_digest(make: Callable[[], Lock]) -> None:
+def test_a_value_that_is_no_name_is_told_of_the_digest(make):
     with override_settings(ZKLOCK=ZKLOCK), pytest.raises(InvalidLockName) as caught:
         assert make().key
     assert 'ass the value as a field: zk_lock("feed/{url:digest}", fields={"url": url})' in str(caught.value)
 
 
-def test_every_call_takes_a_digest() -> None:
+def test_every_call_takes_a_digest():
     key = f"feed/{digest(URL, 'url')}"
-    fields: Any = {"url": URL}
+    fields = {"url": URL}
 
-    def fetch(*, url: str = URL) -> None: ...
+    def fetch(*, url=URL): ...
 
     with override_settings(ZKLOCK=ZKLOCK):
         for lock in (
@@ -377,7 +371,7 @@ def test_every_call_takes_a_digest() -> None:
         assert zk_lock(name, fields=bound, timeout=3).key == key
 
 
-def test_a_key_with_a_digest_leads_to_its_entry() -> None:
+def test_a_key_with_a_digest_leads_to_its_entry():
     with override_settings(ZKLOCK=ZKLOCK):
         for value, hidden in ((URL, False), ("7", True)):
             key = zk_lock("feed", fields={"url": value}).key

@@ -1,10 +1,7 @@
 """The children of a lock's directory: their names, their payload, those of other clients, and release requests."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -37,13 +34,13 @@ JSON = st.recursive(
 
 
 @given(st.builds(new_guid, st.sampled_from(Mark)), st.sampled_from(Kind), st.integers(-(2**31), 2**31 - 1))
-def test_a_znode_name_is_read_as_it_was_written(guid: str, kind: Kind, sequence: int) -> None:
+def test_a_znode_name_is_read_as_it_was_written(guid, kind, sequence):
     name = prefix(guid, kind) + "%010d" % sequence  # noqa: UP031 - as the server writes it
     assert parse(name) == Child(name, kind, guid, sequence)
 
 
 @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.READ])
-def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind: Kind) -> None:
+def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind):
     """The registry knows it by that, and so does code that compares it with its payload's."""
     guid = new_guid(Mark.OWN).replace("-", "")
     name = f"{prefix(guid, kind, 'kazoo')}0000000007"
@@ -52,7 +49,7 @@ def test_a_contender_of_ours_in_kazoos_grammar_has_its_guid_without_dashes(kind:
 
 
 @pytest.mark.parametrize("name", ["a", "", "locks", "leases", "123456789", f"_c_{GUID}-lock-", "123456789%30", "é"])
-def test_a_name_without_a_number_is_no_contender(name: str) -> None:
+def test_a_name_without_a_number_is_no_contender(name):
     assert parse(name) is None
 
 
@@ -73,7 +70,7 @@ def test_a_name_without_a_number_is_no_contender(name: str) -> None:
         "é\u202e\ud800" * 50 + "0000000001",
     ],
 )
-def test_an_unknown_name_with_a_number_is_refused(name: str) -> None:
+def test_an_unknown_name_with_a_number_is_refused(name):
     """A contender must not be passed over because its client is unknown; the message names it in ASCII."""
     with pytest.raises(UnreadableQueue) as caught:
         parse(name)
@@ -88,14 +85,14 @@ def test_an_unknown_name_with_a_number_is_refused(name: str) -> None:
         ("lease", "Semaphores cannot share a queue with other clients"),
     ],
 )
-def test_a_recipe_of_curators_that_cannot_share_a_queue_is_refused_by_its_name(kind: str, said: str) -> None:
+def test_a_recipe_of_curators_that_cannot_share_a_queue_is_refused_by_its_name(kind, said):
     """A latch passes over other recipes, and our permits cannot be counted with those of others in one order."""
     with pytest.raises(UnreadableQueue, match=said):
         parse(f"_c_{GUID}-{kind}-0000000001")
 
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1))
-def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) -> None:
+def test_texts_in_any_script_are_read_as_they_were_written(text, pid):
     payload = replace(PAYLOAD, host=text, thread=text, what=text, template=text, pid=pid)
     assert Payload.decode(payload.encode()) == payload
 
@@ -105,8 +102,8 @@ def test_texts_in_any_script_are_read_as_they_were_written(text: str, pid: int) 
 @example(("\U0001f512" * 5000,) * 6, 9)
 @example(("\\" * 5000,) * 6, 9)
 @example(("\ud800" * 5000,) * 6, 5000)  # Python converts no number of so many digits to a text
-def test_a_payload_never_exceeds_its_limit(texts: tuple[str, ...], power: int) -> None:
-    fields: Any = dict(zip(("guid", "host", "thread", "what", "since", "template"), texts, strict=True))
+def test_a_payload_never_exceeds_its_limit(texts, power):
+    fields = dict(zip(("guid", "host", "thread", "what", "since", "template"), texts, strict=True))
     fields |= dict.fromkeys(("max_hold", "session_timeout", "waited"), 2**31 - 1)
     about = {"task": fields["what"], "request": fields["template"], fields["host"]: fields["thread"]}
     payload = Payload(**fields, pid=10**power, about=about)
@@ -115,25 +112,25 @@ def test_a_payload_never_exceeds_its_limit(texts: tuple[str, ...], power: int) -
     assert json.loads(data.decode()).keys() == asdict(payload).keys() - UNSET
 
 
-def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept() -> None:
+def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept():
     """The guid finds the contender, so a long name of a view must not cost it. Fields that just fit are whole."""
     full = replace(PAYLOAD, about={"task": "x" * 512})
     full = replace(full, template="y" * (1024 - len(replace(full, template="").encode())))
     assert Payload.decode(full.encode()) == full
-    payload: Any = Payload.decode(replace(PAYLOAD, what="x" * 5000, template="y" * 5000).encode())
+    payload = Payload.decode(replace(PAYLOAD, what="x" * 5000, template="y" * 5000).encode())
     assert payload.what.startswith("xxx")
     assert payload.what.endswith("…")
     assert (payload.guid, payload.since) == (PAYLOAD.guid, PAYLOAD.since)
 
 
-def test_long_fields_do_not_cut_the_trace_of_a_task() -> None:
+def test_long_fields_do_not_cut_the_trace_of_a_task():
     """So is its id. A waiter is linked to the trace, and a copy of the task is known by the id; a part says nothing."""
     header = f"00-{'a' * 32}-{'b' * 16}-01"
     long = dict.fromkeys(("host", "thread", "what", "template"), "x" * 5000)
     about = {"task": "x" * 5000, "id": HEX, "queue": "x" * 5000, "retries": "3", **trace.of_header(header)}
-    data = replace(PAYLOAD, **long, about=about).encode()  # type: ignore[arg-type]
+    data = replace(PAYLOAD, **long, about=about).encode()
     assert len(data) <= MAX_PAYLOAD
-    payload: Any = Payload.decode(data)
+    payload = Payload.decode(data)
     assert trace.header_of(payload.about) == header
     assert payload.about["id"] == HEX
 
@@ -141,7 +138,7 @@ def test_long_fields_do_not_cut_the_trace_of_a_task() -> None:
 @pytest.mark.parametrize(
     "header", ["", None, 7, "01-aa-bb-cc", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'b' * 16}-01 "]
 )
-def test_an_invalid_trace_header_adds_nothing_to_the_payload(header: object) -> None:
+def test_an_invalid_trace_header_adds_nothing_to_the_payload(header):
     assert trace.of_header(header) == {}
 
 
@@ -151,8 +148,8 @@ UNSET |= {"waits_for", "asked_version", "last_write", "unknown"}
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from([*asdict(PAYLOAD), "new"]), JSON))
-def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, object]) -> None:
-    payload: Any = Payload.decode(json.dumps({**fields, "guid": GUID}).encode())
+def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields):
+    payload = Payload.decode(json.dumps({**fields, "guid": GUID}).encode())
     assert payload.guid == GUID
     for name, value in asdict(payload).items():
         assert type(value) is type(asdict(PAYLOAD)[name])
@@ -165,11 +162,11 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields: dict[str, o
 @example({"new": "\ud800"}, 0)
 @example({"new": 0}, 3000)
 @example({}, 1024 - len('{"new large":""}'))
-def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict[str, object], size: int) -> None:
+def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields, size):
     unknown = {f"new {name}": value for name, value in {**fields, "large": "x" * size}.items()}
     data = json.dumps({**json.loads(PAYLOAD.encode()), **unknown}).encode()
     for what in ("x" * 5000, "buy", ""):
-        payload: Any = Payload.decode(data)
+        payload = Payload.decode(data)
         data = replace(payload, what=what).encode()
         assert payload.guid == GUID
         assert len(data) <= max(MAX_PAYLOAD, len(replace(payload, unknown=b"").encode()) + 1024)
@@ -194,7 +191,7 @@ def test_fields_of_later_releases_survive_or_are_dropped_as_a_whole(fields: dict
         b" " * 70_000 + b'{"guid": "a"}',
     ],
 )
-def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:
+def test_the_payload_of_another_client_is_none(data):
     assert Payload.decode(data) is None
 
 
@@ -212,13 +209,13 @@ def test_the_payload_of_another_client_is_none(data: bytes | None) -> None:
         (b"x" * 200_000, ("", "x" * 119 + "…")),
     ],
 )
-def test_the_payload_of_another_client_is_shown(data: bytes, host_and_what: tuple[str, str]) -> None:
+def test_the_payload_of_another_client_is_shown(data, host_and_what):
     said = contender_info.foreign_payload(data)
     assert (said.host, said.what) == host_and_what
 
 
 @given(st.binary() | st.ip_addresses().map(str).map(str.encode))
-def test_any_bytes_are_shown_in_one_line(data: bytes) -> None:
+def test_any_bytes_are_shown_in_one_line(data):
     said = contender_info.foreign_payload(data)
     assert said.host.isprintable()
     assert said.what.isprintable()
@@ -229,12 +226,12 @@ LONG_TEXT = st.text(max_size=600)
 LOCK = "\U0001f512" * 600
 
 
-def holder(**more: Any) -> Payload:
+def holder(**more):
     known = {"host": "web-1", "pid": 7, "thread": "MainThread", "what": "GET /buy", "since": "", "template": "a/{b}"}
     return Payload(**{"guid": "x" * 36, **known, **more})
 
 
-def test_a_release_request_keeps_the_payload_of_the_holder() -> None:
+def test_a_release_request_keeps_the_payload_of_the_holder():
     request = release_request(by="é" * 40, reason="deploy 42", at="2026-11-20T12:00:00.000+00:00")
     before = holder(about={"task": "buy"}, limit=3)
     data = with_request(before.encode(), request)
@@ -251,20 +248,18 @@ def test_a_release_request_keeps_the_payload_of_the_holder() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(LONG_TEXT, LONG_TEXT, LONG_TEXT, st.dictionaries(LONG_TEXT, LONG_TEXT, max_size=12), LONG_TEXT, LONG_TEXT)
 @example("\x01" * 600, "\ud800" * 600, '"' * 600, {LOCK: LOCK}, LOCK, LOCK)
-def test_a_release_request_is_short_and_printable(
-    host: str, what: str, template: str, about: dict[str, str], by: str, reason: str
-) -> None:
+def test_a_release_request_is_short_and_printable(host, what, template, about, by, reason):
     data = holder(host=host, what=what, template=template, about=about).encode()
     request = release_request(by=by, reason=reason, at="2026-11-20T12:00:00.000+00:00")
     asked = with_request(data, request)
     assert len(asked) <= MAX_PAYLOAD
     assert requested(asked) == request
-    kept: Any = Payload.decode(asked)
+    kept = Payload.decode(asked)
     assert kept.guid == "x" * 36
     assert (request.by + request.reason).isprintable()
 
 
 @pytest.mark.parametrize("odd", [7, {"by": 1, "reason": "x"}, {"by": "x", "reason": None}, ["by"], None])
-def test_a_malformed_release_request_is_ignored(odd: object) -> None:
+def test_a_malformed_release_request_is_ignored(odd):
     data = json.dumps({**json.loads(holder().encode()), "release_request": odd}).encode()
     assert requested(data) is None

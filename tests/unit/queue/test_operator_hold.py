@@ -1,10 +1,7 @@
 """Holds of operators, which nothing else passes for, and the markers of limits."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -20,8 +17,8 @@ from django_zklock.core.queue.operator_hold import LONGEST
 TEXT = st.text(max_size=600)
 
 
-def payload(**more: Any) -> Payload:
-    values: dict[str, Any] = {
+def payload(**more):
+    values = {
         "guid": nodes.new_guid(nodes.Mark.OPERATOR),
         "host": "h",
         "pid": 1,
@@ -32,7 +29,7 @@ def payload(**more: Any) -> Payload:
     return Payload(**{"since": "", **values, **more})
 
 
-def made(**more: Any) -> tuple[bytes, str]:
+def made(**more):
     """Return the data of a hold by an operator, and the path of its node."""
     guid = nodes.new_guid(nodes.Mark.OPERATOR)
     texts = {name: more.pop(name) for name in ("host", "thread", "template") if name in more}
@@ -40,25 +37,23 @@ def made(**more: Any) -> tuple[bytes, str]:
     return operator_hold.hold_data(adopted, **more), node(guid)
 
 
-def node(guid: str) -> str:
+def node(guid):
     return f"/zklock/k/{nodes.prefix(guid)}0000000007"
 
 
-def read(data: bytes, path: str, **more: Any) -> operator_hold.OperatorHold | None:
-    stat: dict[str, Any] = {"token": 5, "owner": 0, "ctime": 100.0, **more}
+def read(data, path, **more):
+    stat = {"token": 5, "owner": 0, "ctime": 100.0, **more}
     return operator_hold.operator_hold(Payload.decode(data), key="k", path=path, **stat)
 
 
 @given(by=TEXT, reason=TEXT, host=TEXT, thread=TEXT, seconds=st.floats(0.001, LONGEST))
 @example(by="\U0001f512" * 40, reason="\U0001f512" * 200, host="\x01" * 300, thread="\x01" * 300, seconds=LONGEST)
 @example(by='"' * 40, reason="\\" * 200, host='"' * 300, thread='"' * 300, seconds=1 / 3)
-def test_an_operator_hold_is_read_as_it_was_written(
-    by: str, reason: str, host: str, thread: str, seconds: float
-) -> None:
+def test_an_operator_hold_is_read_as_it_was_written(by, reason, host, thread, seconds):
     """No client could end a hold without an end; a text with several lines becomes one line."""
     data, path = made(host=host, thread=thread, template=host, by=by or "x", reason=reason, seconds=seconds)
     assert len(data) <= MAX_PAYLOAD
-    hold: Any = read(data, path)
+    hold = read(data, path)
     assert abs(hold.seconds - seconds) < 0.001
     assert str(hold).isprintable()
     assert len(hold.by) <= MAX_BY
@@ -68,29 +63,29 @@ def test_an_operator_hold_is_read_as_it_was_written(
 
 @given(what=TEXT, host=TEXT)
 @example(what="", host="h")
-def test_a_minimum_hold_is_named_after_its_work(what: str, host: str) -> None:
+def test_a_minimum_hold_is_named_after_its_work(what, host):
     data, path = made(host=host, by=what, reason="held", seconds=60, mark="minimum")
     assert len(data) <= MAX_PAYLOAD
-    hold: Any = read(data, path)
+    hold = read(data, path)
     assert (hold.minimum, hold.seconds) == (True, 60)
     assert str(hold).startswith(f"{hold.by} until")
 
 
-def test_short_texts_of_an_operator_hold_are_kept() -> None:
+def test_short_texts_of_an_operator_hold_are_kept():
     data, path = made(by="anna", reason="deploy 42", seconds=60)
-    hold: Any = read(data, path)
+    hold = read(data, path)
     assert str(hold) == "operator anna until 1970-01-01 00:02:40 UTC: deploy 42"
     assert (hold.token, hold.key, hold.path) == (5, "k", path)
 
 
 @given(st.uuids(version=4))
-def test_znodes_of_other_clients_are_no_operator_holds(guid: uuid.UUID) -> None:
+def test_znodes_of_other_clients_are_no_operator_holds(guid):
     """Theirs are random UUIDs; so nobody has to read a node to see that it is no hold."""
     assert not operator_hold.is_operator(f"{nodes.prefix(str(guid))}0000000001")
     assert not operator_hold.is_operator(f"{guid.hex}__lock__0000000001")
 
 
-def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
+def test_each_operator_hold_has_the_mark_and_its_own_guid():
     guids = {nodes.new_guid(nodes.Mark.OPERATOR) for _ in range(1000)}
     assert len(guids) == 1000
     assert all(operator_hold.is_operator(f"{nodes.prefix(guid)}0000000001") for guid in guids)
@@ -111,12 +106,12 @@ def test_each_operator_hold_has_the_mark_and_its_own_guid() -> None:
         {"operator": "a", "seconds": "soon"},
     ],
 )
-def test_a_payload_without_an_end_is_no_operator_hold(about: dict[str, str]) -> None:
+def test_a_payload_without_an_end_is_no_operator_hold(about):
     guid = nodes.new_guid(nodes.Mark.OPERATOR)
     assert read(payload(guid=guid, about=about).encode(), node(guid)) is None
 
 
-def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
+def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold():
     """Everybody who runs a task could write such a payload; the end of its session ends it, and nothing else."""
     data, path = made(by="a", reason="r", seconds=1)
     assert read(data, path) is not None
@@ -129,19 +124,19 @@ def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold() -> None:
 @example(b"[1]")
 @example(b"[" * 4000)
 @example(b'{"by": 1, "reason": "r", "id": "x"}')
-def test_the_reason_of_an_operator_hold_is_printable(data: bytes) -> None:
+def test_the_reason_of_an_operator_hold_is_printable(data):
     note = BreakRecord.decode(data)
     assert note is None or str(note).isprintable()
 
 
-def queue(*marks: nodes.Mark | None) -> tuple[list[str], order.Queue]:
+def queue(*marks):
     """A queue of contenders with these marks (None: a client of Curator), and their names."""
     guids = [str(uuid.uuid4()) if mark is None else nodes.new_guid(mark) for mark in marks]
     names = [f"{nodes.prefix(guid)}{number:010d}" for number, guid in enumerate(guids)]
     return names, order.ordered(names)
 
 
-def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
+def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends():
     own, hold = nodes.Mark.OWN, nodes.Mark.OPERATOR
     names, children = queue(hold, None, own, hold, None, hold, own)
     me = names[6]
@@ -152,7 +147,7 @@ def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends() -> None:
 
 
 @given(parts=st.lists(TEXT, min_size=1, max_size=3), end=st.floats(0, 9e9))
-def test_an_entry_is_read_as_it_was_written(parts: list[str], end: float) -> None:
+def test_an_entry_is_read_as_it_was_written(parts, end):
     key = "/".join(percent_encode(f"k{part}") for part in parts)
     path = f"{key}/{nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))}0000000007"
     name = operator_hold.entry_name(path, end)
@@ -164,15 +159,15 @@ def test_an_entry_is_read_as_it_was_written(parts: list[str], end: float) -> Non
 
 
 @given(name=TEXT, tail=st.text("0123456789!-/._clok", max_size=60))
-def test_no_other_name_is_an_entry(name: str, tail: str) -> None:
+def test_no_other_name_is_an_entry(name, tail):
     for text in (name, f"1000000000-{name}.end", f"1000000000-{tail}.end", f"1000000000-a!{tail}.end"):
         assert operator_hold.hold_of_entry(text, 2e9) == "" or operator_hold.is_operator(text[:-4].rpartition("!")[2])
 
 
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))
-def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int, before: int) -> None:
+def test_a_limit_record_is_read_back_and_prints(by, reason, value, before):
     record = LimitRecord(by=by, reason=reason, before=before)
-    marker: Any = markers.set_limit(markers.limit_marker(value), record.encode(), 1_000.0)
+    marker = markers.set_limit(markers.limit_marker(value), record.encode(), 1_000.0)
     assert marker.limit == value
     assert marker.when is not None
     assert (marker.by + marker.reason).isprintable()
@@ -183,7 +178,7 @@ def test_a_limit_record_is_read_back_and_prints(by: str, reason: str, value: int
 
 
 @given(st.integers(1, 10_000))
-def test_the_name_of_a_limit_marker_has_the_limit(value: int) -> None:
+def test_the_name_of_a_limit_marker_has_the_limit(value):
     name = markers.limit_marker(value)
     assert markers.limit_in(name) == value
     assert markers.is_limit_marker(name)
@@ -195,12 +190,12 @@ def test_the_name_of_a_limit_marker_has_the_limit(value: int) -> None:
     "data",
     [b"", b"\xff", b"[]", b"{}", b'{"by": 7, "before": -1}', b"[" * 100_000, json.dumps({"by": "x" * 70_000}).encode()],
 )
-def test_junk_in_the_data_does_not_change_the_limit(data: bytes) -> None:
-    marker: Any = markers.set_limit("!limit:3:", data, 1e300)
+def test_junk_in_the_data_does_not_change_the_limit(data):
+    marker = markers.set_limit("!limit:3:", data, 1e300)
     assert (marker.limit, marker.by, marker.reason, marker.when) == (3, "", "", None)
     assert LimitRecord.decode(data).before == 0
 
 
 @pytest.mark.parametrize("name", ["!limit:0:", "!limit:x:", "!limit:3", "!limit:3:-1:", "!reads:x:", "limit:3:"])
-def test_other_names_set_no_limit(name: str) -> None:
+def test_other_names_set_no_limit(name):
     assert markers.set_limit(name, b"{}", 0.0) is None

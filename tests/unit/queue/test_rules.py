@@ -1,13 +1,8 @@
 """The order of a queue, the verdicts over it, and the holders and waits that an onlooker sees."""
 
-from __future__ import annotations
-
 import itertools
-import random
 import uuid
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,13 +11,12 @@ from hypothesis import strategies as st
 from django_zklock.core.queue import markers
 from django_zklock.core.queue.deadlock import WaitsFor, blockers
 from django_zklock.core.queue.markers import LimitRecord
-from django_zklock.core.queue.nodes import MAX_PAYLOAD, Child, Kind, Mark, Payload, new_guid, prefix
+from django_zklock.core.queue.nodes import MAX_PAYLOAD, Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.order import (
     LAST_SEQUENCE,
     Absent,
     Granted,
     Queue,
-    Verdict,
     WaitFor,
     ordered,
     verdict,
@@ -38,12 +32,12 @@ KINDS = st.sampled_from(Kind)
 LIMITS = st.integers(1, 5)
 
 
-def queue_of(kinds: Iterable[Kind], *, start: int = 0, mark: Mark = Mark.OWN) -> Queue:
+def queue_of(kinds, *, start=0, mark=Mark.OWN):
     names = (f"{prefix(new_guid(mark), kind)}{start + index:010d}" for index, kind in enumerate(kinds))
     return ordered(names)
 
 
-def queues(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Queue]:
+def queues(kinds):
     return st.builds(
         lambda kinds, start: queue_of(kinds, start=start),
         st.lists(kinds, min_size=1, max_size=12),
@@ -51,23 +45,23 @@ def queues(kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Queue]:
     )
 
 
-def told(queue: Queue, child: Child, limit: int) -> Verdict:
+def told(queue, child, limit):
     return verdict(queue, child.name, child.kind, limit)
 
 
-def conflict(first: Child, other: Child) -> bool:
+def conflict(first, other):
     return first.kind is not other.kind or first.kind not in (Kind.READ, Kind.PERMIT)
 
 
 @given(queues(PLAIN))
-def test_each_other_plain_contender_waits_for_the_one_just_ahead(queue: Queue) -> None:
+def test_each_other_plain_contender_waits_for_the_one_just_ahead(queue):
     """So a release wakes one contender, not all of them."""
     for ahead, child in itertools.pairwise(queue):
         assert told(queue, child, 1) == WaitFor((ahead.name,), is_last=ahead is queue[0])
 
 
 @given(queues(PLAIN), LIMITS)
-def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None:
+def test_a_semaphore_with_one_permit_is_a_lock(queue, limit):
     leases = queue_of([Kind.PERMIT] * len(queue))
     for index, child in enumerate(leases):
         said = told(leases, child, 1)
@@ -78,7 +72,7 @@ def test_a_semaphore_with_one_permit_is_a_lock(queue: Queue, limit: int) -> None
 
 
 @given(queues(KINDS), LIMITS)
-def test_holders_are_the_first_in_the_queue_that_can_share(queue: Queue, limit: int) -> None:
+def test_holders_are_the_first_in_the_queue_that_can_share(queue, limit):
     granted = [told(queue, child, limit) == Granted() for child in queue]
     many = sum(granted)
     assert granted == [True] * many + [False] * (len(queue) - many)
@@ -89,7 +83,7 @@ def test_holders_are_the_first_in_the_queue_that_can_share(queue: Queue, limit: 
 
 
 @given(queues(KINDS), LIMITS, st.data())
-def test_a_waiter_is_woken_before_it_could_be_granted(queue: Queue, limit: int, data: st.DataObject) -> None:
+def test_a_waiter_is_woken_before_it_could_be_granted(queue, limit, data):
     for child in queue:
         verdict = told(queue, child, limit)
         if isinstance(verdict, WaitFor):
@@ -101,7 +95,7 @@ def test_a_waiter_is_woken_before_it_could_be_granted(queue: Queue, limit: int, 
 
 
 @given(queues(KINDS), LIMITS, st.lists(KINDS, max_size=4))
-def test_the_end_of_the_last_predecessor_is_a_grant(queue: Queue, limit: int, newcomers: list[Kind]) -> None:
+def test_the_end_of_the_last_predecessor_is_a_grant(queue, limit, newcomers):
     later = queue_of(newcomers, start=queue[-1].sequence + 1)
     for child in queue:
         verdict = told(queue, child, limit)
@@ -112,7 +106,7 @@ def test_the_end_of_the_last_predecessor_is_a_grant(queue: Queue, limit: int, ne
 
 
 @given(st.lists(KINDS, min_size=2, max_size=6), LIMITS)
-def test_the_end_of_a_minimum_hold_grants_nothing_by_itself(kinds: list[Kind], limit: int) -> None:
+def test_the_end_of_a_minimum_hold_grants_nothing_by_itself(kinds, limit):
     """Another node may have taken its place, so the queue has to be looked at."""
     queue = queue_of(kinds, mark=Mark.REPLACEABLE)
     for child in queue:
@@ -121,13 +115,13 @@ def test_the_end_of_a_minimum_hold_grants_nothing_by_itself(kinds: list[Kind], l
 
 
 @given(queues(KINDS), LIMITS, st.data())
-def test_a_contender_outside_the_queue_has_no_grant(queue: Queue, limit: int, data: st.DataObject) -> None:
+def test_a_contender_outside_the_queue_has_no_grant(queue, limit, data):
     gone = data.draw(st.sampled_from(queue))
     assert told(queue.without([gone.name]), gone, limit) == Absent()
     assert told(Queue(), gone, limit) == Absent()
 
 
-def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
+def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind():
     """A later contender blocks no earlier one (kazoo issue 649)."""
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ, Kind.READ, Kind.WRITE])
     assert told(queue, queue[1], 1) == WaitFor((queue[0].name,), is_last=True)
@@ -135,7 +129,7 @@ def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind() -> None:
     assert told(queue.without([queue[0].name]), queue[1], 1) == Granted()
 
 
-def test_a_downgraded_writer_lets_readers_in() -> None:
+def test_a_downgraded_writer_lets_readers_in():
     queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ])
     names = [child.name for child in queue]
     now = ordered([*names, f"!reads:{queue[0].guid}:"])
@@ -143,14 +137,14 @@ def test_a_downgraded_writer_lets_readers_in() -> None:
 
 
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
-def test_a_limit_that_is_set_wins_over_the_limit_in_code(queue: Queue, own: int, limit: int) -> None:
+def test_a_limit_that_is_set_wins_over_the_limit_in_code(queue, own, limit):
     limited = Queue(queue.children, limit)
     assert waiters_ahead(limited, queue[-1].name, own) == max(0, len(queue) - 1 - limit)
     assert sum(told(limited, child, own) == Granted() for child in limited) == min(limit, len(queue))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), min_size=1, max_size=30))
-def test_holders_are_within_the_limit_that_the_last_of_them_read(events: list[tuple[int, int]]) -> None:
+def test_holders_are_within_the_limit_that_the_last_of_them_read(events):
     limit, children, saw = 1, [], dict[str, int]()
     for number, (what, value) in enumerate(events):
         if what < 3:
@@ -176,25 +170,25 @@ PREFIXES = st.builds(lambda kind: prefix(new_guid(Mark.OWN), kind), st.sampled_f
 QUEUES = st.dictionaries(st.integers(0, LAST_SEQUENCE), PREFIXES, max_size=12)
 
 
-def name(sequence: int) -> str:
+def name(sequence):
     return prefix(str(uuid.uuid4())) + "%010d" % sequence  # noqa: UP031 - as the server writes it
 
 
 @given(QUEUES, st.randoms(use_true_random=False))
-def test_contenders_are_in_the_order_of_their_numbers(queue: dict[int, str], random: random.Random) -> None:
+def test_contenders_are_in_the_order_of_their_numbers(queue, random):
     names = [f"{start}{sequence:010d}" for sequence, start in queue.items()]
     random.shuffle(names)
     assert [child.sequence for child in ordered(names)] == sorted(queue)
 
 
-def test_directories_of_nested_keys_are_passed_over() -> None:
+def test_directories_of_nested_keys_are_passed_over():
     mine = name(3)
     assert [child.name for child in ordered(["nested", mine, "123456789%30"])] == [mine]
     assert not ordered(["nested"])
     assert not ordered([])
 
 
-def test_a_limit_for_all_processes_is_read_with_the_queue() -> None:
+def test_a_limit_for_all_processes_is_read_with_the_queue():
     mine = name(3)
     assert ordered([mine, "!limit:5:"]).limit == 5
     two = ordered(["!limit:5:", mine, "!limit:2:", "!limit:0:"])
@@ -202,14 +196,14 @@ def test_a_limit_for_all_processes_is_read_with_the_queue() -> None:
     assert ordered([mine, "!limit:0:", "!limit:five:", "!other"]).limit is None
 
 
-def test_the_marker_of_a_cleared_limit_is_stale_once_one_contender_is_left() -> None:
+def test_the_marker_of_a_cleared_limit_is_stale_once_one_contender_is_left():
     assert ordered([name(3), "!limit:0:"]).stale_marker == "!limit:0:"
     assert ordered([name(3), name(4), "!limit:0:"]).stale_marker == ""
     assert ordered([name(3), "!limit:2:"]).stale_marker == ""
     assert ordered([name(3)]).stale_marker == ""
 
 
-CURATORS: dict[Kind, str] = {
+CURATORS = {
     kind: prefix(str(uuid.UUID(int=number, version=4)), kind)
     for number, kind in enumerate([Kind.LOCK, Kind.READ, Kind.WRITE])
 }
@@ -217,7 +211,7 @@ CURATORS: dict[Kind, str] = {
 
 @pytest.mark.parametrize("ours", Kind)
 @pytest.mark.parametrize("theirs", CURATORS)
-def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind, theirs: Kind) -> None:
+def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours, theirs):
     """Each recipe of Curator's sees its own nodes only; ours see all, so ours may be mixed."""
     sides = {Kind.READ, Kind.WRITE}
     names = [f"{prefix(new_guid(Mark.OWN), ours)}0000000001", f"{CURATORS[theirs]}0000000002"]
@@ -231,7 +225,7 @@ def test_a_contender_of_curators_that_would_pass_ours_closes_the_lock(ours: Kind
 
 @pytest.mark.parametrize("theirs", CURATORS)
 @pytest.mark.parametrize("kazoos", ["0" * 32 + "__lock__", "0c1a911f60108291a573b6c7724b3a14__rlock__"])
-def test_a_contender_of_curator_next_to_kazoos_grammar_closes_the_lock(kazoos: str, theirs: Kind) -> None:
+def test_a_contender_of_curator_next_to_kazoos_grammar_closes_the_lock(kazoos, theirs):
     """Be it kazoo's or ours in its grammar, no recipe of Curator's sees it; our own grammar goes with kazoo's."""
     with pytest.raises(UnreadableQueue, match="in kazoo's grammar"):
         ordered([f"{kazoos}0000000001", f"{CURATORS[theirs]}0000000002"])
@@ -250,7 +244,7 @@ def test_a_contender_of_curator_next_to_kazoos_grammar_closes_the_lock(kazoos: s
         ([name(1), "lock-0000000009"], "lock-0000000009"),
     ],
 )
-def test_a_number_that_orders_nothing_closes_the_lock(names: list[str], said: str) -> None:
+def test_a_number_that_orders_nothing_closes_the_lock(names, said):
     """ZooKeeper's numbers say nothing past the end, two contenders would be first, or one would be passed over."""
     assert ordered([name(LAST_SEQUENCE)])[0].sequence == LAST_SEQUENCE
     with pytest.raises(UnreadableQueue, match=said):
@@ -264,7 +258,7 @@ def test_a_number_that_orders_nothing_closes_the_lock(names: list[str], said: st
     st.lists(st.tuples(st.sampled_from([*Kind, Kind.PERMIT, Kind.PERMIT]), st.integers(1, 4))),
     st.none() | st.integers(1, 4),
 )
-def test_the_shown_holders_and_waits_are_those_of_the_rule(came: list[tuple[Kind, int]], limit: int | None) -> None:
+def test_the_shown_holders_and_waits_are_those_of_the_rule(came, limit):
     children = replace(queue_of([kind for kind, _ in came]), limit=limit)
     own = {child.name: limit for child, (_, limit) in zip(children, came, strict=True)}
     verdicts = [told(children, child, own[child.name]) for child in children]
@@ -278,9 +272,7 @@ def test_the_shown_holders_and_waits_are_those_of_the_rule(came: list[tuple[Kind
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
-def test_contenders_from_before_a_change_hold_by_the_highest_limit(
-    many: int, own: int, limit: int, before: int, older: int
-) -> None:
+def test_contenders_from_before_a_change_hold_by_the_highest_limit(many, own, limit, before, older):
     children = replace(queue_of([Kind.PERMIT] * many + [Kind.LOCK] * 2), limit=limit)
     data = Payload(guid="g", host="h", pid=1, thread="", what="", since="", template="", limit=own).encode()
     change = LimitRecord(by="", reason="", before=before).encode()
@@ -293,7 +285,7 @@ def test_contenders_from_before_a_change_hold_by_the_highest_limit(
     assert min(limits.values()) >= limit
 
 
-def test_a_queue_with_readers_or_writers_is_recognized() -> None:
+def test_a_queue_with_readers_or_writers_is_recognized():
     assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.LOCK])) == "lock"
     assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.READ])) == "read-write"
     assert holders.kind_of_queue(queue_of([Kind.LOCK, Kind.PERMIT])) == "semaphore"
@@ -306,7 +298,7 @@ def test_a_queue_with_readers_or_writers_is_recognized() -> None:
 LETTERS = {"L": Kind.LOCK, "R": Kind.READ, "W": Kind.WRITE, "P": Kind.PERMIT}
 
 
-def letters(kinds: str) -> tuple[list[str], list[str]]:
+def letters(kinds):
     """Return the names and guids of a queue. A small "w" is a writer that was downgraded, so it has a marker."""
     guids = [new_guid(Mark.OWN) for _ in kinds]
     names = [
@@ -335,9 +327,7 @@ def letters(kinds: str) -> tuple[list[str], list[str]]:
         ("PL", 1, None, None),
     ],
 )
-def test_a_waiter_waits_for_all_holders(
-    kinds: str, waiter: int, holders: list[int] | None, between: int | None
-) -> None:
+def test_a_waiter_waits_for_all_holders(kinds, waiter, holders, between):
     names, guids = letters(kinds)
     blocked = blockers(ordered(names), guids[waiter])
     if holders is None:
@@ -350,13 +340,13 @@ def test_a_waiter_waits_for_all_holders(
     ]
 
 
-def test_a_contender_that_is_not_in_the_queue_waits_for_none() -> None:
+def test_a_contender_that_is_not_in_the_queue_waits_for_none():
     for kinds in ("", "LL", "RW"):
         assert blockers(ordered(letters(kinds)[0]), new_guid(Mark.OWN)) is None
 
 
 @given(st.text("LRWwP", min_size=1, max_size=6), st.data())
-def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds: str, data: st.DataObject) -> None:
+def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds, data):
     names, guids = letters(kinds)
     waiter = data.draw(st.integers(0, len(kinds) - 1))
     queue = ordered(names)
@@ -369,7 +359,7 @@ def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds: str, da
     assert not isinstance(told(remaining, blocked.waiters[0], limit), Granted)
 
 
-def test_a_wait_in_a_payload_is_read_as_it_was_written() -> None:
+def test_a_wait_in_a_payload_is_read_as_it_was_written():
     payload = Payload(guid="g", host="", pid=1, thread="", what="", since="", template="")
     for more in ((), (1_793_000_000_000, 2**41), (0, 2**41, 1)):
         wait = WaitsFor("stock/7", new_guid(Mark.OWN), 2**40, *more)
@@ -377,16 +367,16 @@ def test_a_wait_in_a_payload_is_read_as_it_was_written() -> None:
     assert WaitsFor.decode(b"10.0.0.1") is None
 
 
-def test_long_texts_cut_neither_a_wait_nor_the_identity_of_a_task() -> None:
+def test_long_texts_cut_neither_a_wait_nor_the_identity_of_a_task():
     """A part of a key would be the key of another lock. By the identity, a copy of a message is known."""
     identity = {"id": "\U0001f512" * 255, "message": "x" * 36, "redelivered": "1"}
     about = {"task": "é" * 1000, **identity, **{f"item {number}": "é" * 1000 for number in range(12)}}
     texts = dict.fromkeys(("host", "thread", "what", "since", "template"), "é" * 1000)
     request = release_request(by="é" * 99, reason="é" * 999, at="2026-11-30T00:30:28.123+00:00")
     wait = WaitsFor("\U0001f512" * 1000, new_guid(Mark.OWN), LARGEST, LARGEST, LARGEST, 1)
-    payload = Payload(guid="g", pid=1, **texts, about=about, waits_for=wait.fields())  # type: ignore[arg-type]
+    payload = Payload(guid="g", pid=1, **texts, about=about, waits_for=wait.fields())
     data = with_request(payload.encode(), request)
-    read: Any = Payload.decode(data)
+    read = Payload.decode(data)
     assert WaitsFor.of(read) == wait
     assert {name: read.about[name] for name in identity} == identity
     assert requested(data) == request

@@ -1,7 +1,5 @@
 """Every decoder reads anything from outside: it returns what it has read, or says in its own way that it cannot."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import inspect
@@ -9,7 +7,7 @@ import json
 import os
 import pkgutil
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -43,7 +41,7 @@ ROUNDS = int(os.environ.get("ZKLOCK_FUZZ_ROUNDS", "300"))
 KEYS = Keys(["k" * 40])
 GUID = "0be73a55-ce0a-8d7b-9a4f-a8e7f2e1d111"
 HOLD = nodes.prefix(GUID) + "0000000007"
-ODD: list[Any] = [
+ODD = [
     10**400,
     -(10**400),
     2**80,
@@ -92,15 +90,15 @@ BYTES = [
 ]
 
 
-def node(data: bytes) -> Node:
+def node(data):
     return Node(path=f"/b/k/{HOLD}", data=data, ctime=float(len(data)) ** 5, czxid=7, owner=0)
 
 
-def base64_of(data: bytes) -> str:
+def base64_of(data):
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def as_list(data: bytes) -> bytes:
+def as_list(data):
     fields = json_object(data, 2**20)
     return json.dumps(["/b", *fields.values()]).encode() if fields else data
 
@@ -128,7 +126,7 @@ SIGNED = {
     "issued": 1,
     "lease_until": 2,
 }
-DECODERS: dict[str, Decoder] = {
+DECODERS = {
     "Payload": (nodes.Payload.decode, (), PAYLOAD),
     "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
     "Acknowledgement": (Acknowledgement.decode, (), TEXTS),
@@ -179,11 +177,11 @@ DECODERS: dict[str, Decoder] = {
 }
 
 
-def as_text(data: bytes) -> str:
+def as_text(data):
     return data.decode(errors="surrogateescape")
 
 
-def decoders_of_package() -> set[str]:
+def decoders_of_package():
     names = [module.name for module in pkgutil.walk_packages(django_zklock.__path__, "django_zklock.")]
     # Commands and migrations have none, and the modules of an app that is not installed cannot be imported.
     passed = (".migrations", ".models", "otel", "v1", "testing", "management")
@@ -192,7 +190,7 @@ def decoders_of_package() -> set[str]:
     return {cls.__name__ for cls in members if cls.__module__.startswith("django_zklock") and "decode" in vars(cls)}
 
 
-def inputs(fields: dict[str, Any], rng: random.Random) -> Iterator[bytes]:
+def inputs(fields, rng):
     """Yield what no program of ours writes: odd fields of a right input, lost ones, cut and changed bytes, or noise."""
     yield from BYTES
     for name in fields:
@@ -206,7 +204,7 @@ def inputs(fields: dict[str, Any], rng: random.Random) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_says_only_that_it_cannot_read(name: str) -> None:
+def test_a_decoder_says_only_that_it_cannot_read(name):
     decode, refusals, fields = DECODERS[name]
     source = inputs(fields, random.Random(name))
     for _ in range(max(ROUNDS, len(BYTES) + len(fields) * len(ODD))):
@@ -219,13 +217,13 @@ def test_a_decoder_says_only_that_it_cannot_read(name: str) -> None:
             pytest.fail(f"{name} raises {error!r} for {data[:300]!r}")
 
 
-def test_each_decoder_is_tried() -> None:
+def test_each_decoder_is_tried():
     """A new class with a method `decode` needs a line in `DECODERS`."""
     assert decoders_of_package() - DECODERS.keys() == set()
 
 
 @pytest.mark.parametrize("value", [10**400, 1e308, float("inf"), float("nan"), True, "5", None, -(10**400), LATEST * 2])
-def test_a_number_is_finite_and_bounded(value: Any) -> None:
+def test_a_number_is_finite_and_bounded(value):
     for read in (partial(number, least=0, most=LATEST), partial(integer, most=2**31), moment, digits):
         if read is not digits or value != "5":
             with pytest.raises(ValueError, match="not a"):
@@ -234,7 +232,7 @@ def test_a_number_is_finite_and_bounded(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", "x" * 11, "", 5, None, b"x"])
-def test_a_text_is_bounded_and_encodable(value: Any) -> None:
+def test_a_text_is_bounded_and_encodable(value):
     with pytest.raises(ValueError, match="not a text"):
         text(value, 10, least=1)
     assert text(value, 10, least=1, default="?") == "?"

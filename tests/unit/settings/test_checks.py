@@ -1,16 +1,11 @@
 """The system checks: problems of `settings.ZKLOCK`, unwise values, locked views, and policies of functions."""
 
-from __future__ import annotations
-
 import functools
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
-from celery._state import _task_stack  # type: ignore[attr-defined]
+from celery._state import _task_stack
 from django.apps import apps
 from django.core import checks
 from django.core import checks as django_checks
@@ -18,10 +13,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import include, path
-from django.urls.resolvers import URLPattern
 from django.views import View
 from support import ledgersite
 from support.ledger import Ledger
@@ -33,18 +27,18 @@ from django_zklock.middleware import LockConflictMiddleware
 IDS = re.compile(r"zklock\.[EW]\d{3}")
 
 
-def run(raw: object, *, deploy: bool = False) -> list[django_checks.CheckMessage]:
+def run(raw, *, deploy=False):
     with override_settings(ZKLOCK=raw):
         messages = django_checks.run_checks(tags=["zklock"], include_deployment_checks=deploy)
     assert all(IDS.fullmatch(str(message.id)) and message.hint for message in messages)
     return messages
 
 
-def ids(raw: object, *, deploy: bool = False) -> list[str]:
+def ids(raw, *, deploy=False):
     return sorted(str(message.id).removeprefix("zklock.") for message in run(raw, deploy=deploy))
 
 
-def test_every_problem_becomes_an_error() -> None:
+def test_every_problem_becomes_an_error():
     raw = {"URL": "zk://h:port", "ROOTS": "/x", "ACL": "none", "LOCKS": {"a": {}}}
     assert [(message.id, message.msg, message.hint) for message in run(raw)] == [
         (f"zklock.{problem.id}", problem.message, problem.hint) for problem in conf.problems(raw)
@@ -52,7 +46,7 @@ def test_every_problem_becomes_an_error() -> None:
     assert ids(raw) == ["E002", "E003", "E007", "E010"]
 
 
-def test_checks_fail_the_command() -> None:
+def test_checks_fail_the_command():
     with override_settings(ZKLOCK=None), pytest.raises(SystemCheckError, match=r"zklock\.E001"):
         call_command("check")
 
@@ -95,12 +89,12 @@ UNCHECKED = {"CHECK_HOSTNAME": False}
         ({}, ["E003"], ["E003"]),
     ],
 )
-def test_unwise_settings_cause_warnings(raw: dict[str, object], deployed: list[str], always: list[str]) -> None:
+def test_unwise_settings_cause_warnings(raw, deployed, always):
     assert (ids(raw, deploy=True), ids(raw)) == (deployed, always)
 
 
 @pytest.mark.parametrize(("acl", "warned"), [({}, True), ({"ACL": "open"}, True), ({"ACL": "creator"}, False)])
-def test_a_client_certificate_alone_does_not_close_the_acl(acl: dict[str, str], warned: bool) -> None:
+def test_a_client_certificate_alone_does_not_close_the_acl(acl, warned):
     """Each client that ZooKeeper accepts may change the znodes, until they name the certificate of their creator."""
     raw = {"URL": "zk+tls://zk1.example.org/app", "TLS": {"CERT": "c", "KEY": "k"}, **acl}
     hints = [message.hint or "" for message in run(raw, deploy=True) if message.id == "zklock.W010"]
@@ -129,13 +123,13 @@ def test_a_client_certificate_alone_does_not_close_the_acl(acl: dict[str, str], 
         ),
     ],
 )
-def test_options_that_exclude_each_other_are_errors(raw: dict[str, object], expected: str) -> None:
+def test_options_that_exclude_each_other_are_errors(raw, expected):
     (message,) = run({"URL": "zk://localhost/app", **raw})
     assert message.id == "zklock.E013"
     assert expected in message.msg
 
 
-def test_an_entry_may_override_a_default() -> None:
+def test_an_entry_may_override_a_default():
     defaults = {"limit": 3, "max_hold": 5}
     locks = {"a": {"path": "a", "kind": "read"}, "b": {"path": "b", "max_hold": None, "min_hold": 9}}
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
@@ -148,7 +142,7 @@ def test_an_entry_may_override_a_default() -> None:
     assert run({"URL": "zk://localhost/app", "DEFAULTS": defaults, "LOCKS": locks}) == []
 
 
-def test_two_limits_of_a_path_cause_a_warning() -> None:
+def test_two_limits_of_a_path_cause_a_warning():
     locks = {"a": {"path": "x", "limit": 2}, "b": {"path": "x", "limit": 3}, "c": {"path": "x"}, "d": {"path": "y"}}
     (message,) = run({"URL": "zk://localhost/app", "LOCKS": locks})
     assert message.id == "zklock.W007"
@@ -156,12 +150,12 @@ def test_two_limits_of_a_path_cause_a_warning() -> None:
     assert run({"URL": "zk://localhost/app", "LOCKS": {**locks, "b": {"path": "x", "limit": 2}}}) == []
 
 
-def test_two_limits_of_a_path_with_other_names_of_its_fields_cause_a_warning() -> None:
+def test_two_limits_of_a_path_with_other_names_of_its_fields_cause_a_warning():
     locks = {"a": {"path": "x/{kind}", "limit": 2}, "b": {"path": "x/{name}", "limit": 3}}
     assert ids({"URL": "zk://localhost/app", "LOCKS": locks}) == ["W007"]
 
 
-def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
+def test_a_decorator_refuses_options_that_exclude_each_other():
     with pytest.raises(ValueError, match="a semaphore has no sides"):
         zk_locked("a", kind="read", limit=3)
     settings = {"URL": "zk://localhost/app", "LOCKS": {"a": {"path": "a", "limit": 3}}}
@@ -175,7 +169,7 @@ def test_a_decorator_refuses_options_that_exclude_each_other() -> None:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(tmp_path):
     ledger = Ledger("ledger", tmp_path / "ledger.sqlite3")
     ledger.settings["ATOMIC_REQUESTS"] = True
     yield ledger
@@ -187,11 +181,11 @@ class OwnMiddleware(LockConflictMiddleware):
 
 
 class Urls:
-    def __init__(self, *patterns: URLPattern) -> None:
+    def __init__(self, *patterns):
         self.urlpatterns = list(patterns)
 
 
-def messages_for(*routes: str) -> list[tuple[str | None, str]]:
+def messages_for(*routes):
     patterns = [pattern for pattern in ledgersite.urlpatterns if str(pattern.pattern) in routes]
     assert len(patterns) == len(routes)
     with override_settings(ROOT_URLCONF=Urls(*patterns)):
@@ -215,12 +209,12 @@ def messages_for(*routes: str) -> list[tuple[str | None, str]]:
         "other_action_opted_out/",
     ],
 )
-def test_a_view_with_a_correct_transaction_causes_no_warning(ledger: Ledger, route: str) -> None:
+def test_a_view_with_a_correct_transaction_causes_no_warning(ledger, route):
     assert messages_for(route) == []
 
 
 @pytest.mark.parametrize("route", ["opted_out_above/", "opted_out_below/"])
-def test_a_locked_view_that_is_opted_out_causes_a_warning(ledger: Ledger, route: str) -> None:
+def test_a_locked_view_that_is_opted_out_causes_a_warning(ledger, route):
     """Its work has no transaction, so an abort would leave half of it."""
     ((name, words),) = messages_for(route)
     assert name == "zklock.W004"
@@ -235,19 +229,19 @@ def test_a_locked_view_that_is_opted_out_causes_a_warning(ledger: Ledger, route:
         ("action/", "buy of support.ledgersite.Actions"),
     ],
 )
-def test_a_locked_handler_causes_a_warning(ledger: Ledger, route: str, handler: str) -> None:
+def test_a_locked_handler_causes_a_warning(ledger, route, handler):
     """Its transaction begins before its lock, even if a framework calls it."""
     ((name, words),) = messages_for(route)
     assert name == "zklock.W005"
     assert words.endswith(f"before the lock. Handlers concerned, with their databases (1): {handler} (ledger).")
 
 
-def test_many_locked_handlers_cause_one_warning(ledger: Ledger) -> None:
+def test_many_locked_handlers_cause_one_warning(ledger):
     class Handler(View):
         @zk_locked("x")
-        def get(self) -> None: ...
+        def get(self): ...
 
-    views: list[Any] = [type(f"View{number}", (Handler,), {}) for number in range(9)]
+    views = [type(f"View{number}", (Handler,), {}) for number in range(9)]
     urls = Urls(*(path(f"{number}/", view.as_view()) for number, view in enumerate(views)))
     with override_settings(ROOT_URLCONF=urls):
         (message,) = check_views()
@@ -257,17 +251,17 @@ def test_many_locked_handlers_cause_one_warning(ledger: Ledger) -> None:
             assert message.is_silenced()
 
 
-def test_an_explicit_release_on_silences_the_warning(ledger: Ledger) -> None:
+def test_an_explicit_release_on_silences_the_warning(ledger):
     class Handler(View):
         @zk_locked("x", release_on="commit")
-        def get(self) -> None: ...
+        def get(self): ...
 
     with override_settings(ROOT_URLCONF=Urls(path("x/", Handler.as_view()))):
         assert check_views() == []
 
 
 @pytest.mark.parametrize(("name", "ids"), [("one", []), ("x", ["zklock.W004"])])
-def test_the_transaction_of_one_of_several_locks_counts(ledger: Ledger, name: str, ids: list[str]) -> None:
+def test_the_transaction_of_one_of_several_locks_counts(ledger, name, ids):
     raw = {"URL": "zk://localhost/app", "LOCKS": {"one": {"path": "one", "atomic": "ledger"}}}
     with override_settings(ZKLOCK=raw):
         view = transaction.non_atomic_requests(using="ledger")(zk_locked([name, "y"])(ledgersite.write))
@@ -275,7 +269,7 @@ def test_the_transaction_of_one_of_several_locks_counts(ledger: Ledger, name: st
             assert [message.id for message in check_views()] == ids
 
 
-def test_without_atomic_requests_no_view_is_warned_of(ledger: Ledger) -> None:
+def test_without_atomic_requests_no_view_is_warned_of(ledger):
     ledger.settings["ATOMIC_REQUESTS"] = False
     assert messages_for("opted_out_above/", "handler/") == []
 
@@ -291,14 +285,14 @@ def test_without_atomic_requests_no_view_is_warned_of(ledger: Ledger) -> None:
     ids=["none", "one that is not there", "ours", "a subclass of ours"],
 )
 @pytest.mark.parametrize("route", ["plain/", "wrapped/", "decorated_handler/", "action/"])
-def test_a_locked_view_needs_the_middleware(middleware: list[str], ids: list[str], route: str) -> None:
+def test_a_locked_view_needs_the_middleware(middleware, ids, route):
     with override_settings(MIDDLEWARE=middleware):
         assert [id for id, _ in messages_for(route)] == ids
         assert messages_for("calls_helper/") == []
 
 
-def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
-    urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))  # type: ignore[arg-type]
+def test_every_warning_says_what_to_do(ledger):
+    urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))
     with override_settings(ROOT_URLCONF=urls):
         messages = check_views()
     assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"]
@@ -309,50 +303,48 @@ def test_every_warning_says_what_to_do(ledger: Ledger) -> None:
 # --- decorators without functools.wraps -------------------------------------------------------------------------------
 
 
-def bare(function: Any) -> Any:
-    def inner(*args: Any, **kwargs: Any) -> Any:
+def bare(function):
+    def inner(*args, **kwargs):
         return function(*args, **kwargs)
 
     return inner
 
 
-def wrapping(function: Any) -> Any:
+def wrapping(function):
     return functools.wraps(function)(bare(function))
 
 
 locked_helper = zk_locked("helper")(lambda: None)
 
 
-def with_helper(key: str) -> Any:
-    def work(*args: Any, **kwargs: Any) -> str:
+def with_helper(key):
+    def work(*args, **kwargs):
         locked_helper()
         return key
 
     return wrapping(work)
 
 
-def pay(request: Any, key: str) -> Any: ...
+def pay(request, key): ...
 
 
-def charge(key: str) -> None: ...
+def charge(key): ...
 
 
 HIDDEN = ".bare.<locals>.inner hides the lock of "
 
 
 @pytest.fixture
-def tasks() -> Iterator[Any]:
+def tasks():
     """An app whose tasks are forgotten."""
-    app: Any = Celery("checked", set_as_current=False)
+    app = Celery("checked", set_as_current=False)
     yield app
     app._pending.clear()
     app._tasks.clear()
 
 
 @pytest.mark.parametrize("atomic_requests", [True, False])
-def test_a_view_whose_decorator_hides_its_lock_needs_atomic_requests_for_a_warning(
-    ledger: Ledger, atomic_requests: bool
-) -> None:
+def test_a_view_whose_decorator_hides_its_lock_needs_atomic_requests_for_a_warning(ledger, atomic_requests):
     ledger.settings["ATOMIC_REQUESTS"] = atomic_requests
     view = zk_locked("order/{key}")(pay)
     views = [bare(view), wrapping(view), bare(pay), bare(bare(pay)), zk_locked("order/{key}")(bare(pay))]
@@ -377,14 +369,14 @@ def test_a_view_whose_decorator_hides_its_lock_needs_atomic_requests_for_a_warni
     ],
     ids=["lock below", "lock above", "locks above", "no field", "wraps", "named parameter", "helper", "no lock"],
 )
-def test_a_task_whose_decorator_wraps_nothing_causes_a_warning(tasks: Celery, function: Any, text: str | None) -> None:
+def test_a_task_whose_decorator_wraps_nothing_causes_a_warning(tasks, function, text):
     tasks.task(name="checked", shared=False)(function())
     messages = [message.msg for message in check_decorators()]
     assert len(messages) == (text is not None)
     assert text is None or text in messages[0]
 
 
-def test_a_task_that_cannot_be_made_is_left_to_its_first_use(tasks: Celery) -> None:
+def test_a_task_that_cannot_be_made_is_left_to_its_first_use(tasks):
     tasks.task(name="checked", shared=False)(lambda key: None)
     assert check_decorators() == []
 
@@ -401,11 +393,11 @@ each_kind = pytest.mark.parametrize("kind", POLICIES)
 each_policy = pytest.mark.parametrize("policy", ALL)
 
 
-def policy_of(kind: str, name: str = "k", **options: Any) -> Any:
-    def work(*args: Any) -> HttpResponse:
+def policy_of(kind, name="k", **options):
+    def work(*args):
         return HttpResponse()
 
-    wrapper: Any = zk_locked(name, **options)(work)
+    wrapper = zk_locked(name, **options)(work)
     if kind == "function":
         return wrapper.zk_locked.context_of((), {}).options["on_conflict"]
     app = Celery(set_as_current=False)
@@ -419,7 +411,7 @@ def policy_of(kind: str, name: str = "k", **options: Any) -> Any:
 
 @each_kind
 @each_policy
-def test_a_policy_of_another_kind_of_function_is_refused(kind: str, policy: str) -> None:
+def test_a_policy_of_another_kind_of_function_is_refused(kind, policy):
     entry = {**URL, "LOCKS": {"entry": {"path": "k", "on_conflict": policy}}}
     with override_settings(ZKLOCK=entry):
         if policy in POLICIES[kind]:
@@ -436,26 +428,27 @@ def test_a_policy_of_another_kind_of_function_is_refused(kind: str, policy: str)
 
 @each_kind
 @each_policy
-def test_a_policy_in_the_defaults_counts_for_the_functions_that_can_have_it(kind: str, policy: str) -> None:
+def test_a_policy_in_the_defaults_counts_for_the_functions_that_can_have_it(kind, policy):
     with override_settings(ZKLOCK={**URL, "DEFAULTS": {"on_conflict": policy}}):
         assert policy_of(kind) == (policy if policy in POLICIES[kind] else DEFAULT[kind])
 
 
-def test_the_system_check_names_views_with_a_wrong_policy() -> None:
+def test_the_system_check_names_views_with_a_wrong_policy():
     @zk_locked("k", on_conflict="coalesce")
-    def function(request: HttpRequest) -> HttpResponse:
+    def function(request):
         return HttpResponse()
 
     @zk_locked("k", on_conflict="raise")
-    def patient(request: HttpRequest) -> HttpResponse:
+    def patient(request):
         return HttpResponse()
 
     class Handler(View):
         @zk_locked("k", on_conflict="retry")
-        def get(self, request: HttpRequest) -> HttpResponse:
+        def get(self, request):
             return HttpResponse()
 
-    patterns = (path("a", function), path("b", patient), path("c", Handler.as_view()))  # type: ignore[arg-type]  # a skipped view would return None
+    # A skipped view would return None.
+    patterns = (path("a", function), path("b", patient), path("c", Handler.as_view()))
     with override_settings(ZKLOCK=URL, ROOT_URLCONF=patterns):
         problems = check_views()
     assert [problem.id for problem in problems] == ["zklock.E019"] * 2
@@ -463,7 +456,7 @@ def test_the_system_check_names_views_with_a_wrong_policy() -> None:
     assert "Handler.get" in problems[1].msg
 
 
-def test_the_checks_are_registered_once_however_often_the_app_is_ready() -> None:
+def test_the_checks_are_registered_once_however_often_the_app_is_ready():
     """A test that changes INSTALLED_APPS makes Django call `ready` again."""
     before = len(checks.registry.registry.get_checks(include_deployment_checks=True))
     apps.get_app_config("zklock").ready()

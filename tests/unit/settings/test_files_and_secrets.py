@@ -1,19 +1,13 @@
 """Files of TLS that are wrong are named, and no error shows a secret in the locals of its frames."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.core import checks
 from django.core.management import call_command
-from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
 from support.certificates import NEW_KEY, authority, certificate, openssl, skip_without_tls
 from support.frames import frames_with
@@ -34,15 +28,15 @@ MARK = "MARKEDSECRET"
 LONG = MARK * 4
 
 
-def verifier(*keys: str) -> FenceVerifier:
+def verifier(*keys):
     return FenceVerifier(MemoryTokens(), keys=list(keys) or None)
 
 
-def view(request: HttpRequest) -> HttpResponse:
+def view(request):
     raise AssertionError
 
 
-def raw(**more: Any) -> dict[str, Any]:
+def raw(**more):
     return {"ZKLOCK": {"URL": "zk://127.0.0.1:1/x", **more}}
 
 
@@ -57,7 +51,7 @@ IN_SETTINGS = {"wrong keys": raw(TOKEN_KEYS=[MARK]), "no list": raw(TOKEN_KEYS=M
         "ROOT": {"AUTH": MARK},
     }.items()
 }
-CALLS: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
+CALLS = {
     "forged": (raw(TOKEN_KEYS=[LONG]), lambda: verifier().verify("forged:token", key="k")),
     "too long": (raw(TOKEN_KEYS=[LONG]), lambda: verifier().verify("x" * 9999, key="k")),
     "surrogate": (raw(TOKEN_KEYS=[LONG]), lambda: verifier().verify("\ud800:x", key="k")),
@@ -66,7 +60,7 @@ CALLS: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
     "keys given with another error": ({}, lambda: FenceVerifier(MemoryTokens(), keys=[LONG], leeway=-1)),
     "wrong keys given": ({}, lambda: verifier(MARK)),
     "wrong keys of a view": ({}, lambda: require_fence("k", keys=[MARK])(view)),
-    "wrong name of a view": ({}, lambda: require_fence(5, keys=[LONG])(view)),  # type: ignore[arg-type]
+    "wrong name of a view": ({}, lambda: require_fence(5, keys=[LONG])(view)),
     "SECRET_KEY": ({"SECRET_KEY": LONG, **raw()}, lambda: verifier().verify("forged:token", key="k")),
     "fallback": ({"SECRET_KEY_FALLBACKS": [LONG], **raw()}, lambda: verifier().verify("forged:token", key="k")),
     "hand-over": ({"SECRET_KEY": LONG, **raw()}, lambda: zk_adopt("zkh2.forged.text")),
@@ -76,7 +70,7 @@ CALLS: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_frame_shows_a_key_or_a_password(name: str) -> None:
+def test_no_frame_shows_a_key_or_a_password(name):
     settings, call = CALLS[name]
     conf.forget()
     with override_settings(**settings), pytest.raises(Exception) as caught:  # noqa: PT011 - all of them
@@ -84,17 +78,17 @@ def test_no_frame_shows_a_key_or_a_password(name: str) -> None:
     assert frames_with(caught.value, MARK) == []
 
 
-def test_the_configuration_hides_its_secrets_one_by_one() -> None:
+def test_the_configuration_hides_its_secrets_one_by_one():
     """Code that is called with one of them may fail, too."""
     conf.forget()
     tls = {"KEY_PASSWORD": MARK, "CERT": "c", "KEY": "k"}
     with override_settings(**raw(URL=f"zk+tls://u:{MARK}@h/x", TLS=tls)):
-        config: Any = conf.current()
+        config = conf.current()
     assert config.auth == (("digest", f"u:{MARK}"),)
     assert MARK not in repr((config.auth, config.tls.key_password, conf.token_keys()))
 
 
-def test_a_wrong_password_of_a_key_is_not_shown(tmp_path: Path) -> None:
+def test_a_wrong_password_of_a_key_is_not_shown(tmp_path):
     key, certificate = str(tmp_path / "k"), str(tmp_path / "c")
     made = ("-keyout", key, "-out", certificate, "-subj", "/CN=a", "-passout", "pass:right")
     openssl("req", "-x509", *NEW_KEY, *made)
@@ -103,13 +97,13 @@ def test_a_wrong_password_of_a_key_is_not_shown(tmp_path: Path) -> None:
     assert frames_with(caught.value, MARK) == []
 
 
-def test_the_coordinator_does_not_show_the_token_of_a_client() -> None:
+def test_the_coordinator_does_not_show_the_token_of_a_client():
     client = LeaseClient(name="billing", tokens=(hash_of(MARK),), max_rate=0)
     access = Access(LeaseOptions(clients={"billing": client}))
     for token in (MARK, f"{MARK}?"):
         headers = [(b"authorization", f"Bearer {token}".encode())]
         scope = {"headers": headers, "method": "GET", "path": "/locks/1", "state": {"certificate_names": []}}
-        application: Any = HttpApplication(None, access)  # type: ignore[arg-type]
+        application = HttpApplication(None, access)
         with pytest.raises(Exception, match=r"Slow down|Send the header") as caught:
             async_to_sync(application._answer)(scope, None)
         assert frames_with(caught.value, MARK) == []
@@ -148,7 +142,7 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """An authority `ca`, certificates `a` and `b` with keys, the key of `a` encrypted, and what is none of it."""
     skip_without_tls()
     folder = tmp_path_factory.mktemp("tls")
@@ -161,12 +155,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(folder: Path, files: dict[str, str]) -> dict[str, Any]:
+def settings(folder, files):
     return {name: value if name == "KEY_PASSWORD" else str(folder / value) for name, value in files.items()}
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_file_is_named_with_its_setting(folder: Path, wrong: str) -> None:
+def test_a_wrong_file_is_named_with_its_setting(folder, wrong):
     files, setting, words, absent = WRONG[wrong]
     given = settings(folder, files)
     with pytest.raises(TlsProblem) as raised:
@@ -180,7 +174,7 @@ def test_a_wrong_file_is_named_with_its_setting(folder: Path, wrong: str) -> Non
     assert message.msg == f"{raised.value}."
 
 
-def test_a_file_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_hangs_is_named(tmp_path, monkeypatch):
     """As on a file server that is away: by `check`, the caller of a lock, and the report of the servers."""
     ca = tmp_path / "ca.pem"
     os.mkfifo(ca)
@@ -202,9 +196,7 @@ def test_a_file_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("password", [None, "secret"])
-def test_right_files_are_used_and_nobody_is_asked(
-    folder: Path, password: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_right_files_are_used_and_nobody_is_asked(folder, password, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     files = {"CA": "ca.pem", "CERT": "a.pem", "KEY": "locked.key" if password else "a.key"}
     given = settings(folder, {**files, **({"KEY_PASSWORD": password} if password else {})})

@@ -1,13 +1,9 @@
 """The configuration that `settings.ZKLOCK` gives, and the problems that are reported."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -19,7 +15,6 @@ from django_zklock import conf, zk_lock
 from django_zklock.apps import session_options
 from django_zklock.conf import Config
 from django_zklock.conf.options import given_options, over_defaults
-from django_zklock.conf.table import Problem
 from django_zklock.core.zk.options import SessionOptions, TlsOptions
 
 URL = "zk://h1,h2:2182/app"
@@ -27,28 +22,28 @@ KEYS = {*conf.settings._KEYS, *conf.settings._DICTS}
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh():
     conf.forget()
     yield
     conf.forget()
 
 
-def config(url: str = URL, /, **keys: Any) -> Config:
+def config(url=URL, /, **keys):
     with override_settings(ZKLOCK={"URL": url, **keys}):
         conf.forget()
         return conf.current()
 
 
-def ids(**keys: object) -> list[str]:
+def ids(**keys):
     return [problem.id for problem in conf.problems({"URL": URL, **keys})]
 
 
-def only_problem(**keys: object) -> Problem:
+def only_problem(**keys):
     (problem,) = conf.problems({"URL": URL, **keys})
     return problem
 
 
-def test_only_the_url_is_required() -> None:
+def test_only_the_url_is_required():
     assert config() == Config(
         hosts=(("h1", 2181), ("h2", 2182)),
         base="/app/zklock",
@@ -63,7 +58,7 @@ def test_only_the_url_is_required() -> None:
     )
 
 
-def test_every_setting_reaches_the_configuration() -> None:
+def test_every_setting_reaches_the_configuration():
     assert config(
         ROOT="/locks",
         SESSION_TIMEOUT=30,
@@ -116,30 +111,30 @@ def test_every_setting_reaches_the_configuration() -> None:
     )
 
 
-def test_none_is_the_default_of_all_keys_but_of_the_search_for_deadlocks() -> None:
+def test_none_is_the_default_of_all_keys_but_of_the_search_for_deadlocks():
     assert config(**dict.fromkeys(KEYS - {"URL", "DEADLOCK_TIMEOUT"})) == config()
     assert (config().deadlock_timeout, config(DEADLOCK_TIMEOUT=None).deadlock_timeout) == (1.0, None)
 
 
-def test_configuration_cannot_be_changed() -> None:
-    raw: dict[str, Any] = {"stock": {"path": "stock"}}
+def test_configuration_cannot_be_changed():
+    raw = {"stock": {"path": "stock"}}
     built = config(LOCKS=raw)
     raw["other"] = {"path": "other"}
     assert list(built.locks) == ["stock"]
     with pytest.raises(TypeError):
-        built.locks["other"] = {}  # type: ignore[index]
+        built.locks["other"] = {}
     with pytest.raises(dataclasses.FrozenInstanceError):
-        built.base = "/"  # type: ignore[misc]
+        built.base = "/"
 
 
 @pytest.mark.parametrize("raw", [None, "zk://h1", ["zk://h1"], 3])
-def test_anything_but_a_dict_is_refused(raw: object) -> None:
+def test_anything_but_a_dict_is_refused(raw):
     (problem,) = conf.problems(raw)
     assert problem.id == "E001"
     assert "URL" in str(problem.hint)
 
 
-def test_first_use_names_all_problems_in_the_words_of_the_checks() -> None:
+def test_first_use_names_all_problems_in_the_words_of_the_checks():
     raw = {"URL": "zk://", "ROOT": "locks", "SESSION_TIMEOUT": 0, "LOCK": {}}
     with override_settings(ZKLOCK=raw), pytest.raises(ImproperlyConfigured) as caught:
         conf.current()
@@ -171,7 +166,7 @@ WILD = st.recursive(
 
 @settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(max_size=5) | st.integers(), WILD))
-def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
+def test_no_value_breaks_the_validator(raw):
     assert all(problem.message and problem.hint for problem in conf.problems(raw))
 
 
@@ -187,13 +182,13 @@ def test_no_value_breaks_the_validator(raw: dict[Any, Any]) -> None:
         ({"URL": "zk://h?sesion_timeout=3"}, "session_timeout"),
     ],
 )
-def test_unknown_key_gets_a_suggestion(keys: dict[str, object], suggestion: str) -> None:
+def test_unknown_key_gets_a_suggestion(keys, suggestion):
     problem = only_problem(**keys)
     assert (problem.id, problem.hint) == ("E002", f'Did you mean "{suggestion}"?')
     assert "SESSION_TIMEOUT" in str(only_problem(XYZ=1).hint)
 
 
-REFUSED: list[tuple[str, str, list[object]]] = [
+REFUSED = [
     ("E002", "DEFAULTS", [{"path": "x"}]),  # one path for all locks would make them one lock
     ("E003", "URL", [None, "", 3, "zk://", "zk://h?session_timeout=3&session_timeout=4"]),
     ("E004", "ROOT", ["zklock", "/a//b", "/a/../b", "/zookeeper", "/zookeeper/locks", "/a\x00", 3]),
@@ -229,7 +224,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
 
 
 @pytest.mark.parametrize(("id", "key", "values"), REFUSED)
-def test_an_invalid_value_of_a_key_is_refused(id: str, key: str, values: list[object]) -> None:
+def test_an_invalid_value_of_a_key_is_refused(id, key, values):
     assert [(value, ids(**{key: value})) for value in values] == [(value, [id]) for value in values]
 
 
@@ -241,7 +236,7 @@ def test_an_invalid_value_of_a_key_is_refused(id: str, key: str, values: list[ob
         ({"URL": "zk://h?session_timeout=soon"}, "E005"),
     ],
 )
-def test_a_value_that_contradicts_the_url_or_is_in_it_is_refused(keys: dict[str, object], id: str) -> None:
+def test_a_value_that_contradicts_the_url_or_is_in_it_is_refused(keys, id):
     assert only_problem(**keys).id == id
 
 
@@ -249,24 +244,24 @@ def test_a_value_that_contradicts_the_url_or_is_in_it_is_refused(keys: dict[str,
     ("chroot", "root", "base"),
     [("", "/zklock", "/zklock"), ("/", "/a/b/", "/a/b"), ("/app", "/", "/app"), ("/app/", "/locks", "/app/locks")],
 )
-def test_base_joins_chroot_and_root(chroot: str, root: str, base: str) -> None:
+def test_base_joins_chroot_and_root(chroot, root, base):
     assert config(f"zk://h{chroot}", ROOT=root).base == base
 
 
 @pytest.mark.parametrize("value", [7, 7.0, "7", " 7.0 ", timedelta(seconds=7)])
-def test_times_are_numbers_texts_of_numbers_or_timedeltas(value: object) -> None:
+def test_times_are_numbers_texts_of_numbers_or_timedeltas(value):
     assert config(SESSION_TIMEOUT=value).session_timeout == 7.0
     assert config(CONNECT_TIMEOUT=value).connect_timeout == 7.0
 
 
-def test_query_of_the_url_sets_times_and_the_dict_wins() -> None:
+def test_query_of_the_url_sets_times_and_the_dict_wins():
     """A single environment variable can have all; the keys of the dict take precedence."""
     url = "zk://h?session_timeout=8&connect_timeout=2.5"
     assert (config(url).session_timeout, config(url).connect_timeout) == (8.0, 2.5)
     assert config(url, SESSION_TIMEOUT=9).session_timeout == 9.0
 
 
-def test_credentials_of_the_url_or_of_auth_guard_the_znodes_and_are_not_logged() -> None:
+def test_credentials_of_the_url_or_of_auth_guard_the_znodes_and_are_not_logged():
     url = "zk://us%65r:p%40ss@h"
     assert config(url).auth == (("digest", "user:p@ss"),)
     assert config(url, AUTH=[("super", "x"), ["digest", "a:b"]]).auth == (("super", "x"), ("digest", "a:b"))
@@ -288,7 +283,7 @@ def test_credentials_of_the_url_or_of_auth_guard_the_znodes_and_are_not_logged()
         ("zk+tls://h", {"CA": "ca.pem", "CERT": None}, TlsOptions(ca="ca.pem")),
     ],
 )
-def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, built: TlsOptions | None) -> None:
+def test_tls_is_turned_on_by_url_or_dict_and_verifies(url, tls, built):
     assert config(url, TLS=tls).tls == built
 
 
@@ -301,7 +296,7 @@ def test_tls_is_turned_on_by_url_or_dict_and_verifies(url: str, tls: object, bui
     tls=st.sampled_from([None, "SECRET", {"KEY_PASSWORD": "SECRET"}, {"KEY_PASSWORD": ["SECRET"], "CERT": "c"}]),
     keys=st.sampled_from([None, "SECRET", ["SECRET"]]),
 )
-def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls: object, keys: object) -> None:
+def test_credentials_appear_in_no_text(url, auth, acl, tls, keys):
     raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls, "TOKEN_KEYS": keys}
     conf.forget()
     with override_settings(ZKLOCK=raw):
@@ -350,19 +345,19 @@ def test_credentials_appear_in_no_text(url: str, auth: object, acl: object, tls:
         ("linger", math.inf),
     ],
 )
-def test_an_invalid_value_of_an_option_is_refused(option: str, value: object) -> None:
+def test_an_invalid_value_of_an_option_is_refused(option, value):
     problem = only_problem(DEFAULTS={option: value})
     assert (problem.id, option in problem.message) == ("E009", True)
     problem = only_problem(LOCKS={"stock": {"path": "stock", option: value}})
     assert (problem.id, f'["stock"]["{option}"]' in problem.message) == ("E009", True)
 
 
-def test_a_lock_and_the_defaults_must_be_dicts() -> None:
+def test_a_lock_and_the_defaults_must_be_dicts():
     assert ids(LOCKS={"a": "a/{b}"}) == ["E009", "E010"]
     assert ids(DEFAULTS=5) == ["E009"]
 
 
-def test_options_of_a_lock_come_before_the_defaults() -> None:
+def test_options_of_a_lock_come_before_the_defaults():
     built = config(
         DEFAULTS={"timeout": 3, "abort_on": "lost", "skip_value": 1},
         LOCKS={"stock": {"path": "stock/{sku}", "timeout": None, "skip_value": None}},
@@ -382,7 +377,7 @@ def test_options_of_a_lock_come_before_the_defaults() -> None:
         ({"LOCKS": 7}, "stock"),
     ],
 )
-def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> None:
+def test_path_of_a_lock_is_known_without_an_ensemble(raw, path):
     """A receiver of tokens may use the names of the locks without a valid `ZKLOCK`."""
     with override_settings(ZKLOCK=raw):
         assert conf.path_for("stock") == path
@@ -391,13 +386,13 @@ def test_path_of_a_lock_is_known_without_an_ensemble(raw: object, path: str) -> 
 @pytest.mark.parametrize(
     ("given", "aliases"), [(True, ("default",)), (False, ()), ("ledger", ("ledger",)), (["b", "a", "b"], ("b", "a"))]
 )
-def test_databases_of_a_block_in_their_order(given: object, aliases: tuple[str, ...]) -> None:
+def test_databases_of_a_block_in_their_order(given, aliases):
     options = given_options({"atomic": given})
     assert options["atomic"] == aliases
     assert over_defaults(options, {"atomic": ("x",)}) == over_defaults({}, options) == options
 
 
-def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
+def test_a_key_has_the_options_of_the_entry_that_can_render_it():
     built = config(
         LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}, "stock": {"path": "stock", "compat": None}},
         DEFAULTS={"kind": "write", "compat": "kazoo"},
@@ -408,7 +403,7 @@ def test_a_key_has_the_options_of_the_entry_that_can_render_it() -> None:
     assert options("stock/7") == {"kind": "write", "compat": "kazoo"}
 
 
-def test_changed_settings_are_seen() -> None:
+def test_changed_settings_are_seen():
     before = conf.current()
     lock = zk_lock("a")
     spec = lock.spec
@@ -423,7 +418,7 @@ def test_changed_settings_are_seen() -> None:
     assert lock.spec == spec
 
 
-def test_session_gets_all_that_the_settings_say() -> None:
+def test_session_gets_all_that_the_settings_say():
     raw = {
         "URL": "zk+tls://user:pw@h1,[::1]:2182/app?session_timeout=9&connect_timeout=2",
         "TLS": {"CA": "ca", "CERT": "cert", "KEY": "key", "KEY_PASSWORD": "pw", "CHECK_HOSTNAME": False},

@@ -1,7 +1,5 @@
 """The parser of `zk://` URLs reads valid ones, refuses all others, and never quotes a credential."""
 
-from __future__ import annotations
-
 from urllib.parse import quote, unquote
 
 import pytest
@@ -25,9 +23,7 @@ PARTS = st.text("abcxyz019_-.~% é", min_size=1, max_size=10).filter(lambda part
     password=SECRETS.filter(is_credential),
     query=st.dictionaries(SECRETS, SECRETS, max_size=3),
 )
-def test_parse_reverses_writing(
-    hosts: list[tuple[str, int]], parts: list[str], user: str, password: str, query: dict[str, str]
-) -> None:
+def test_parse_reverses_writing(hosts, parts, user, password, query):
     chroot = "".join(f"/{part}" for part in parts)
     pairs = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in query.items())
     addresses = ",".join(host_port(*host) for host in hosts)
@@ -38,7 +34,7 @@ def test_parse_reverses_writing(
 
 
 @given(st.text())
-def test_anything_is_read_or_refused(text: str) -> None:
+def test_anything_is_read_or_refused(text):
     for url in (text, f"zk://{text}", f"zk://h/{text}", f"zk://h?{text}", f"zk://[{text}"):
         try:
             assert parse(url).hosts
@@ -52,7 +48,7 @@ def test_anything_is_read_or_refused(text: str) -> None:
     rest=st.sampled_from(["@h1", "@h1:2181/x", "h1", "", "@", "/@h1", "@h1?session_timeout=9", "@h1:x", "@[::1"]),
     scheme=st.sampled_from(["zk://", "zk+tls://", "zkk://", "", "zk:/"]),
 )
-def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -> None:
+def test_password_never_shows_in_errors(password, rest, scheme):
     try:
         parse(f"{scheme}user:{password}{rest}")
     except InvalidValue as error:
@@ -74,7 +70,7 @@ def test_password_never_shows_in_errors(password: str, rest: str, scheme: str) -
         ),
     ],
 )
-def test_scheme_and_port_have_defaults(url: str, address: Address) -> None:
+def test_scheme_and_port_have_defaults(url, address):
     assert parse(url) == address
 
 
@@ -115,7 +111,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize(("url", "says"), [(url, says) for says, urls in INVALID.items() for url in urls])
-def test_an_invalid_url_is_refused_with_its_invalid_part(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused_with_its_invalid_part(url, says):
     with pytest.raises(InvalidValue) as caught:
         parse(url)
     assert says in str(caught.value)
@@ -124,7 +120,7 @@ def test_an_invalid_url_is_refused_with_its_invalid_part(url: str, says: str) ->
 @pytest.mark.parametrize(
     ("path", "same"), [("", ""), ("/", ""), ("/a/", "/a"), ("/a/b", "/a/b"), ("/zookeepers", "/zookeepers")]
 )
-def test_path_loses_the_slash_at_its_end(path: str, same: str) -> None:
+def test_path_loses_the_slash_at_its_end(path, same):
     assert znode_path(path) == same
     with pytest.raises(InvalidValue, match="not absolute"):
         znode_path("zklock")
@@ -145,16 +141,16 @@ def test_path_loses_the_slash_at_its_end(path: str, same: str) -> None:
         ("zk1", False),
     ],
 )
-def test_a_loopback_host_is_recognized_without_a_name_server(host: str, loopback: bool) -> None:
+def test_a_loopback_host_is_recognized_without_a_name_server(host, loopback):
     """Only an address that is certainly this machine counts."""
     assert is_loopback(host) is loopback
 
 
 @pytest.mark.parametrize("path", ["/None1", "/nonet", "/Nullarbor", "/a%24b", "/a%7Bb%7D", "/ü", "/shop:a~b_c-d.e"])
-def test_a_path_with_a_word_that_is_no_variable_is_read(path: str) -> None:
+def test_a_path_with_a_word_that_is_no_variable_is_read(path):
     assert parse(f"zk://h{path}").chroot == unquote(path)
 
 
-def test_a_password_with_signs_of_variables_is_read() -> None:
+def test_a_password_with_signs_of_variables_is_read():
     for password in ("$hidden", "a${b", "100%", "<3"):
         assert parse(f"zk://user:{quote(password)}@h").credential == f"user:{password}"

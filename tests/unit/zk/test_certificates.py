@@ -1,10 +1,7 @@
 """When certificates are valid, and the check that warns before the end of one."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from django.core import checks
@@ -17,7 +14,7 @@ from django_zklock.core.zk.certificates import validities, validity
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     skip_without_tls()
     made = tmp_path_factory.mktemp("pki")
     authority(made, "ca")
@@ -25,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("years", [1, 40], ids=["two digits for the year", "four digits, as after 2049"])
-def test_the_dates_of_a_certificate_are_read(folder: Path, years: int) -> None:
+def test_the_dates_of_a_certificate_are_read(folder, years):
     own = dated(folder, f"own-{years}", "ca", -2, 365 * years)
     (dates,) = validities(own.read_text())
     now = datetime.now(timezone.utc)
@@ -33,18 +30,18 @@ def test_the_dates_of_a_certificate_are_read(folder: Path, years: int) -> None:
     assert abs(now + timedelta(days=365 * years) - dates.ends) < timedelta(minutes=5)
 
 
-def test_each_certificate_of_a_file_is_read(folder: Path) -> None:
+def test_each_certificate_of_a_file_is_read(folder):
     own = dated(folder, "chained", "ca", -2, 9)
     assert len(validities(own.read_text() + (folder / "ca.pem").read_text())) == 2
     assert validities("no certificate") == []
 
 
 @given(st.binary(max_size=60))
-def test_other_bytes_are_no_certificate(data: bytes) -> None:
+def test_other_bytes_are_no_certificate(data):
     assert validity(data) is None
 
 
-def test_a_certificate_that_is_cut_is_none(folder: Path) -> None:
+def test_a_certificate_that_is_cut_is_none(folder):
     whole = ssl.PEM_cert_to_DER_cert((folder / "ca.pem").read_text())
     for size in range(0, len(whole) // 3, 3):
         assert validity(whole[:size]) is None
@@ -56,9 +53,7 @@ def test_a_certificate_that_is_cut_is_none(folder: Path) -> None:
     [(-2, 9, True), (-2, 2, True), (-2, -1, True), (1, 90, True), (-2, 15, False)],
     ids=["nine days", "two days", "ended", "not yet valid", "fifteen days"],
 )
-def test_the_check_for_deployment_warns_before_a_certificate_ends(
-    folder: Path, begins: float, ends: float, warns: bool
-) -> None:
+def test_the_check_for_deployment_warns_before_a_certificate_ends(folder, begins, ends, warns):
     own = dated(folder, "checked", "ca", begins, ends)
     files = {"CA": str(folder / "ca.pem"), "CERT": str(own), "KEY": str(own.with_suffix(".key"))}
     with override_settings(ZKLOCK={"URL": "zk+tls://localhost/test", "TLS": files}):
@@ -67,7 +62,7 @@ def test_the_check_for_deployment_warns_before_a_certificate_ends(
     assert all("The certificate of CERT" in message.msg for message in messages)
 
 
-def test_the_end_of_an_authority_is_that_of_its_last_certificate(folder: Path) -> None:
+def test_the_end_of_an_authority_is_that_of_its_last_certificate(folder):
     """A file may have an old authority, and the new one."""
     old = dated(folder, "old-authority", "ca", -2, 2)
     both = folder / "both-authorities.pem"

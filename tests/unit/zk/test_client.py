@@ -1,13 +1,9 @@
 """The client: replies, pauses between connects, and when the leader last heard of a session."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from kazoo import exceptions as kazoo
@@ -28,7 +24,7 @@ DELETE, READ = Delete("/a", -1), GetData("/a", None)
 
 
 @pytest.fixture
-def wired() -> Iterator[tuple[Client, socket.socket]]:
+def wired():
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -37,7 +33,7 @@ def wired() -> Iterator[tuple[Client, socket.socket]]:
         yield client, theirs
 
 
-def test_a_connect_that_is_under_way_at_a_fork_is_given_up(wired: tuple[Client, socket.socket]) -> None:
+def test_a_connect_that_is_under_way_at_a_fork_is_given_up(wired):
     client, _ = wired
     client.handler.start()
     client.forget_sockets()
@@ -45,7 +41,7 @@ def test_a_connect_that_is_under_way_at_a_fork_is_given_up(wired: tuple[Client, 
         client.handler.create_connection(server.getsockname(), 10)
 
 
-def test_only_a_refusal_shows_that_a_write_was_not_carried_out() -> None:
+def test_only_a_refusal_shows_that_a_write_was_not_carried_out():
     """After any other error the outcome is unknown. A read has no outcome, so its error is passed on."""
     unclear = {*range(-100, 1), kazoo.SessionMovedError.code, -122} - {-6, -8}
     for code, kind in kazoo.EXCEPTIONS.items():
@@ -57,10 +53,10 @@ def test_only_a_refusal_shows_that_a_write_was_not_carried_out() -> None:
         assert not isinstance(translate(error, READ), OutcomeUnknown)
 
 
-def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[Client, socket.socket]) -> None:
+def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired):
     client, server = wired
     client.outage.refused(("a", 1), ("a", 1), "because")
-    heard: list[float] = []
+    heard = []
     client.on_pinged = heard.append
     client._connection._send_ping(1)
     between = clock.now()
@@ -74,18 +70,16 @@ def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired: tuple[C
 
 
 @pytest.mark.parametrize("reply", [struct.pack("!iiqi", 16, 1, 0, 0), struct.pack("!ii", 4, 1)], ids=["surplus", "cut"])
-def test_a_reply_that_cannot_be_read_ends_the_connection(wired: tuple[Client, socket.socket], reply: bytes) -> None:
+def test_a_reply_that_cannot_be_read_ends_the_connection(wired, reply):
     client, server = wired
     server.sendall(reply)
     with pytest.raises(ConnectionDropped):
         client._connection._read_socket(1)
 
 
-def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(
-    wired: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(name: str, *later: str) -> None:
-        def hear(reply: object) -> None:
+def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(wired, monkeypatch):
+    def ask(name, *later):
+        def hear(reply):
             replies.append((name, type(reply)))
             ask(*later) if later else None
 
@@ -93,7 +87,7 @@ def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(
 
     monkeypatch.setattr("django_zklock.core.zk.client.MAX_IN_FLIGHT", 1)
     client, server = wired
-    replies: list[Any] = []
+    replies = []
     client._session_id, client._connection._is_open = 7, True
     requests = Requests(Loop("test"), LastContact(), replies.append, replies.append)
     requests.open(client, 7, 10.0)
@@ -108,7 +102,7 @@ def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(
 
 
 @pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 5.0)])
-def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, longest: float) -> None:
+def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry, longest):
     """Most processes are idle during an outage, and their attempts must not flood the servers when these return."""
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=60))
     client.lease_lasts = lambda: hurry
@@ -121,9 +115,9 @@ def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry: bool, 
 T = 12.0  # seconds: the session timeout; a follower reports its contacts within 3 s
 
 
-def test_the_end_of_a_client_without_a_thread_is_reported_at_once() -> None:
+def test_the_end_of_a_client_without_a_thread_is_reported_at_once():
     """Its thread has died, and reported that to a session that was not closing yet."""
-    ended: list[bool] = []
+    ended = []
     client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
     client._stopped.clear()  # as at its start
     client.on_ended = lambda: ended.append(True)
@@ -132,7 +126,7 @@ def test_the_end_of_a_client_without_a_thread_is_reported_at_once() -> None:
 
 
 @pytest.fixture
-def contact() -> LastContact:
+def contact():
     """The last contact on a connection whose connect was sent at 100."""
     contact = LastContact()
     contact.restart(100.0)
@@ -149,22 +143,20 @@ def contact() -> LastContact:
         ([(102.0, 108.0), (108.001, 108.002)], 108.002 + T / 4, 108.001),  # an old reply, read after a pause
     ],
 )
-def test_the_newest_reported_contact_counts(
-    contact: LastContact, contacts: list[tuple[float, float]], at: float, known: float
-) -> None:
+def test_the_newest_reported_contact_counts(contact, contacts, at, known):
     for sent, received in contacts:
         contact.record(sent, received, T)
     assert contact.known_to_leader(at, T) == known
 
 
-def test_a_new_connection_forgets_older_contacts(contact: LastContact) -> None:
+def test_a_new_connection_forgets_older_contacts(contact):
     """The old server may never have reported its last contacts."""
     contact.record(105.0, 105.1, T)
     contact.restart(107.0)
     assert contact.known_to_leader(120.0, T) == 107.0
 
 
-def test_the_memory_does_not_grow_with_the_number_of_replies(contact: LastContact) -> None:
+def test_the_memory_does_not_grow_with_the_number_of_replies(contact):
     for number in range(100_000):
         contact.record(100 + number / 1000, 100 + number / 1000, T)
     assert len(contact._replies) < 100
@@ -172,7 +164,7 @@ def test_the_memory_does_not_grow_with_the_number_of_replies(contact: LastContac
 
 
 @pytest.mark.parametrize("has_poll", [True, False])
-def test_a_wait_for_sockets_names_those_that_are_ready(monkeypatch: pytest.MonkeyPatch, *, has_poll: bool) -> None:
+def test_a_wait_for_sockets_names_those_that_are_ready(monkeypatch, *, has_poll):
     """`select.poll` is removed by eventlet."""
     if not has_poll:
         monkeypatch.delattr(select, "poll")

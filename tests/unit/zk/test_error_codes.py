@@ -1,12 +1,9 @@
 """Each error of ZooKeeper and of TLS says what was refused, and the remedy."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import ssl
 import subprocess
-from typing import Any
 
 import pytest
 from kazoo import exceptions as kazoo
@@ -40,7 +37,7 @@ AT = "/base/orders/7"
 NAMES_SETTING = {-102, -114, -115, -124}
 
 
-def test_the_list_has_all_codes_of_kazoo_and_of_zookeeper() -> None:
+def test_the_list_has_all_codes_of_kazoo_and_of_zookeeper():
     assert set(kazoo.EXCEPTIONS) - {0} <= OF_ZOOKEEPER
     javap = shutil.which("javap")
     try:
@@ -54,7 +51,7 @@ def test_the_list_has_all_codes_of_kazoo_and_of_zookeeper() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(OF_ZOOKEEPER - HANDLED.keys() - LOST))
-def test_each_code_has_a_meaning_and_a_remedy(code: int) -> None:
+def test_each_code_has_a_meaning_and_a_remedy(code):
     text = meaning(code, AT)
     assert text.startswith(f"{kazoo.EXCEPTIONS[code].__name__} ({code}: ")
     assert MEANINGS[code][1].format(path=AT) in text
@@ -63,14 +60,14 @@ def test_each_code_has_a_meaning_and_a_remedy(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(HANDLED.keys() | LOST))
-def test_a_code_that_locks_handle_has_no_text(code: int) -> None:
+def test_a_code_that_locks_handle_has_no_text(code):
     error = translate(kazoo.EXCEPTIONS[code](), GetData(AT, None))
     assert code not in MEANINGS
     assert error.code == 0
     assert isinstance(error, HANDLED.get(code, INTERRUPTED))
 
 
-def test_a_code_that_nobody_knows_is_named_with_the_remedy() -> None:
+def test_a_code_that_nobody_knows_is_named_with_the_remedy():
     for request in (GetData(AT, None), SetData(AT, b"", -1)):
         error = translate(kazoo.SystemZookeeperError(), request, -200)
         assert error.code == -200
@@ -89,7 +86,7 @@ def test_a_code_that_nobody_knows_is_named_with_the_remedy() -> None:
         (Transaction([]), "multi", "the znodes"),
     ],
 )
-def test_a_refusal_names_the_request_its_znode_and_the_acl_that_decides(request_: Any, what: str, acl: str) -> None:
+def test_a_refusal_names_the_request_its_znode_and_the_acl_that_decides(request_, what, acl):
     error = translate(kazoo.NoAuthError(), request_)
     assert isinstance(error, RequestRefused)
     assert str(error).startswith(f"ZooKeeper refused the request {what}: NoAuthError (-102: ")
@@ -119,7 +116,7 @@ ALERTS = {
 }
 
 
-def openssl_error(reason: str) -> ssl.SSLError:
+def openssl_error(reason):
     error = ssl.SSLError(1, f"[SSL: {reason}] {reason.lower().replace('_', ' ')} (_ssl.c:1006)")
     error.reason = reason
     return error
@@ -127,7 +124,7 @@ def openssl_error(reason: str) -> ssl.SSLError:
 
 @pytest.mark.parametrize("in_handshake", [True, False], ids=["TLS 1.2", "TLS 1.3"])
 @pytest.mark.parametrize(("reason", "remedy"), ALERTS.items())
-def test_each_alert_of_a_server_names_its_remedy(reason: str, remedy: str, *, in_handshake: bool) -> None:
+def test_each_alert_of_a_server_names_its_remedy(reason, remedy, *, in_handshake):
     """In TLS 1.3, the alert about our certificate comes after the handshake, where a plain port cannot be meant."""
     cause = cause_of(openssl_error(reason), in_handshake=in_handshake, connected=True)
     assert isinstance(cause, Refusal)
@@ -136,7 +133,7 @@ def test_each_alert_of_a_server_names_its_remedy(reason: str, remedy: str, *, in
     assert "sslv3" not in cause
 
 
-def test_any_other_alert_is_told_with_the_place_to_look() -> None:
+def test_any_other_alert_is_told_with_the_place_to_look():
     """None of them may be an outage, to which one starts servers."""
     alerts = {name.removeprefix("ALERT_DESCRIPTION_") for name in ssl.AlertDescription.__members__}
     for alert in alerts - {re.sub("^(SSLV3|TLSV13?)_(ALERT_)?", "", reason) for reason in ALERTS}:
@@ -157,7 +154,7 @@ def test_any_other_alert_is_told_with_the_place_to_look() -> None:
         (23, "certificate revoked", "replace it on the server"),
     ],
 )
-def test_a_certificate_of_a_server_that_is_not_valid_names_the_remedy(code: int, message: str, remedy: str) -> None:
+def test_a_certificate_of_a_server_that_is_not_valid_names_the_remedy(code, message, remedy):
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.reason, error.verify_code, error.verify_message = "CERTIFICATE_VERIFY_FAILED", code, message
     cause = cause_of(error, in_handshake=True, connected=False)
@@ -166,7 +163,7 @@ def test_a_certificate_of_a_server_that_is_not_valid_names_the_remedy(code: int,
     assert remedy in cause
 
 
-def test_a_server_that_is_silent_in_the_handshake_is_not_taken_for_one_without_tls() -> None:
+def test_a_server_that_is_silent_in_the_handshake_is_not_taken_for_one_without_tls():
     late = TimeoutError("_ssl.c:985: The handshake operation timed out")
     assert cause_of(late, in_handshake=True, connected=False) == SILENT
     assert cause_of(ConnectionResetError(104, "reset"), in_handshake=True, connected=False) == NO_TLS

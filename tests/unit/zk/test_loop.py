@@ -1,10 +1,7 @@
 """The loop runs one event at a time and in order, whichever thread it comes from."""
 
-from __future__ import annotations
-
 import queue
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ from django_zklock.core.zk.loop import Loop
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
+def loop():
     loop = Loop("test-loop")
     loop.start()
     yield loop
@@ -22,20 +19,20 @@ def loop() -> Iterator[Loop]:
     loop._thread.join(10)  # or the thread would still be listed in another test
 
 
-def test_delivered_and_posted_events_keep_their_order(loop: Loop) -> None:
-    seen: list[tuple[str, int]] = []
-    running: list[int] = []
-    overlaps: list[int] = []
+def test_delivered_and_posted_events_keep_their_order(loop):
+    seen = []
+    running = []
+    overlaps = []
     done = threading.Event()
 
-    def event(kind: str, number: int) -> None:
+    def event(kind, number):
         running.append(1)
         if len(running) > 1:
             overlaps.append(number)
         seen.append((kind, number))
         running.pop()
 
-    def post() -> None:
+    def post():
         for number in range(2000):
             loop.post(event, "posted", number)
 
@@ -51,7 +48,7 @@ def test_delivered_and_posted_events_keep_their_order(loop: Loop) -> None:
         assert [number for kind_of_event, number in seen if kind_of_event == kind] == list(range(2000))
 
 
-def test_a_delivered_event_runs_without_a_further_event(loop: Loop) -> None:
+def test_a_delivered_event_runs_without_a_further_event(loop):
     for _ in range(300):
         started, delivered = threading.Event(), threading.Event()
         loop.post(started.set)
@@ -63,9 +60,7 @@ def test_a_delivered_event_runs_without_a_further_event(loop: Loop) -> None:
 @pytest.mark.parametrize(
     ("event", "logged"), [(lambda loop: 1 / 0, "ZeroDivisionError"), (lambda loop: loop.call_later(1e12, int), "")]
 )
-def test_neither_a_failing_event_nor_a_timer_of_centuries_ends_the_loop(
-    loop: Loop, caplog: pytest.LogCaptureFixture, event: Callable[[Loop], object], logged: str
-) -> None:
+def test_neither_a_failing_event_nor_a_timer_of_centuries_ends_the_loop(loop, caplog, event, logged):
     waiting, done = threading.Event(), threading.Event()
     loop.post(event, loop)
     loop.post(waiting.set)
@@ -77,11 +72,11 @@ def test_neither_a_failing_event_nor_a_timer_of_centuries_ends_the_loop(
     assert logged in caplog.text
 
 
-def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
-    seen: list[str] = []
+def test_timers_run_when_due_and_not_when_cancelled(loop):
+    seen = []
     done = threading.Event()
 
-    def arm() -> None:
+    def arm():
         loop.call_later(1.1, done.set)
         loop.call_later(1.0, lambda: seen.append("late"))
         loop.call_later(0.05, lambda: seen.append("cancelled")).cancel()
@@ -93,17 +88,17 @@ def test_timers_run_when_due_and_not_when_cancelled(loop: Loop) -> None:
     assert seen == ["early", "late"]
 
 
-def test_a_timer_runs_between_delivered_events() -> None:
+def test_a_timer_runs_between_delivered_events():
     """A flood of replies runs on kazoo's thread. It delays no heartbeat, although the loop's thread gets no turn."""
     loop = Loop("test-loop")  # its thread is never started
-    seen: list[str] = []
+    seen = []
     loop.deliver(lambda: loop.call_later(0, lambda: seen.append("timer")))
     loop.deliver(seen.append, "reply")
     assert seen == ["timer", "reply"]
 
 
-def test_a_stopped_loop_ends_its_thread(loop: Loop) -> None:
-    seen: list[int] = []
+def test_a_stopped_loop_ends_its_thread(loop):
+    seen = []
     loop.post(seen.append, 1)
     loop.stop()
     loop._thread.join(10)
@@ -111,11 +106,11 @@ def test_a_stopped_loop_ends_its_thread(loop: Loop) -> None:
     assert seen == [1]
 
 
-def test_cancelled_timers_are_removed(loop: Loop) -> None:
-    called: list[int] = []
+def test_cancelled_timers_are_removed(loop):
+    called = []
     done = threading.Event()
 
-    def set_and_cancel() -> None:
+    def set_and_cancel():
         kept = [loop.call_later(3600, lambda: called.append(1)) for _ in range(10)]
         for _ in range(5000):
             loop.call_later(24 * 3600, lambda: called.append(2)).cancel()
@@ -129,16 +124,16 @@ def test_cancelled_timers_are_removed(loop: Loop) -> None:
     assert called == []
 
 
-def test_cancelled_timers_do_not_wake_the_thread() -> None:
-    wakes: list[int] = []
+def test_cancelled_timers_do_not_wake_the_thread():
+    wakes = []
     done = threading.Event()
 
     class Counted(Loop):
-        def _run_due(self) -> None:
+        def _run_due(self):
             wakes.append(1)
             super()._run_due()
 
-    def set_timers() -> None:
+    def set_timers():
         for number in range(100):
             counted.call_later(0.001 * (number + 1), lambda: None).cancel()
         counted.call_later(0.2, done.set)
@@ -152,15 +147,13 @@ def test_cancelled_timers_do_not_wake_the_thread() -> None:
     assert len(wakes) < 10
 
 
-def test_a_lasting_fault_is_told_once(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lasting_fault_is_told_once(loop, monkeypatch, caplog):
     """Another fault that follows it is told, too."""
     monkeypatch.setattr("django_zklock.core.zk.loop.START_AGAIN", 0)
     faults = [OSError("no room")] * 5 + [MemoryError()] * 5
 
     class Events(queue.SimpleQueue[Any]):
-        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        def get(self, block=True, timeout=None):
             if faults:
                 raise faults.pop(0)
             return super().get(block, timeout)

@@ -1,13 +1,10 @@
 """Outages: which server is to blame, how often it is tried, and calls that may hang."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,13 +20,13 @@ OLD, NEW = ("old", 2181), ("new", 2181)
 REQUEST = "createContainer"
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+def lines(caplog):
     flush(5)
     return [record.getMessage() for record in caplog.records]
 
 
 @pytest.fixture
-def outage() -> Outage:
+def outage():
     """Of an ensemble in which the old server does not know a request."""
     outage = Outage([OLD, NEW])
     for _ in range(3):
@@ -39,9 +36,7 @@ def outage() -> Outage:
     return outage
 
 
-def test_each_outage_of_an_ensemble_with_an_old_server_is_logged(
-    outage: Outage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_outage_of_an_ensemble_with_an_old_server_is_logged(outage, caplog):
     """While one server works, the other is known to refuse the request. The earlier failures of the first are not."""
     for number in range(1, 4):
         outage.failed(NEW, REFUSED)
@@ -55,7 +50,7 @@ def test_each_outage_of_an_ensemble_with_an_old_server_is_logged(
         assert f"old:2181: {CLOSES_AT}{REQUEST}; it needs" in outage.explain()
 
 
-def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage: Outage) -> None:
+def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage):
     """It may have been upgraded. Other requests are answered all the time, and prove nothing."""
     outage.carried_out(OLD, OLD, "getData")
     assert CLOSES_AT in outage.explain()
@@ -64,7 +59,7 @@ def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage: Outage
     assert not outage.is_refused
 
 
-def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way() -> None:
+def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way():
     """Nothing listens in between, so it was the process that ended the connections, not the request."""
     outage = Outage([OLD])
     for _ in range(4):
@@ -78,7 +73,7 @@ def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way() -> None:
         outage.restarts(OLD)
 
 
-def test_a_server_that_worked_meanwhile_is_not_blamed_for_what_it_closed_before() -> None:
+def test_a_server_that_worked_meanwhile_is_not_blamed_for_what_it_closed_before():
     outage = Outage([OLD])
     for _ in range(3):
         outage.closed_at(OLD, OLD, [], answered=False)  # before it got a request
@@ -87,7 +82,7 @@ def test_a_server_that_worked_meanwhile_is_not_blamed_for_what_it_closed_before(
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["a later request", "the first request"])
-def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_quick_restarts_are_not_blamed_on_a_request(answered, caplog):
     """The server was up again before the next try. A third connection that ends at the same request proves enough."""
     outage = Outage([OLD])
     for _ in range(2):
@@ -105,7 +100,7 @@ def test_two_quick_restarts_are_not_blamed_on_a_request(answered: bool, caplog: 
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed(answered: bool) -> None:
+def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed(answered):
     """Also while there is one more connection to it."""
     outage = Outage([OLD])
     for request in ("getData", "create2", "delete"):
@@ -113,14 +108,14 @@ def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed(
     assert (CLOSED_EARLY in outage.explain(server="old:2181")) is not answered
 
 
-def test_requests_that_were_sent_together_are_named_together() -> None:
+def test_requests_that_were_sent_together_are_named_together():
     outage = Outage([OLD])
     for _ in range(3):
         outage.closed_at(OLD, OLD, ["getEphemerals", "getChildren", "getChildren"], answered=False)
     assert f"{CLOSES_AT}getEphemerals or getChildren; " in outage.explain()
 
 
-def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(outage: Outage) -> None:
+def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(outage):
     """Servers that have lost all their data refuse each session that they do not know."""
     assert not outage.may_try(OLD, lambda: True)
     outage.asks_anew()
@@ -129,9 +124,7 @@ def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(ou
 
 @pytest.mark.parametrize("session_lasts", [10.0, 100.0])
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(
-    answered: bool, session_lasts: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(answered, session_lasts, monkeypatch):
     """Callers want it all the time. A session that has expired meanwhile costs one more connection."""
     now, connected_at = 0.0, []
     monkeypatch.setattr(clock, "now", lambda: now)
@@ -158,12 +151,12 @@ NAME = ("zk.example", 2181)
 
 
 class Gate:
-    def __init__(self) -> None:
+    def __init__(self):
         self.open = threading.Event()
         self.calls = 0
-        self.error: Exception | None = None
+        self.error = None
 
-    def __call__(self) -> int:
+    def __call__(self):
         self.calls += 1
         self.open.wait(20)
         if self.error is not None:
@@ -172,13 +165,13 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
+def gate():
     gate = Gate()
     yield gate
     gate.open.set()
 
 
-def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
+def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate):
     call = Outside(gate)
     for within, longest in [(2, 20), (2, 1.9), (2, 1.9)]:
         call.begin()
@@ -191,7 +184,7 @@ def test_a_call_that_hangs_is_waited_for_once_and_made_once(gate: Gate) -> None:
     assert call.get(60) == 1
 
 
-def test_the_value_before_stays_while_a_call_hangs(gate: Gate) -> None:
+def test_the_value_before_stays_while_a_call_hangs(gate):
     call = Outside(gate)
     gate.open.set()
     call.begin()
@@ -206,9 +199,7 @@ def test_the_value_before_stays_while_a_call_hangs(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(("later", "value"), [(0, 1), (outside.FRESH, 2)])
-def test_a_value_that_came_too_late_is_the_next_callers(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch, later: float, value: int
-) -> None:
+def test_a_value_that_came_too_late_is_the_next_callers(gate, monkeypatch, later, value):
     """A resolver that always takes longer than a caller waits would else serve nobody. An old value is not used."""
     call = Outside(gate)
     call.begin()
@@ -224,7 +215,7 @@ def test_a_value_that_came_too_late_is_the_next_callers(
     assert call.get(20) == value + 1
 
 
-def test_a_forked_child_asks_the_resolver_itself(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_asks_the_resolver_itself(gate, monkeypatch):
     """It has none of its parent's threads, and would wait for the answer to one for ever."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *host, **how: gate())
     outside._addresses.cache_clear()
@@ -237,9 +228,9 @@ def test_a_forked_child_asks_the_resolver_itself(gate: Gate, monkeypatch: pytest
     assert child.exitcode == 0
 
 
-def test_a_process_with_too_many_threads_says_so(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_too_many_threads_says_so(gate, monkeypatch):
     class Refused:
-        def start(self) -> None:
+        def start(self):
             raise RuntimeError("can't start new thread")
 
     gate.open.set()
@@ -258,11 +249,11 @@ def test_a_process_with_too_many_threads_says_so(gate: Gate, monkeypatch: pytest
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def answers(monkeypatch):
     """The answers of the resolver, one for each look-up: a list of IP addresses, or an error."""
-    answers: list[object] = []
+    answers = []
 
-    def getaddrinfo(host: str, port: int, **how: int) -> list[tuple[object, ...]]:
+    def getaddrinfo(host, port, **how):
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -274,14 +265,14 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return answers
 
 
-def test_addresses_need_no_resolver_and_each_address_of_a_name_counts_once(answers: list[object]) -> None:
+def test_addresses_need_no_resolver_and_each_address_of_a_name_counts_once(answers):
     hosts = [("127.0.0.1", 1), ("::1", 2), ("fe80::1%eth0", 3)]
     answers.append(["10.0.0.1", "10.0.0.2", "10.0.0.1"])
     named = {NAME: (("10.0.0.1", 2181), ("10.0.0.2", 2181))}
     assert resolve([*hosts, NAME], 20) == {host: (host,) for host in hosts} | named
 
 
-def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers: list[object]) -> None:
+def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers):
     temporary, final = socket.gaierror(socket.EAI_AGAIN, "later"), socket.gaierror(socket.EAI_NONAME, "none")
     answers += [temporary, ["10.0.0.1"], temporary, ["10.0.0.2"], final, temporary]
     seen = [resolve([NAME], 20)[NAME] for _ in range(len(answers))]
@@ -295,12 +286,12 @@ def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers: list[obj
     ]
 
 
-def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch):
     """At once after the first time, as that may be a restart; and not at all once nobody waits."""
     now = 0.0
     monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
     host, outage, wanted = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)]), True
-    tries: list[float] = []
+    tries = []
     while now < 180:
         if outage.may_try(host, lambda: wanted):
             tries.append(now)
@@ -321,7 +312,7 @@ def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch: pytest.M
     assert outage.may_try(host, lambda: wanted), "the next session is another one"
 
 
-def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch):
     """Nobody may ask while it is disconnected: probes and alerts look at its state only. It tries once a minute."""
     now = 0.0
     monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
@@ -344,12 +335,12 @@ def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch: pytest.Mon
         (OSError(113, "No route to host"), "no route to host", CLOSED),
     ],
 )
-def test_an_error_means_another_cause_once_the_server_has_accepted(error: OSError, before: str, later: str) -> None:
+def test_an_error_means_another_cause_once_the_server_has_accepted(error, before, later):
     causes = [cause_of(error, in_handshake=False, connected=connected) for connected in (False, True)]
     assert causes == [before, later]
 
 
-def test_a_try_is_shorter_if_the_session_is() -> None:
+def test_a_try_is_shorter_if_the_session_is():
     options = SessionOptions(hosts=(NEW,), session_timeout=30, connect_timeout=60)
     granted, asked = (host_timeout(options, timeout, HURRIED_ROUNDS, addresses=1) for timeout in (6.0, 0.0))
     assert granted * 5 == asked
