@@ -57,8 +57,8 @@ class RawSession(asyncio.Protocol):
         op, body = request
         self._xid += 1
         self._waiting.append(on_reply)
-        header: bytes = struct.pack(">iii", 8 + len(body), self._xid, OPS[op])
-        return header + body
+        frame: bytes = struct.pack(">iii", 8 + len(body), self._xid, OPS[op]) + body
+        return frame
 
     def ask(self, request: Request) -> asyncio.Future[tuple[int, bytes]]:
         """Send a request now; the result is the error and the body of the reply."""

@@ -141,8 +141,8 @@ def of_keys(keys: int, took: float, heap: float, server: Server, joins_in: float
 async def measure_held(ensemble: Ensemble, options: argparse.Namespace) -> Figures:
     """Hold many keys at once; measure memory, and inspection."""
     # Not on the server that is replaced: it would drop their connections.
-    others: list[Server]
-    replaced, *others = [*ensemble.followers, ensemble.leader]
+    servers: list[Server] = [*ensemble.followers, ensemble.leader]
+    replaced, *others = servers
     before = heap_bytes(others[0])
     ports = [server.port for server in others]
     sessions = await open_sessions(ports, max(1, options.held // KEYS_PER_SESSION), TIMEOUT)

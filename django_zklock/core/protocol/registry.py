@@ -372,7 +372,7 @@ class Deletion:
             self._send_later(error)
 
     def _send_later(self, error: Exception, *, exc_info: bool = False) -> None:
-        releases.end(self)  # perhaps it is refused again and again
+        releases.refuse(self)  # perhaps again and again
         before, self.refused = self.refused, str(error)
         if before != self.refused:
             logger.error(

@@ -23,6 +23,7 @@ LOOP_TIMEOUT = 0.25  # the same for a caller that blocks an event loop
 # Each is changed by single steps, from any thread.
 _under_way: Final[dict[object, None]] = {}
 _waiting: Final[dict[Callable[[bool], object], set[object]]] = {}  # the releases that each caller waits for
+_refused: Final[dict[object, None]] = {}  # ZooKeeper has refused them; they are tried again
 _overdue: Final[dict[None, None]] = {}  # not empty: a caller has waited for too long, and no release has ended since
 
 
@@ -31,8 +32,19 @@ def begin(release: object) -> None:
     _under_way[release] = None
 
 
+def refuse(release: object) -> None:
+    """Record that ZooKeeper has refused a release, perhaps for good: nobody waits for it; from any thread."""
+    _refused[release] = None
+    _end(release)
+
+
 def end(release: object) -> None:
-    """Record that a release is confirmed, or refused; from any thread. The call is idempotent."""
+    """Record that a release is confirmed; from any thread. The call is idempotent."""
+    _refused.pop(release, None)
+    _end(release)
+
+
+def _end(release: object) -> None:
     _under_way.pop(release, None)  # first, as `ended` looks again after it has said what it waits for
     _overdue.clear()
     for done, releases in list(_waiting.items()):
@@ -48,10 +60,11 @@ def ended(new_waiter: Callable[[], Any]) -> Routine[bool]:
 
     A thread that blocks its event loop by that waits `LOOP_TIMEOUT` seconds.
 
-    In an outage, only the first caller waits. Code on the protocol's thread never does. Return whether all have ended.
+    In an outage, only the first caller waits. Code on the protocol's thread never does. Return whether all are
+    confirmed: False while ZooKeeper refuses one.
     """
     if not _under_way or _overdue or log.on_protocol_thread():
-        return not _under_way
+        return not _under_way and not _refused
     waiter = new_waiter()
     done = waiter.set
     releases = set(_under_way)
@@ -63,7 +76,7 @@ def ended(new_waiter: Callable[[], Any]) -> Routine[bool]:
             _overdue[None] = None
     finally:
         _waiting.pop(done, None)
-    return not releases
+    return not releases and not _refused
 
 
 @abort.shielded
@@ -71,11 +84,11 @@ def wait(**kwargs: object) -> bool:
     """Wait as `ended` does, in a thread or greenlet. This is a receiver of signals, so it takes any arguments."""
     if _under_way:
         fork.notice()
-    return not _under_way or run(ended(ThreadWaiter))
+    return run(ended(ThreadWaiter)) if _under_way else not _refused
 
 
 def _forget() -> None:
-    for records in (_under_way, _waiting, _overdue):
+    for records in (_under_way, _refused, _waiting, _overdue):
         records.clear()
 
 

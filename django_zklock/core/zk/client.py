@@ -86,7 +86,7 @@ class Client(KazooClient):
         self._connection = Connection(self, retry.copy(), logger=self.logger)
         if former is not None:
             self._connection.negotiated_timeout = former.timeout
-        self.outage = Outage(options.hosts)
+        self.outage = Outage(options.hosts, options.connect_timeout)
         self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
         self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
         self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry

@@ -41,6 +41,7 @@ from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
     CLOSED,
     LONGEST_PAUSE,
+    PATIENCE_SHARE,
     REFUSALS,
     REFUSED,
     SILENT,
@@ -64,6 +65,7 @@ HURRIED_RETRY_SHARE = 0.025  # of it: the longest pause while a lease lasts; a l
 LOOK_AGAIN = 0.1  # seconds between two looks whether it is time for a server that refuses, or somebody waits now
 ROUND_SHARE = 0.5  # of it: the longest round, so that each host is tried before the session is over
 HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while a lease lasts; 0.23 or more remain when a connection breaks
+QUICK_TRY = 0.2  # seconds for one address in the first two rounds while a lease lasts
 LOOKUP_SHARE = 0.025  # of it: how long a round waits for the resolver and for TLS files; but see the next two lines
 LOOKUP_LEAST, LOOKUP_MOST = 0.05, 0.25  # seconds
 LOOKUP_STEP = 0.02  # seconds between two looks while no address is known
@@ -334,7 +336,8 @@ class Connection(ConnectionHandler):
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         share = HURRIED_RETRY_SHARE if self.client.lease_lasts() else RETRY_SHARE
-        retry.max_delay = self._timeout * share / (1 + retry.max_jitter)
+        longest = min(self._timeout * share, PATIENCE_SHARE * self.client.options.connect_timeout)
+        retry.max_delay = longest / (1 + retry.max_jitter)
         while self._known and not self.client._stopped.is_set() and not any(map(self._may_try, self._known)):
             self.handler.sleep_func(LOOK_AGAIN)
             retry.reset()  # the server had a pause already
@@ -377,10 +380,7 @@ class Connection(ConnectionHandler):
         self._received.clear()
         self._unanswered = ()
         self.is_over = False
-        count = len(self._known)
-        self.handler.host_timeout = host_timeout(
-            self.client.options, self.negotiated_timeout, self._tries // count, count
-        )
+        self.handler.host_timeout = self._seconds_for_try()
         self.handler.in_handshake = False
         self._tries += 1
         self.host = (host, port)
@@ -404,6 +404,13 @@ class Connection(ConnectionHandler):
         self._tries = 0
         self._is_open = True
         return self.negotiated_timeout * 1000 * 2 / 3, connect_timeout  # kazoo's share, of the smallest timeout
+
+    def _seconds_for_try(self) -> float:
+        count = len(self._known)
+        rounds = self._tries // count
+        if self.client.lease_lasts():
+            return hurried_timeout(self._timeout, rounds, count)
+        return host_timeout(self.client.options, self.negotiated_timeout, rounds, count)
 
     @property
     def _timeout(self) -> float:
@@ -586,6 +593,16 @@ class Connection(ConnectionHandler):
         if sent < len(message):
             super()._write(message[sent:], timeout)
         self._is_open = is_open
+
+
+def hurried_timeout(timeout: float, rounds: int, addresses: int) -> float:
+    """
+    Return the seconds for one of so many addresses while a lease lasts, for a session with this timeout.
+
+    Linux repeats a packet of a new connection that was lost after a second; a new try sends another one at once. Later
+    rounds give a slow server more time.
+    """
+    return min(QUICK_TRY * 2.0 ** max(0, rounds - 1), timeout * HURRIED_ROUND_SHARE / addresses)
 
 
 def host_timeout(options: SessionOptions, negotiated_timeout: float, rounds: int, addresses: int) -> float:

@@ -60,6 +60,7 @@ class Heartbeat:
     def beat(self) -> None:
         """Send a heartbeat now, unless one is under way."""
         if not self._nodes:
+            self._timer.cancel()  # it may be that of a longer session timeout
             return
         if self._outstanding or not self._session.connected:
             if not self._timer.pending:

@@ -20,7 +20,7 @@ from django_zklock.core import clock, hooks
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.client import Client, PendingRequest, Requests
+from django_zklock.core.zk.client import STALL_SHARE, Client, PendingRequest, Requests
 from django_zklock.core.zk.codes import meaning
 from django_zklock.core.zk.errors import INTERRUPTED, OutcomeUnknown, RequestRefused, SessionGone, ZkError
 from django_zklock.core.zk.gateway import Gateway
@@ -34,7 +34,8 @@ logger = Logger("django_zklock.zk")
 LAST_REPLIES = 0.3  # seconds in which a session that is closed may get its last replies
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
-REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
+REFUSED_FENCE_PAUSE = 6.0  # seconds between two connections that are dropped because the fence cannot be read
+ASK_ANEW_AFTER = 3.0  # session timeouts without a connection; see `_ask_anew`
 
 
 class ConnectionState(str, enum.Enum):
@@ -94,7 +95,7 @@ class Session(GrantSession):
 
     It starts on first use. An orderly exit closes it; a forked child only drops it. Two threads work for it: kazoo's
     thread reads and writes the socket, and the loop's thread runs the protocol. The client, and with it kazoo's thread,
-    is replaced if that thread has died, or has had no connection for too long.
+    is replaced if that thread has died.
     """
 
     def __init__(self, options: SessionOptions) -> None:
@@ -108,7 +109,7 @@ class Session(GrantSession):
         self._known_timeout = 0.0  # seconds, that the server granted the last time
         self.suspect = True  # connection suspended, or the heartbeat late
         self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
-        self.outage = Outage(options.hosts)
+        self.outage = Outage(options.hosts, options.connect_timeout)
         self.fence: Fence | None = None  # loop thread; see `_check_fence`
         self._former = options.former  # until there is a session
         self._client: Client | None = None
@@ -117,6 +118,7 @@ class Session(GrantSession):
         self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
         self.gateway = Gateway(self.requests, options, self.extend_lease)
         self._replace_timer = NEVER
+        self._ask_anew_timer = NEVER
         self._restart_pause = 0.0
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
         self.closing = False  # read by any thread
@@ -234,16 +236,21 @@ class Session(GrantSession):
             self._suspend(troubles.CONNECTION_BROKE)
             return
 
-        def drop() -> None:
-            if client is self._client and not self.connected:
-                client.drop_connection()
-
         self._suspend(troubles.UNCLEAR_REPLY)
         logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
         why = f": {meaning(error.code)}" if error.code else ""
         self.outage.failed(client.host, f"its replies are unclear{why}")
+        self._drop(client, UNCLEAR_PAUSE)
+
+    def _drop(self, client: Client, pause: float) -> None:
+        """Drop the connection now, or `pause` seconds after the last one that was dropped so."""
+
+        def drop() -> None:
+            if client is self._client and not self.connected:
+                client.drop_connection()
+
         now = clock.now()
-        self._drop_at = max(now, self._drop_at + UNCLEAR_PAUSE)
+        self._drop_at = max(now, self._drop_at + pause)
         if self._drop_at == now:
             drop()
         else:
@@ -265,8 +272,6 @@ class Session(GrantSession):
             self.outage.cannot_try(error)
             self.outage.log()
             self._restart_client()
-        else:
-            self._replace_client_in(REPLACE_AFTER * self.timeout)
 
     def _new_client(self) -> Client:
         client = Client(self.options, self._former)
@@ -293,17 +298,29 @@ class Session(GrantSession):
         waits = self.closing or clock.now() < self.wanted_until
         return waits or any(observer.needs_connection for observer in list(self.observers))
 
-    def _replace_client_in(self, seconds: float) -> None:
-        self._replace_timer.cancel()
-        self._replace_timer = self.loop.call_later(seconds, self._replace_client)
+    def _ask_anew_in(self, seconds: float) -> None:
+        self._ask_anew_timer.cancel()
+        self._ask_anew_timer = self.loop.call_later(seconds, self._ask_anew)
+
+    def _ask_anew(self) -> None:
+        """
+        Let servers that have lost data take the session, or end it: they refuse a client that has seen more than they.
+
+        The session itself is not given up. A new leader gives it a whole timeout again, however long the outage was,
+        and until then its znodes would block the next session of this process, too.
+        """
+        if self._client is not None and not self.connected:
+            self._client.last_zxid = 0
+            self.outage.asks_anew()
 
     def _restart_client(self) -> None:
         """Start a new client after a pause, because the present one has no thread any more."""
         self._restart_pause = min(max(0.1, 2 * self._restart_pause), self.timeout / 4)
-        self._replace_client_in(self._restart_pause)
+        self._replace_timer.cancel()
+        self._replace_timer = self.loop.call_later(self._restart_pause, self._replace_client)
 
     def _replace_client(self) -> None:
-        """Start a new client, because the present one does not connect or its thread has died."""
+        """Start a new client, because the thread of the present one has died."""
         if self.closing or self.connected:
             return
         old, self._client = self._client, None
@@ -329,7 +346,7 @@ class Session(GrantSession):
             self._suspend(troubles.CONNECTION_SUSPENDED)
         elif state == KazooState.LOST:
             self._end_of_session()
-            self._replace_client_in(REPLACE_AFTER * self.timeout)
+            self._ask_anew_in(ASK_ANEW_AFTER * self.timeout)
 
     def _check_fence(self, client: Client, session_id: int, timeout: float) -> None:
         """
@@ -337,18 +354,23 @@ class Session(GrantSession):
 
         A connection takes the session from the one before it, whichever process has that. So this connection first
         reads the fence, after a sync, and sends nothing else before the reply. If the other process connects after
-        that, the servers refuse all writes of this one.
+        that, the servers refuse all writes of this one. A server that does not answer in time is left.
         """
         fence = self.fence
         if fence is None or session_id != self.session_id:
             self._on_connected(client, session_id, timeout)
             return
 
+        silence = self.loop.call_later(timeout * STALL_SHARE, client.drop_connection)
+
         def on_read(_: PendingRequest, reply: Any) -> None:
+            silence.cancel()
             if client is not self._client or self.fence is not fence or isinstance(reply, INTERRUPTED):
                 return
             if isinstance(reply, RequestRefused):
-                client.drop_connection()
+                self.outage.failed(client.host, f"it refuses the read of {fence.path}: {meaning(reply.code)}")
+                self.outage.log()
+                self._drop(client, REFUSED_FENCE_PAUSE)
             elif isinstance(reply, ZkError) or reply[0] != fence.data:
                 self._on_claimed(fence)
             else:
@@ -394,7 +416,7 @@ class Session(GrantSession):
         previous, self.state = self.state, ConnectionState.SUSPENDED
         self.requests.close()
         self.mark_suspect(reason)
-        self._replace_client_in(REPLACE_AFTER * self.timeout)
+        self._ask_anew_in(ASK_ANEW_AFTER * self.timeout)
         self._report_state(ConnectionState.SUSPENDED, previous)
 
     def _end_of_session(self) -> None:

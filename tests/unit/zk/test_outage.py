@@ -28,7 +28,7 @@ def lines(caplog):
 @pytest.fixture
 def outage():
     """Of an ensemble in which the old server does not know a request."""
-    outage = Outage([OLD, NEW])
+    outage = Outage([OLD, NEW], 5)
     for _ in range(3):
         outage.answered(OLD)
         outage.accepted()
@@ -61,7 +61,7 @@ def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage):
 
 def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way():
     """Nothing listens in between, so it was the process that ended the connections, not the request."""
-    outage = Outage([OLD])
+    outage = Outage([OLD], 5)
     for _ in range(4):
         outage.answered(OLD)
         outage.accepted()
@@ -74,7 +74,7 @@ def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way():
 
 
 def test_a_server_that_worked_meanwhile_is_not_blamed_for_what_it_closed_before():
-    outage = Outage([OLD])
+    outage = Outage([OLD], 5)
     for _ in range(3):
         outage.closed_at(OLD, OLD, [], answered=False)  # before it got a request
         outage.accepted()
@@ -84,7 +84,7 @@ def test_a_server_that_worked_meanwhile_is_not_blamed_for_what_it_closed_before(
 @pytest.mark.parametrize("answered", [True, False], ids=["a later request", "the first request"])
 def test_two_quick_restarts_are_not_blamed_on_a_request(answered, caplog):
     """The server was up again before the next try. A third connection that ends at the same request proves enough."""
-    outage = Outage([OLD])
+    outage = Outage([OLD], 5)
     for _ in range(2):
         outage.answered(OLD)
         outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
@@ -102,14 +102,14 @@ def test_two_quick_restarts_are_not_blamed_on_a_request(answered, caplog):
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed(answered):
     """Also while there is one more connection to it."""
-    outage = Outage([OLD])
+    outage = Outage([OLD], 5)
     for request in ("getData", "create2", "delete"):
         outage.closed_at(OLD, OLD, [request], answered=answered)
     assert (CLOSED_EARLY in outage.explain(server="old:2181")) is not answered
 
 
 def test_requests_that_were_sent_together_are_named_together():
-    outage = Outage([OLD])
+    outage = Outage([OLD], 5)
     for _ in range(3):
         outage.closed_at(OLD, OLD, ["getEphemerals", "getChildren", "getChildren"], answered=False)
     assert f"{CLOSES_AT}getEphemerals or getChildren; " in outage.explain()
@@ -128,7 +128,7 @@ def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(answered, se
     """Callers want it all the time. A session that has expired meanwhile costs one more connection."""
     now, connected_at = 0.0, []
     monkeypatch.setattr(clock, "now", lambda: now)
-    outage = Outage([OLD])
+    outage = Outage([OLD], 5)
     contact = 0.0
     while now < 60:
         if outage.may_try(OLD, lambda: True):
@@ -290,7 +290,7 @@ def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch):
     """At once after the first time, as that may be a restart; and not at all once nobody waits."""
     now = 0.0
     monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
-    host, outage, wanted = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)]), True
+    host, outage, wanted = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)], 5), True
     tries = []
     while now < 180:
         if outage.may_try(host, lambda: wanted):
@@ -316,7 +316,7 @@ def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch):
     """Nobody may ask while it is disconnected: probes and alerts look at its state only. It tries once a minute."""
     now = 0.0
     monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
-    host, outage, tries = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)]), 0
+    host, outage, tries = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)], 5), 0
     outage.accepted()
     while now < 600:
         if outage.may_try(host, lambda: False):
