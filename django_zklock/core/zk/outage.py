@@ -196,9 +196,14 @@ class Outage:
                 self.accepted()
 
     def expired(self, host: Host, address: Address) -> None:
-        """Forget failures, because a server has told that the session has expired. It may close the next one, too."""
+        """
+        Forget failures, because a server has told that the session has expired.
+
+        A server that has closed connections at a request may close that of the next session, too.
+        """
+        closes_at_request = self._causes.get(_key(host), "").startswith((CLOSED_EARLY, CLOSES_AT))
         self.answered(host)
-        if address in self.closed and address in self._refusals:
+        if closes_at_request and address in self._refusals:
             count = self._refusals[address][0]
             self._refusals[address] = count, clock.now() + _pause(count)
 
