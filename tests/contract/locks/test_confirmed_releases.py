@@ -221,6 +221,19 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo, caplog):
     acquire_once("shop/1", timeout=30)
 
 
+def test_a_release_that_zookeeper_refuses_is_not_confirmed(zoo):
+    """The holder would else tell others that the lock is free."""
+    directory = f"{zoo.base}/shop/1"
+    with zk_lock("shop/1") as hold, zk_lock("shop/2") as other:
+        zoo.client.set_acls(directory, [make_acl("world", "anyone", read=True, write=True, create=True, admin=True)])
+    assert not hold.wait_released()
+    assert not hold.wait_released()
+    assert not asyncio.run(hold.await_released())
+    assert not other.wait_released(), "it is about all releases of the process"
+    zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
+    eventually(hold.wait_released)
+
+
 def confirmed():
     """Wait until what was sent before has its replies, and is logged."""
     for _ in range(2):  # the delete, and the record of a break

@@ -97,6 +97,21 @@ def test_holders_keep_their_locks_while_the_timeout_falls(zoo):
         assert hold.state == "held"
 
 
+def test_the_first_lock_after_the_timeout_fell_is_kept(zoo):
+    """Nobody held one meanwhile, so no heartbeat was sent. The next one has the pace of the shorter timeout."""
+    with route(zoo, *up_to(LONG, SHORT)) as way:
+        with zk_lock("a"):
+            connected()
+        for proxy in way.proxies:
+            proxy.go_away()
+        way.proxies[1].refuse = False
+        session = connected()
+        eventually(lambda: session.server == way.proxies[1].address)
+        with zk_lock("b", abort_on="lost") as hold:
+            wait_for_leases(session, 5)
+            assert hold.state == "held"
+
+
 def test_pool_processes_are_told_of_the_earlier_end(zoo):
     with route(zoo, *up_to(LONG, SHORT)) as way, zk_lock("a", abort_on="never"):
         session = connected()

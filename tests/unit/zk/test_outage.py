@@ -11,7 +11,7 @@ import pytest
 from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.zk import outside
-from django_zklock.core.zk.connection import HURRIED_ROUNDS, host_timeout
+from django_zklock.core.zk.connection import HURRIED_ROUNDS, host_timeout, hurried_timeout
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import CLOSED, CLOSED_EARLY, CLOSES_AT, NO_ANSWER, REFUSED, SILENT, Outage, cause_of
 from django_zklock.core.zk.outside import Outside, resolve
@@ -120,6 +120,38 @@ def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(ou
     assert not outage.may_try(OLD, lambda: True)
     outage.asks_anew()
     assert outage.may_try(OLD, lambda: True)
+
+
+@pytest.mark.parametrize("expires", [False, True])
+@pytest.mark.parametrize("whole_after", [3.0, 30.0, 300.0])
+def test_a_caller_sees_a_try_after_an_address_that_only_closes_is_whole(expires, whole_after, monkeypatch):
+    """A balancer without servers may have some at any moment. The first answer may be that the session has expired."""
+    now, tries = 0.0, []
+    monkeypatch.setattr(clock, "now", lambda: now)
+    outage = Outage([OLD], 5)
+    outage.closed_at(OLD, OLD, [REQUEST], answered=True)  # the connection that the balancer cut
+    while now < whole_after:
+        if outage.may_try(OLD, lambda: True):
+            outage.refused(OLD, OLD, CLOSED)
+        now += 0.05
+    while now < whole_after + 5:
+        if outage.may_try(OLD, lambda: True):
+            tries.append(now)
+            if not expires or len(tries) == 2:
+                break
+            outage.expired(OLD, OLD)
+        now += 0.05
+    assert len(tries) == 1 + expires
+
+
+@pytest.mark.parametrize("addresses", [1, 3, 5])
+@pytest.mark.parametrize("timeout", [6.0, 10.0, 20.0, 60.0])
+def test_a_lost_packet_costs_a_fraction_of_what_is_left_of_a_lease(timeout, addresses):
+    """From the moment at which the heartbeat is missed, a fifteenth of the timeout remains. The second round begins."""
+    round_takes = addresses * hurried_timeout(timeout, 0, addresses)
+    assert round_takes <= timeout * 0.2
+    assert hurried_timeout(timeout, 0, addresses) <= max(0.2, timeout / 15 / addresses)
+    assert hurried_timeout(timeout, 9, addresses) == pytest.approx(timeout * 0.2 / addresses)
 
 
 @pytest.mark.parametrize("session_lasts", [10.0, 100.0])
