@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_zklock.dashboard.callers import callers_of
-from django_zklock.report import formatting, past
+from django_zklock.report import formatting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,14 +105,7 @@ class Cards:
             "behind": [{**row, "waiting": self._waiting(row["key"])} for row in behind],
             "hidden_behind": len(card["behind"]) - len(behind),
             "callers": callers_of(incident, self._stopped(incident)) if incident.blocked else None,
-            "refused": self._past("refused_since", incident, default=0),
         }
-
-    def _past(self, name: str, incident: Incident, default: Any) -> Any:
-        """Return a fact of the past since an incident began."""
-        if not self._seen.knows_past:
-            return default
-        return past.ask(f"table.{name}", incident.keys, incident.age or 0.0, default=default)
 
     def _waiting(self, key: str) -> int:
         return self._locks[key].waiting if key in self._locks else 0
@@ -123,8 +116,6 @@ class Cards:
         texts = [_("%(name)s looks after it") % {"name": note["by"]}] if note else []
         requests = [holder.release_request for _key, holder in incident.holders if holder.release_request is not None]
         texts += [_("%(name)s has requested the release") % {"name": request.by} for request in requests]
-        breakers = self._past("broken_since", incident, default=())
-        texts += [_("%(name)s has broken a lock") % {"name": name} for name in breakers]
         return formatting.clean("; ".join(dict.fromkeys(texts))) or _("nobody has acted yet")
 
 

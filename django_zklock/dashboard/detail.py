@@ -18,7 +18,7 @@ from django_zklock.conf.url import host_port
 from django_zklock.core.queue.command_line import word
 from django_zklock.dashboard.forms import Target
 from django_zklock.names import template as names
-from django_zklock.report import lazy, timeline, verdict
+from django_zklock.report import lazy, verdict
 from django_zklock.report.formatting import (
     MAX_ERROR,
     clean,
@@ -89,11 +89,6 @@ class Detail:
     def is_cycle(self) -> bool:
         """Whether the chain is a deadlock: it ends at a lock that was named before, and no wait ends by itself."""
         return bool(self._cycle)
-
-    @property
-    def present_bars(self) -> list[timeline.Bar]:
-        """The present queue for the timeline."""
-        return timeline.present(self.info, is_bad=bool(self._incidents))
 
     @property
     def limit_set(self) -> str:

@@ -23,8 +23,6 @@ MAX_TARGETS: Final = 50
 """Holders in one form. More of them would take longer than web servers let a request take."""
 TIMES: Final = ((15, _("For 15 min")), (60, _("For 1 h")), (480, _("For 8 h")))
 """Minutes for which an incident can be acknowledged. The first is that of Enter."""
-REASONS: Final = "zklock-reasons"
-"""The id of the element with the reasons that a field offers."""
 _NO_COMPLETION: Final = forms.TextInput(attrs={"autocomplete": "off"})
 _MODEL_FIELDS: Final[dict[type[forms.Field], Any]] = {
     forms.FloatField: models.FloatField,
@@ -161,16 +159,3 @@ def focus_first_error(form: forms.Form) -> None:
             return
 
 
-def offer_reasons(form: forms.Form, reasons: Sequence[str]) -> Sequence[str]:
-    """Let the field of the reason offer these, and have the focus if the rest is known. Return them."""
-    field = form.fields.get("reason")
-    if field is None:
-        return ()
-    if reasons:
-        field.widget.attrs["list"] = REASONS
-    is_known = not form.is_bound and all(
-        form.get_initial_for_field(other, name) or not other.required or name == "reason" or other.widget.is_hidden
-        for name, other in form.fields.items()
-    )
-    field.widget.attrs.setdefault("autofocus", is_known)
-    return reasons

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock.report import lazy
+from django_zklock.report import lazy, past
 from django_zklock.report.formatting import CONNECTION_LABELS
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _TAB_OF: Final = {
     "acknowledge": "attention",
     "groups": "groups",
     "host": "hosts",
-    "all_history": "history",
     "health": "servers",
 }
 """The tab of a page, by the name of its URL. All others are below the list of locks."""
@@ -77,13 +77,13 @@ def context(
         Tab("locks", _("Locks"), f"{url('changelist')}?q=", locks),
         Tab("groups", _("Groups"), url("groups")),
         Tab("hosts", _("Hosts"), f"{url('groups')}?by=host"),
-        Tab("history", _("History"), url("all_history")),
+        *([Tab("history", _("History"), reverse("admin:zklock_events_event_changelist"))] if past.source else []),
         Tab("servers", _("Servers"), url("health"), look.servers, look.is_short),
     ]
     return {
         "tabs": tabs,
         "current": current,
-        "is_page": page in {"changelist", "groups", "all_history", "health"},
+        "is_page": page in {"changelist", "groups", "health"},
         "refreshes": page in {"changelist", "change", "groups", "health"},
         "state": state,
         "state_label": CONNECTION_LABELS.get(state, ""),

@@ -16,7 +16,7 @@ from django_zklock.dashboard.detail import row_of
 from django_zklock.dashboard.forms import MAX_TARGETS, ReasonForm
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.names.template import is_key
-from django_zklock.report import lazy, past
+from django_zklock.report import lazy
 from django_zklock.report.formatting import MAX_ERROR, clean, host_and_pid, key_text, keys_text, successor_text
 
 if TYPE_CHECKING:
@@ -150,14 +150,12 @@ class HoldersPage:
         }
         if not host:
             return {**context, **self._titles()}
-        tokens = {row.info.token for _lock, row in self._holds}
         return {
             **context,
             "title": host_and_pid(host, pid),
             "host_url": self.views.host_url(host) if pid else "",
             "form_url": self.views.host_url(host, pid),
             "waits": [(lock, row) for lock, row in self._contenders if row.number > 0],
-            "panel": past.ask("history.host_panel", host, pid, tokens),
         }
 
     def _read_all(self) -> list[LockInfo]:

@@ -19,8 +19,7 @@ from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
 from django_zklock.dashboard.views import LockViews, shows_denial
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
-from django_zklock.report import formatting, lazy, past, verdict
-from django_zklock.report.incident import times_usual
+from django_zklock.report import formatting, lazy, verdict
 
 TUTORIAL: Final = "https://django-zklock.readthedocs.io/en/latest/tutorial/"
 if TYPE_CHECKING:
@@ -89,8 +88,8 @@ class LockAdminMixin(LockViews):
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
         state = lock.info.state(self.long_held)
-        # A long hold needs no colour if nobody waits and such holds usually are long.
-        calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
+        # A long hold needs no colour if nobody waits.
+        calm = state == "long" and not lock.info.waiting
         colour = f"{state} zklock-quiet" if calm else state
         shown = format_html(
             '<span class="zklock-state zklock-{}">{}</span>', colour, formatting.state_text(lock.info, state)
@@ -122,14 +121,7 @@ class LockAdminMixin(LockViews):
     def held(self, lock: Lock) -> str | None:
         if lock.info.held_for is None:
             return None
-        first = lock.info.holders[0]
-        shown = formatting.age_of(first)
-        times = self._times_usual(lock)
-        return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
-
-    def _times_usual(self, lock: Lock) -> str:
-        first = lock.info.holders[0]
-        return times_usual(first.certain_duration, first.template)
+        return formatting.age_of(lock.info.holders[0])
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
     def waiters(self, lock: Lock) -> str:
@@ -188,8 +180,6 @@ class LockAdminMixin(LockViews):
             "ends_next": cards.ends_next(snapshot),
             "cards": shown.shown(),
             "hidden": shown.hidden(),
-            "past_incidents": seen.knows_past and past.ask("incidents.over", shown.incidents, default=()),
-            "chart": seen.knows_past and past.ask("history.chart_panel", snapshot),
             "tutorial": TUTORIAL,
         }
         return self.page(request, "attention", context)

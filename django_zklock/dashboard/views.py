@@ -41,19 +41,17 @@ from django_zklock.dashboard.forms import (
     ReasonForm,
     Target,
     focus_first_error,
-    offer_reasons,
     use_widgets,
 )
 from django_zklock.dashboard.holders import ACTIONS, HoldersPage, Process, Results
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
-from django_zklock.report import lazy, past, servers, timeline, verdict
+from django_zklock.report import lazy, past, servers, verdict
 from django_zklock.report.facts import Facts
 from django_zklock.report.formatting import (
     CONNECTION_LABELS,
     MAX_ERROR,
-    action_text,
     clean,
     key_text,
     limit_text,
@@ -81,6 +79,8 @@ INTERVALS: Final = {"2", "5", "15"}
 """Seconds between the refreshes of a page, as the script sends them."""
 REFRESH_SHARE: Final = 0.8
 """How old the snapshot of a refresh may be, as a part of its interval. A page that is open alone gets a new one."""
+MOST_GRANTS: Final = 20
+"""Grants on the page of a lock."""
 ANY_AGE: Final = 7 * 24 * 3600.0
 """Seconds: how old a snapshot may be while ZooKeeper does not answer."""
 FIGURES: Final = {
@@ -248,7 +248,6 @@ class LockViews:
         form: forms.Form | None = context.get("form")
         if form is not None:
             use_widgets(form, self.formfield_overrides)
-            common["reasons"] = offer_reasons(form, past.ask("history.recent_reasons", default=[]))
             focus_first_error(form)
             shown = [name for name, field in form.fields.items() if not field.widget.is_hidden]
             common["adminform"] = AdminForm(form, [(None, {"fields": shown})], {}, model_admin=self)  # type: ignore[arg-type]
@@ -270,8 +269,7 @@ class LockViews:
 
         The action is done by then and is in the audit log, so an error of the database is only logged.
         """
-        text = action_text(action)
-        message = f"{text}: {action.reason}" if action.reason else text
+        message = f"{action}: {action.reason}" if action.reason else str(action)
         user: Any = request.user
         try:
             with transaction.atomic():
@@ -286,7 +284,6 @@ class LockViews:
         own = [
             path("groups/", view(self.groups_view), name="zklock_lock_groups"),
             path("health/", view(self.health_view), name="zklock_lock_health"),
-            path("history/", view(self.all_history_view), name="zklock_lock_all_history"),
             path("data.json", view(self.json_view), name="zklock_lock_json"),
             path("host/", action(self.holders_view), name="zklock_lock_host"),
             path("break/", action(self.holders_view), name="zklock_lock_break"),
@@ -324,7 +321,7 @@ class LockViews:
         if lock is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         shown = self.read_lock(lock.key)
-        panel = past.ask("history.lock_panel", shown.info, is_current=not shown.problem)
+        grants = past.ask("last_grants", lock.key, MOST_GRANTS, default=())
         context = {
             "title": key_text(lock.key, MAX_KEY),
             "subtitle": None,
@@ -332,10 +329,7 @@ class LockViews:
             "change": True,
             "show_history": True,
             "lock": shown,
-            "panel": panel,
-            "timeline": timeline.picture(
-                [*([] if shown.problem else shown.present_bars), *(panel.content.bars if panel else ())]
-            ),
+            "grants": grants,
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -366,7 +360,6 @@ class LockViews:
         """Return the groups, the greatest in the figure `order` first, else the longest wait, then the longest hold."""
         figures = {name: lazy.inspection.Figures.of(locks) for name, locks in sorted(groups.items())}
         order = order if order in FIGURES else "trouble"
-        lost = past.ask("facts.losses_by_host", default={}) if by == "host" else {}
         names = sorted(figures, key=lambda name: getattr(figures[name], order) or 0, reverse=True)
         return [
             {
@@ -377,7 +370,6 @@ class LockViews:
                 "processes": len(
                     {holder.pid for lock in groups[name] for holder in lock.holders if holder.host == name}
                 ),
-                "lost": lost.get(name, 0),
             }
             for name in names
         ]
@@ -394,16 +386,11 @@ class LockViews:
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the history of a lock that an app adds. Without one, show the actions in Django's own log."""
-        lock = self.get_object(request, unquote(object_id))
-        page = past.source.history.page(self, request, lock.key, extra_context) if past.source and lock else None
-        return page or super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-
-    @shows_denial
-    def all_history_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the history of all locks that an app adds. Without one, say what to install."""
-        page: HttpResponse | None = past.source.history.page(self, request, "") if past.source else None
-        return page or self.page(request, "no_history", {"title": _("History of all locks")})
+        """Show the rows of an app that records events. Without one, show the actions in Django's own log."""
+        if past.source is None:
+            return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
+        query = urlencode({"q": unquote(object_id)})
+        return HttpResponseRedirect(f"{reverse('admin:zklock_events_event_changelist')}?{query}")
 
     @shows_denial
     def hold_view(self, request: HttpRequest) -> HttpResponse:

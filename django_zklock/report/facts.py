@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
+from django_zklock import conf
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.report import past
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Held: TypeAlias = tuple[LockInfo, ScannedContender]
 
-TIMES_USUAL: Final = 3.0
-"""Ratio to the usual hold from which on a holder counts as hung."""
 LEAST_SECONDS: Final = 10.0
 """A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
 
@@ -37,14 +35,11 @@ class Facts:
         snapshot: Snapshot,
         servers: EnsembleReport,
         long_held: float = LONG_HELD,
-        *,
-        sure: bool = False,
     ) -> None:
         self.snapshot = snapshot
         self.servers = servers
         self.long_held = long_held
         self.locks = {lock.key: lock for lock in snapshot.locks}
-        self._sure = sure
         self.waits = snapshot.waits
         """The owners that hold one lock and wait for another."""
         self.knows_past = True
@@ -56,19 +51,12 @@ class Facts:
         """Return a fact of the past, or the default if nothing is known of it."""
         if not self.knows_past:
             return default
-        value = past.ask(f"facts.{name}", *args, default=past.UNREADABLE)
+        value = past.ask(name, *args, default=past.UNREADABLE)
         if value is past.UNREADABLE:
             self.knows_past = False
             text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
             self.unseen.append(text)
         return default if value is past.UNREADABLE or value is None else value
-
-    @cached_property
-    def unfinished(self) -> list[Any]:
-        """The recorded holds that are over, and have no end in the tables. See `contrib.events.unfinished`."""
-        rows, unsure = self.past("unfinished", self.snapshot, self._sure, default=([], []))
-        self.unseen += unsure
-        return list(rows)
 
     # --- Who waits for whom -----------------------------------------------------------------------------------------
 
@@ -88,9 +76,7 @@ class Facts:
         The znode says so, or the table of events does if the znode may not be written either.
         """
         contenders = [(lock, who) for lock in self.snapshot.locks for who in (*lock.holders, *lock.waiters)]
-        recorded = self.past("refused_releases", default={}) if contenders else {}
-        reasons = [(lock, who, who.refused or recorded.get(who.token, "")) for lock, who in contenders]
-        return [(lock, replace(who, refused=reason)) for lock, who, reason in reasons if reason]
+        return [(lock, who) for lock, who in contenders if who.refused]
 
     @cached_property
     def hung(self) -> dict[Any, tuple[list[Held], list[Held]]]:
@@ -119,10 +105,12 @@ class Facts:
             return holder.is_silent or any(self._is_late(*pair) for pair in self._victims(lock))
         if holder.source == "other":  # it does not say since when it holds the lock
             return (lock.longest_wait or 0.0) >= min(self.long_held, LEAST_SECONDS)
-        certain, usual = holder.certain_duration, None
-        if LEAST_SECONDS <= certain < self.long_held and holder.template:
-            usual = self.past("usual_hold", holder.template, default=None)
-        return certain >= self.long_held or (usual is not None and certain >= TIMES_USUAL * usual)
+        return holder.certain_duration >= self.long_for(lock)
+
+    def long_for(self, lock: LockInfo) -> float:
+        """Return the seconds from which on a hold is too long: the `warn_after` of the lock, if the settings have one."""
+        declared: float | None = conf.current().options_of_key(lock.key).get("warn_after")
+        return self.long_held if declared is None else declared
 
     def _victims(self, lock: LockInfo) -> list[Held]:
         """Return the holders of other locks that wait behind a lock, and that others wait for."""

@@ -252,24 +252,6 @@ def different_limits(lock: LockInfo) -> str:
     return text % {"limits": ", ".join(map(str, lock.own_limits))}
 
 
-def action_text(action: Action) -> str:
-    """Return what an operator did."""
-    values = {"who": clean(action.holder), "limit": action.limit or 0, "time": duration(action.seconds or 0.0)}
-    texts = {
-        "broken": _("Broken; it was held by %(who)s"),
-        "held": _("Held by an operator for %(time)s"),
-        "hold ended": _("Operator hold ended"),
-        "limit set": _("Limit set to %(limit)d"),
-        "limit cleared": _("Limit cleared"),
-        "release requested": _("Release requested of %(who)s"),
-        "stack shown": _("Stack shown of %(who)s"),
-        "acknowledged": _("Acknowledged for %(time)s: %(who)s"),
-        "acknowledgement withdrawn": _("Acknowledgement withdrawn: %(who)s"),
-    }
-    text = texts[action.what] % values if action.what in texts else clean(action.what)
-    return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}
-
-
 def request_text(request: ReleaseRequest) -> str:
     """Return who has asked for a release, why and when."""
     try:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.core import clock
-from django_zklock.report.incident import MANY, Incident
+from django_zklock.report.incident import Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from django_zklock.inspection import EnsembleReport, HealthFinding
     from django_zklock.report.facts import Facts
 
-WITHIN: Final = 600.0
-"""Seconds in which elections are counted."""
 
 
 def summary(report: EnsembleReport) -> str:
@@ -162,27 +159,6 @@ class Down(OfServers):
             yield replace(incident, values={**incident.values, "remedy": remedy})
 
 
-class Elections(OfServers):
-    """In the last 10 minutes, ZooKeeper elected a leader three times or more."""
-
-    cause = "elections"
-    title = _("ZooKeeper elects one leader after the other")
-    sentence = _("%(count)d elections in the last 10 minutes. No lock is granted while one lasts.")
-    remedy = _("Look at the log of the servers, at their network, disks and memory.")
-    ends = "10 minutes with fewer elections."
-
-    @classmethod
-    def find(cls, facts: Facts) -> Iterator[Self]:
-        """The epoch of a transaction, in the upper half of its number, is that of its leader."""
-        seen = [(clock.now() - when, epoch) for when, epoch in facts.servers.epochs]
-        for lock in facts.snapshot.locks:
-            seen += [(who.age, who.token >> 32) for who in (*lock.holders, *lock.waiters)]
-        epochs = [epoch for age, epoch in seen if age <= WITHIN and epoch > 0]
-        epochs += facts.past("epochs", WITHIN)
-        if epochs and (count := max(epochs) - min(epochs)) >= MANY:
-            yield cls(values={"count": count})
-
-
 class Slow(OfServers):
     """The average reply of a server takes more than 5 % of the session timeout."""
 
@@ -211,4 +187,4 @@ class Certificate(OfServers):
     ends = "The certificate is renewed."
 
 
-CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version, Certificate)
+CAUSES: Final = (Quorum, Split, Down, Slow, Version, Certificate)

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.core import clock
-from django_zklock.report import formatting, history, holders, lazy, notices, past, queues, servers
+from django_zklock.report import formatting, history, holders, lazy, notices, queues, servers
 from django_zklock.report.facts import Facts
 from django_zklock.report.incident import MAX_NAMED
 from django_zklock.report.servers import down
@@ -27,9 +27,9 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
         holders.Undeleted,
-        *(holders.Host, history.Broken, history.Stale, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
+        *(holders.Host, history.Stale, history.Refused, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
-        *(servers.Elections, servers.Slow, servers.Version, servers.Certificate, queues.Wearing),
+        *(servers.Slow, servers.Version, servers.Certificate, queues.Wearing),
     )
 }
 """The causes, the worst first."""
@@ -53,8 +53,6 @@ class Verdict:
     """Whether everything was looked at."""
     notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Acknowledgements of incidents, by identity: `by`, `reason` and `until`. They change no verdict."""
-    recently_ended: tuple[str, ...] = ()
-    """Sentences about processes that were killed under a lock or two. They are no alarm."""
     knows_past: bool = True
     """Whether the tables of events could be read, if there are any."""
     notices: tuple[Notice, ...] = ()
@@ -87,7 +85,7 @@ class Look(NamedTuple):
 
 
 def now(
-    reply_timeout: float, *, long_held: float = LONG_HELD, sure: bool = False, max_age: float = 1.0, **limits: Any
+    reply_timeout: float, *, long_held: float = LONG_HELD, max_age: float = 1.0, **limits: Any
 ) -> Look:
     """
     Ask all servers, and read all locks, in `reply_timeout` seconds. If no server answers, stop earlier.
@@ -100,12 +98,12 @@ def now(
     is_away = not servers.answers and lazy.inspection.connection().state != "connected"
     left = round(max(0.1, until - clock.now()), 1)
     snapshot = lazy.inspection.snapshot(reply_timeout=0.1 if is_away else left, max_age=max_age, **limits)
-    return Look(snapshot, servers, look(snapshot, servers, long_held, sure=sure))
+    return Look(snapshot, servers, look(snapshot, servers, long_held))
 
 
-def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
+def as_json(reply_timeout: float) -> dict[str, Any]:
     """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
-    snapshot, _servers, verdict = now(reply_timeout, sure=sure, max_locks=None)
+    snapshot, _servers, verdict = now(reply_timeout, max_locks=None)
     return {
         "healthy": verdict.healthy,
         "problem": snapshot.problem,
@@ -119,7 +117,6 @@ def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
             for incident in verdict.incidents
             if incident.identity in verdict.notes
         ],
-        "recently_ended": list(verdict.recently_ended),
     }
 
 
@@ -132,14 +129,10 @@ def look(
     snapshot: Snapshot,
     servers: EnsembleReport,
     long_held: float = LONG_HELD,
-    *,
-    sure: bool = False,
 ) -> Verdict:
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
-    facts = Facts(snapshot, servers, long_held, sure=sure)
+    facts = Facts(snapshot, servers, long_held)
     present = found(facts)
-    if facts.knows_past:
-        past.ask("incidents.record", present)
     running = max(sum(server.runs for server in servers.servers), int(snapshot.answers))  # a proxy may cut `srvr`
     servers_seen = servers.is_complete and running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
@@ -152,7 +145,6 @@ def look(
         looked_at=_looked_at(snapshot, running, len(servers.servers)),
         unseen=tuple(unseen),
         complete=complete,
-        recently_ended=tuple(history.recently_ended(facts)),
         knows_past=facts.knows_past,
         notices=tuple(notices.found(facts, present)),
     )

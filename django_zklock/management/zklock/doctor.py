@@ -112,7 +112,7 @@ def _write(out: Output, options: argparse.Namespace, checks: Iterable[Check], *,
 
 def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
     """Write what needs attention, the worst first. The exit code is that of the worst cause."""
-    report = verdict.as_json(reply_timeout, sure=True)
+    report = verdict.as_json(reply_timeout)
     present = report["incidents"]
     if json:
         write_json(out, report)
@@ -137,8 +137,6 @@ def _write_incidents(out: Output, report: Mapping[str, Any]) -> None:
         write_line(out, f"   -> {incident['remedy']}")
         for command in incident["commands"][:MAX_COMMANDS]:
             write_line(out, f"   $ {command}")
-    for text in report["recently_ended"]:
-        write_line(out, f"- Recently ended, no alarm: {text}")
     if report["healthy"] or (present and not report["complete"]):
         write_line(out, report["verdict"])
 
@@ -169,8 +167,6 @@ def _attention(look: Look) -> Iterator[Check]:
         note = seen.notes.get(incident.identity)
         parts = [f"{shown['title']}.", shown["explanation"], shown["remedy"], *([_note_text(note)] if note else [])]
         yield Check(incident.cause, incident.severity, " ".join(parts))
-    for text in seen.recently_ended:
-        yield Check("ended", "info", text)
     for text in dict.fromkeys((*seen.unseen, *look.snapshot.skipped)):
         yield Check("skipped", "info", text)
 

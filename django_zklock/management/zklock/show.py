@@ -28,10 +28,11 @@ from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, width_of, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
-from django_zklock.report.formatting import duration, time_text
+from django_zklock.management.zklock.history import as_json
+from django_zklock.report.formatting import duration, host_and_pid, time_text
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.events.history import PastEvent
+    from django_zklock.contrib.events.models import Event
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
@@ -49,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
-    lock, panel = shown.info, past.ask("history.lock_panel", shown.info)
-    is_free, grants = lock.state() == "free", panel.content.grants[:MAX_GRANTS] if panel else ()
+    lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS, default=())
+    is_free = lock.state() == "free"
     stacks: Stacks = {}
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
@@ -68,12 +69,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
 
 
-def _more_json(shown: Detail, grants: Sequence[PastEvent], stacks: Stacks) -> dict[str, Any]:
+def _more_json(shown: Detail, grants: Sequence[Event], stacks: Stacks) -> dict[str, Any]:
     more = {
         "reasons": shown.reasons,
         "advice": shown.advice or None,
         "chain": to_json(shown.chain),
-        "grants": [grant.as_json() for grant in grants],
+        "grants": [as_json(grant) for grant in grants],
         "commands": shown.next_commands,
     }
     if stacks:
@@ -87,7 +88,7 @@ def _write_stacks(out: Output, stacks: Stacks) -> None:
             write_line(out, line)
 
 
-def _write(out: Output, shown: Detail, grants: Sequence[PastEvent], width: int | None) -> None:
+def _write(out: Output, shown: Detail, grants: Sequence[Event], width: int | None) -> None:
     lock = shown.info
     for text in filter(None, _texts(shown)):
         write_line(out, text)
@@ -97,7 +98,7 @@ def _write(out: Output, shown: Detail, grants: Sequence[PastEvent], width: int |
         write_table(out, HEAD, rows, numbers=("for", "token"), **fit)
     if grants:
         events = [
-            (time_text(grant.at), grant.who, duration(grant.waited), duration(grant.lasted), grant.what)
+            (time_text(grant.at), host_and_pid(grant.host, grant.pid), duration(grant.waited), duration(grant.held), grant.outcome)
             for grant in grants
         ]
         write_table(out, GRANTS, events, numbers=("waited", "held"), width=width, cut=("to", "what"))
