@@ -77,7 +77,7 @@ class Quorum(OfServers):
     cause = "quorum"
     severity = "error"
     word = _("Blocked")
-    title = _("ZooKeeper has no quorum")
+    title = _("ZooKeeper does not answer, or has no quorum")
     remedy = _("Start the servers that are down, or repair the network. Locks then go on by themselves.")
     ends = "A quorum answers."
 
@@ -99,12 +99,6 @@ class Quorum(OfServers):
         )
 
 
-class Unanswered(Quorum):
-    """Nobody knows yet whether there is a quorum."""
-
-    title = _("ZooKeeper does not answer")
-
-
 class Refused(Quorum):
     """A server refuses this process, or its settings are wrong."""
 
@@ -116,9 +110,7 @@ def _kind_of_quorum(facts: Facts, finding: HealthFinding | None) -> tuple[type[Q
     """Return what is known of the quorum, and in which words."""
     if facts.snapshot.connection.refused:
         return Refused, facts.snapshot.problem
-    if finding is None:
-        return Unanswered, facts.snapshot.problem
-    return Unanswered if finding.about else Quorum, finding.text
+    return Quorum, facts.snapshot.problem if finding is None else finding.text
 
 
 class Split(OfServers):
@@ -136,7 +128,7 @@ class Split(OfServers):
         servers = [server for server in facts.servers.servers if server.serves]
         sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers)
         for finding in facts.servers.findings:
-            if finding.splits:
+            if finding.cause == cls.cause:
                 yield cls(detail=finding.text, since=sides)
 
 
@@ -159,32 +151,4 @@ class Down(OfServers):
             yield replace(incident, values={**incident.values, "remedy": remedy})
 
 
-class Slow(OfServers):
-    """The average reply of a server takes more than 5 % of the session timeout."""
-
-    cause = "slow"
-    title = _("A server of ZooKeeper is slow")
-    remedy = _("Look at its disk and its garbage collection.")
-    ends = "The replies of the server are fast again."
-
-
-class Version(OfServers):
-    """The servers have different versions, or one that is too old."""
-
-    cause = "version"
-    title = _("The versions of the servers do not fit")
-    remedy = _("Finish the upgrade.")
-    ends = "All servers have one version, 3.6 or newer."
-
-
-class Certificate(OfServers):
-    """A certificate of a server or of this process ends within 14 days, has ended, or is not valid yet."""
-
-    cause = "certificate"
-    word = _("Check")
-    title = _("A TLS certificate ends soon, or is not valid")
-    remedy = _("Renew it. This package reads renewed files at its next connect; some servers must be restarted.")
-    ends = "The certificate is renewed."
-
-
-CAUSES: Final = (Quorum, Split, Down, Slow, Version, Certificate)
+CAUSES: Final = (Quorum, Split, Down)
