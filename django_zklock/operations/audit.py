@@ -32,9 +32,6 @@ _MESSAGES: Final = {
     "limit set": "the limit of lock %(key)r %(was)s set to %(limit)d by %(by)s%(why)s",
     "limit cleared": "the limit of lock %(key)r %(was)s cleared by %(by)s%(why)s",
     "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
-    "stack shown": "the stack of the holder of lock %(key)r %(was)s asked for by %(by)s; it is %(holder)s",
-    "acknowledged": "the incident %(holder)r %(was)s acknowledged by %(by)s%(why)s",
-    "acknowledgement withdrawn": "the acknowledgement of %(holder)r %(was)s withdrawn by %(by)s%(why)s",
 }
 _TEXTS: Final = {
     "broken": "Broken; it was held by %(who)s",
@@ -43,9 +40,6 @@ _TEXTS: Final = {
     "limit set": "Limit set to %(limit)d",
     "limit cleared": "Limit cleared",
     "release requested": "Release requested of %(who)s",
-    "stack shown": "Stack shown of %(who)s",
-    "acknowledged": "Acknowledged for %(time)s: %(who)s",
-    "acknowledgement withdrawn": "Acknowledgement withdrawn: %(who)s",
 }
 _HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 

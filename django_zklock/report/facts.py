@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.utils.functional import cached_property
@@ -10,12 +10,10 @@ from django.utils.translation import gettext as _
 
 from django_zklock import conf
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.report import past
+from django_zklock.report import lazy, past
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, Snapshot, Wait
+    from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, Snapshot
 
     Held: TypeAlias = tuple[LockInfo, ScannedContender]
 
@@ -39,9 +37,8 @@ class Facts:
         self.snapshot = snapshot
         self.servers = servers
         self.long_held = long_held
-        self.locks = {lock.key: lock for lock in snapshot.locks}
-        self.waits = snapshot.waits
-        """The owners that hold one lock and wait for another."""
+        self.graph = lazy.inspection.Graph(snapshot.waits, snapshot.locks)
+        self.behind, self.locks = self.graph.behind, self.graph.locks
         self.knows_past = True
         """Whether the past could be read so far. Each question may wait for a database that is away."""
         self.unseen: list[str] = []
@@ -112,43 +109,12 @@ class Facts:
         declared: float | None = conf.current().options_of_key(lock.key).get("warn_after")
         return self.long_held if declared is None else declared
 
+    def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        return self.graph.waits_elsewhere(lock.key, holder)
+
     def _victims(self, lock: LockInfo) -> list[Held]:
         """Return the holders of other locks that wait behind a lock, and that others wait for."""
         keys = [wait.holds for _depth, wait in self.behind([lock.key])[1]]
         locks = [self.locks[key] for key in keys if key in self.locks and self.locks[key].waiting]
         return [(other, holder) for other in locks for holder in other.holders if not holder.lasts]
 
-    def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
-        """Return whether a holder itself waits for another lock: then that one is the cause, and not this hold."""
-        return holder.wait is not None and (lock.key, holder.wait.guid) in self._edges
-
-    @cached_property
-    def _edges(self) -> set[tuple[str, str]]:
-        return {(wait.holds, wait.owner) for wait in self.waits}
-
-    @cached_property
-    def _waits_for(self) -> dict[str, list[Wait]]:
-        """
-        The waits by the lock that is waited for.
-
-        A semaphore waits only if all its holders do: any other one will release its permit.
-        """
-        waits: defaultdict[str, list[Wait]] = defaultdict(list)
-        count = Counter(wait.holds for wait in self.waits)
-        for wait in self.waits:
-            lock = self.locks.get(wait.holds)
-            if lock is None or lock.kind != "semaphore" or count[wait.holds] >= len(lock.holders):
-                waits[wait.waits_for].append(wait)
-        return dict(waits)
-
-    def behind(self, keys: Iterable[str]) -> tuple[int, tuple[tuple[int, Wait], ...]]:
-        """Return how many callers wait for these locks, or for locks whose holders wait for them; and those holders."""
-        reached, tree = dict.fromkeys(keys), []
-        rest = [(1, wait) for key in reversed(reached) for wait in reversed(self._waits_for.get(key, []))]
-        while rest:
-            depth, wait = rest.pop()
-            if wait.holds not in reached:
-                reached[wait.holds] = None
-                tree.append((depth, wait))
-                rest += [(depth + 1, other) for other in reversed(self._waits_for.get(wait.holds, []))]
-        return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)

@@ -47,7 +47,7 @@ class Incident:
     remedy: ClassVar[Any] = ""
     ends: ClassVar[str] = ""
     act: ClassVar[str] = ""
-    """Its main button: "health", "host", "below" (commands on the page of the lock), "end", "ask" or "break"."""
+    """Its main button: "health", "host", "end", "ask" or "break"."""
     command: ClassVar[str] = ""
     """A command that gets the key or the host. The commands that end the holds follow."""
     of_host: ClassVar[bool] = False

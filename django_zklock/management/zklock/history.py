@@ -12,7 +12,7 @@ from django.utils.timezone import now
 
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.exit_codes import failure
-from django_zklock.management.output import Output, width_of, write_json, write_table
+from django_zklock.management.output import Output, write_json, write_table
 from django_zklock.report import past
 from django_zklock.report.formatting import duration, host_and_pid, key_text, time_text
 
@@ -42,7 +42,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
     if options.json:
         write_json(out, {"events": [as_json(event) for event in events]})
     else:
-        write_table(out, HEAD, [_cells(event) for event in events], numbers=("how long",), width=width_of(out))
+        write_table(out, HEAD, [_cells(event) for event in events])
 
 
 def as_json(event: Event) -> dict[str, Any]:
