@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,6 +51,10 @@ class ZkLockConfig(AppConfig):
         checks.register(_check("root"), "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         celery.register()
+        if "ZKLOCK_LOCK_ORDER" in os.environ:  # set by a test run, for the processes that it starts
+            from django_zklock.testing import order  # noqa: PLC0415 - not imported in production
+
+            order.watch()
         if "django_tasks_database" in apps.app_configs:
             self._connect_database_tasks()
 

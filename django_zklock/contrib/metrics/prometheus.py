@@ -94,7 +94,6 @@ MEASURES: Final = {
         buckets=SECONDS,
     ),
     "broken_total": Measure("Locks that were broken through this process.", {signals.lock_broken: _once}, ()),
-    "lock_order_total": Measure("Orders that can lead to a deadlock.", {signals.lock_order_inverted: _once}, ()),
     "refused_releases_total": Measure("Releases that were refused.", {signals.lock_release_refused: _once}, ()),
     "sessions_lost_total": Measure(
         "Sessions that were lost.", {signals.connection_state_changed: _if(lambda it: it.state == "lost")}, ()
