@@ -25,7 +25,6 @@ from xdist.scheduler import LoadFileScheduling
 
 from django_zklock import inspection
 from django_zklock.core import log
-from django_zklock.decorators import registrations
 from django_zklock.exceptions import LockLostInterrupt
 from django_zklock.signals import lock_lost
 from django_zklock.testing import order
@@ -98,12 +97,6 @@ def pytest_configure():
 def pytest_sessionstart():
     """Each test has a namespace of its own, so the orders of locks in two tests say nothing together."""
     os.environ.pop(order.FILE, None)
-
-
-@pytest.fixture(autouse=True)
-def own_functions():
-    """The system checks look at the functions of the test alone, not at those that others have left."""
-    registrations._locked.clear()
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -38,7 +38,6 @@ from django_zklock.conf.arguments import (
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
 from django_zklock.decorators import library
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
-from django_zklock.decorators.registrations import remember
 from django_zklock.decorators.validation import (
     check_function,
     check_name,
@@ -177,7 +176,6 @@ class LockedFunction:
         if not self.is_async and self._innermost:  # Django itself refuses ATOMIC_REQUESTS for an async view
             wrapper._non_atomic_requests = requests.NonAtomicRequests(requests.opted_out(function))
         self.wrapper: Callable[..., Any] = wrapper
-        remember(self)
 
     def __repr__(self) -> str:
         return self.name
