@@ -1,13 +1,10 @@
 """Calls that cannot be right say what to write instead."""
 
-import asyncio
 import inspect
-import operator
 import re
 import string
 import subprocess
 import sys
-from contextlib import AsyncExitStack, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +36,6 @@ from django_zklock import (
 from django_zklock.conf.arguments import KindOptions, LockArguments, LockedOptions, Unset
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
-from django_zklock.locks.arguments import check_bound
 
 zk = django_zklock  # with what mypy would refuse
 OF_OTHER_PACKAGES = {
@@ -573,158 +569,6 @@ def test_a_block_has_no_policy_of_a_task(policy):
     for call in (zk.zk_lock, zk.zk_locks, zk.zk_read, zk.ReadWriteLock, zk.Lock.of_key):
         with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
             call("k", on_conflict=policy)
-
-
-@pytest.mark.parametrize("lock", [zk_lock("k", on_conflict="skip"), zk_locks("k", "l", on_conflict="skip")])
-def test_a_block_that_skips_needs_as(lock):
-    """Else its body would run without the lock, one day. This fails at the first try, busy or not."""
-
-    def plain():
-        with lock:
-            pass
-
-    def second():
-        with nullcontext() as first, lock:
-            assert first is None
-
-    def in_a_loop():
-        for _ in range(2):
-            with lock:
-                continue
-
-    def generator():
-        with lock:
-            yield
-
-    async def coroutine():
-        async with lock:
-            await asyncio.sleep(0)
-
-    async def second_in_coroutine():
-        async with Bound() as value, lock:
-            assert value
-
-    many_constants = f"{[str(number) for number in range(300)]}[0]\nwith lock: pass"
-    for wrong in (
-        plain,
-        second,
-        in_a_loop,
-        lambda: next(generator()),
-        lambda: asyncio.run(coroutine()),
-        lambda: asyncio.run(second_in_coroutine()),
-        lambda: exec(many_constants, {"lock": lock}),
-    ):
-        with pytest.raises(TypeError, match=r'needs "as".*if not hold'):
-            wrong()
-    assert not lock._looked_up_exits
-    assert not lock._blocks
-
-
-MANY_VARIABLES = "\n    ".join(f"name{number} = {number}" for number in range(300))
-"""More than one byte can number."""
-NEVER_READ = {
-    "another variable is read": "with lock as hold: return lock.locks",
-    "it is overwritten": "with lock as hold: hold = 1",
-    "in a loop": "for _ in 1, 2:\n        with lock as hold: print(lock)",
-    "a constant of the same text": "with lock as hold: print('hold')",
-    "among many": f"{MANY_VARIABLES}\n    with lock as hold: return name299",
-    "in a coroutine": "async with lock as hold: await asyncio.sleep(0)",
-}
-READ = {
-    "a guard": "with lock as hold:\n        if not hold: return",
-    "an argument": "with lock as hold: print(lock, hold, end='')",
-    "in a function inside": "with lock as hold: return lambda: hold",
-    "in a comprehension": "with lock as hold: return [item for item in (1, 2) if hold]",
-    "after the block": "with lock as hold: pass\n    return hold",
-    "of several": "with lock as hold, lock as other: return hold or other",
-    "among many": f"{MANY_VARIABLES}\n    with lock as hold: return name299 if hold else name1",
-    "in a coroutine": "async with lock as hold: print(await asyncio.sleep(0, hold), end='')",
-}
-
-
-def run_function(body, lock):
-    names = {"lock": lock, "asyncio": asyncio}
-    kind = "async def" if "async " in body else "def"
-    exec(f"{kind} function(lock):\n    {body}\n", names)
-    result = names["function"](lock)
-    if kind == "async def":
-        asyncio.run(result)
-
-
-@pytest.mark.parametrize("case", NEVER_READ)
-def test_a_block_that_skips_needs_a_look_at_its_hold(case):
-    lock = zk_locks("k", "l", on_conflict="skip")
-    with pytest.raises(TypeError, match=r"a block that looks at it.*if not hold"):
-        run_function(NEVER_READ[case], lock)
-    assert not lock._looked_up_exits
-    assert not lock._blocks
-
-
-@pytest.mark.parametrize("case", READ)
-def test_a_block_may_look_at_its_hold_in_any_way(case):
-    run_function(READ[case], Bound())
-
-
-class Bound:
-    """A context manager that skips, and is never busy."""
-
-    def __enter__(self):
-        check_bound(sys._getframe().f_back)
-        return 1
-
-    def __exit__(self, *error): ...
-
-    def __aenter__(self):
-        check_bound(sys._getframe().f_back)
-        return self._value()
-
-    async def _value(self):
-        await asyncio.sleep(0)
-        return 1
-
-    async def __aexit__(self, *error): ...
-
-
-def test_a_block_may_bind_its_hold_in_any_way():
-    values = {}
-    bound = Bound()
-    zero = 0
-    with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
-        values[2] = lambda: hold
-    with ExitStack() as stack:
-        values[3] = stack.enter_context(bound)
-        stack.enter_context(bound)
-    bound.__enter__()
-    assert {bound.hold, values[0], values[1], values[3], _, bound.__enter__()} == {1}
-    exec(f"{[str(number) for number in range(300)]}[0]\nwith bound as last: pass", {"bound": bound}, values)
-    assert values["last"] == 1
-
-    async def main():
-        async with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
-            values[2] = lambda: hold
-        async with AsyncExitStack() as stack:
-            values[4] = await stack.enter_async_context(bound)
-            await stack.enter_async_context(bound)
-        await bound.__aenter__()
-        assert {hold, values[4], _, await bound.__aenter__()} == {1}
-
-    asyncio.run(main())
-
-
-def test_on_a_python_with_unknown_bytecode_a_block_needs_no_as(monkeypatch):
-    """It is better not to find a wrong block than to refuse a right one."""
-    with monkeypatch.context() as newer:
-        newer.setattr(sys, "version_info", (sys.version_info[0], 99, *sys.version_info[2:]))
-        with Bound():
-            pass
-    with pytest.raises(TypeError, match='needs "as"'), Bound():
-        pass
-
-
-def test_a_compiled_caller_is_no_block_without_as():
-    """Its own code cannot be read, and that of its caller says nothing."""
-    begin = operator.methodcaller("__enter__")
-    begin(Bound())
 
 
 def test_each_option_of_a_lock_is_a_field_of_its_spec():
