@@ -502,32 +502,6 @@ def test_the_text_of_an_object_in_a_name_is_refused(value):
         _ = zk_lock(f"order/{value}").key
 
 
-PLACEHOLDERS = (
-    *("<int:pk>", "<pk>", "%s", "%d", "%(pk)s", "$pk", "${pk}", "$(pk)", "#{pk}", ":pk", "%PK%"),
-    *("<%= pk %>", "{{ pk }}", "%{pk}", "$[pk]", "%05d", "%.2f", "[pk]", "[...pk]", "*", "?"),
-    *("(?P<pk>[0-9]+)", r"(\d+)"),
-)
-
-
-@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
-def test_a_placeholder_of_another_language_is_refused(placeholder):
-    """It would be a literal text: one lock for all calls."""
-    for name in (f"order/{placeholder}", f"order/{placeholder}/lines", f"{placeholder}/{{pk}}"):
-        with with_locks(), pytest.raises(InvalidLockName, match="a placeholder of another language, so all calls"):
-            _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace(placeholder, "") else None).key
-        locks = {"order": {"path": name}}
-        assert [problem.id for problem in conf.problems({"URL": "zk://h/x", "LOCKS": locks})] == ["E010"]
-
-
-def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder():
-    with with_locks():
-        for name in (
-            *("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0", "a%2f", "a%0d/b", "5%s"),
-            *("mail/{pk}@{pk}", "home/~{pk}", "mr!{pk}", "a[0]", "what?", "a*b", "{{pk}}", r"c:\data", "a > b", "f(x)"),
-        ):
-            _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace("{{pk}}", "") else None).key
-
-
 def test_trio_is_refused_with_the_way_out():
     """Coroutines of trio cannot wait for a lock, and a blocking call would stop them all. Both errors name a thread."""
     lock = zk_lock("k")
