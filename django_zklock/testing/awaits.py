@@ -1,7 +1,7 @@
 """
 Find out whether a task or thread waits for another one, for the order of locks in a test run.
 
-It reads private names of asyncio, `concurrent.futures` and asgiref, the same from Python 3.10 to 3.14 and in asgiref
+It reads private names of asyncio, `concurrent.futures` and asgiref, the same from Python 3.11 to 3.14 and in asgiref
 3.13. Without them, less is found.
 """
 
@@ -23,10 +23,8 @@ from django_zklock.core.execution.stack import variables_of
 _Waited: TypeAlias = "asyncio.Future[Any] | Future[Any] | int"
 """A task or another future; or a thread, by its number."""
 
-_RUN = getattr(getattr(asyncio, "Runner", None), "run", asyncio.run).__code__
-
-_BLOCKED = {  # functions that wait for a future, and their variables that have it
-    _RUN: ("task",),
+_BLOCKED: dict[object, tuple[str, ...]] = {  # functions that wait for a future, and their variables that have it
+    asyncio.Runner.run.__code__: ("task",),
     asyncio.BaseEventLoop.run_until_complete.__code__: ("future",),
     Future.result.__code__: ("self",),
 }
