@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.utils.functional import lazy
 
 from django_zklock.models import Lock
 
@@ -21,15 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["LockAdmin", "LockAdminMixin"]
 
 DASHBOARD = "django_zklock.dashboard"
-
-
-def _plural_name() -> str:
-    name: str = import_module(f"{DASHBOARD}.frame").plural_name()
-    return name
-
-
-# Migrations see the name in the class, and the index of the admin this one, which may have a count.
-Lock._meta.verbose_name_plural = lazy(_plural_name, str)()
 
 
 @admin.register(Lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,13 +44,17 @@ class ZkLockConfig(AppConfig):
 
         This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        for name in ("settings", "session_timeout", "semaphores", "views", "decorators", "registrations", "tls_files"):
+        for name in ("settings", "session_timeout", "semaphores", "views", "decorators", "tls_files"):
             checks.register(_check(name), "zklock")
         for name in ("transport", "access"):
             checks.register(_check(name), "zklock", checks.Tags.security, deploy=True)
         checks.register(_check("root"), "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         celery.register()
+        if "ZKLOCK_LOCK_ORDER" in os.environ:  # set by a test run, for the processes that it starts
+            from django_zklock.testing import order  # noqa: PLC0415 - not imported in production
+
+            order.watch()
         if "django_tasks_database" in apps.app_configs:
             self._connect_database_tasks()
 

@@ -25,7 +25,6 @@ from django_zklock.conf.options import over_defaults
 from django_zklock.core.zk.options import TlsProblem
 from django_zklock.decorators import library
 from django_zklock.decorators.context import FunctionContext
-from django_zklock.decorators.registrations import ADVICE, unlocked_callers
 from django_zklock.http.requests import atomic_databases, opted_out
 from django_zklock.names.template import Template, shape
 
@@ -214,18 +213,6 @@ def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
             "or has options that only tasks have. Under ATOMIC_REQUESTS, each request raises LockInTransaction.",
             id="zklock.W012",
         )
-
-
-def check_registrations(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn of locked functions that something else calls without their lock."""
-    return [
-        checks.Warning(
-            f"{name} is locked, but {holder} has the function below its lock, and calls it without the lock.",
-            hint=ADVICE,
-            id="zklock.W013",
-        )
-        for name, holder in unlocked_callers().items()
-    ]
 
 
 def _is_bare_wrapper(function: Any) -> bool:

@@ -43,11 +43,6 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     The wait of this process for a lock has ended with `LockDeadlock`, so that the other owners of the circle go on.
     `circle` is that of the error. The other arguments are as for `lock_failed`, which is sent, too.
 
-`lock_order_inverted(circle, advice)`
-    This process acquires locks in an order that can lead to a deadlock with an order that it has seen before. `circle`
-    is a tuple of `Edge` of `django_zklock.core.locks.order`. `advice` is a text: where, and what to do. Sent once for
-    each circle.
-
 `lock_release_requested(lock, hold, by, reason)`
     A holder in this process is asked to release. `by` and `reason` are texts for a log. Sent once for each request
     that the holder has seen; of two requests at the same moment it may see only the later one.
@@ -105,7 +100,6 @@ lock_contended = Signal()
 lock_failed = Signal()
 lock_waiting = Signal()
 lock_deadlocked = Signal()
-lock_order_inverted = Signal()
 lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()

@@ -25,10 +25,9 @@ from xdist.scheduler import LoadFileScheduling
 
 from django_zklock import inspection
 from django_zklock.core import log
-from django_zklock.core.locks import order
-from django_zklock.decorators import registrations
 from django_zklock.exceptions import LockLostInterrupt
 from django_zklock.signals import lock_lost
+from django_zklock.testing import order
 
 pytest_plugins = ["support.chaos.report"]
 
@@ -98,13 +97,6 @@ def pytest_configure():
 def pytest_sessionstart():
     """Each test has a namespace of its own, so the orders of locks in two tests say nothing together."""
     os.environ.pop(order.FILE, None)
-
-
-@pytest.fixture(autouse=True)
-def own_functions_and_order_of_locks():
-    """The system checks look at the functions of the test alone, not at those that others have left."""
-    registrations._locked.clear()
-    order.seen = order.LockOrder()
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -204,10 +196,8 @@ def foreign_calls_file(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def no_look_in_the_background(monkeypatch):
     """No page has a thread look at the locks of a test that is over, or at its database while the test writes."""
-    from django_zklock.dashboard import frame
     from django_zklock.report import background
 
-    monkeypatch.setattr(frame, "LOOK_EVERY", math.inf)
     monkeypatch.setattr(background, "EVERY", math.inf)
     background.last.clear()
 

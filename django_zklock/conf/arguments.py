@@ -226,7 +226,7 @@ class BlockArguments(CallArguments, total=False):
     """
     The policy of a block whose lock is not acquired in time: "raise" (default) raises `LockBusy` or `LockTimeout`.
 
-    With "skip", the body runs without the lock, and gets None instead of a hold: so it needs `as hold`, and a look.
+    With "skip", the body runs without the lock, and gets None instead of a hold. It begins with `if not hold: return`.
     """
 
 

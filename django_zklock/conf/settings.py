@@ -53,6 +53,8 @@ class Config(SessionOptions):
     """The entries by name, immutable. `defaults` are not merged in."""
     admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """URL templates with fields in braces, by label; immutable."""
+    lock_order: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of templates, outer and inner, whose order is meant. Test runs alone read it: `testing.order`."""
     strict: bool = False
     real_in_tests: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
@@ -351,11 +353,9 @@ def _links(value: object) -> Mapping[str, str]:
     return MappingProxyType(dict(links))
 
 
-def _lock_order(value: object) -> frozenset[tuple[str, str]] | None:
-    if value in ("warn", "off"):
-        return frozenset() if value == "warn" else None
+def _lock_order(value: object) -> frozenset[tuple[str, str]]:
     if not isinstance(value, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in value):
-        raise InvalidValue('is neither "warn" nor "off" nor a list of pairs')
+        raise InvalidValue("is not a list of pairs")
     return frozenset((outer, inner) for outer, inner in value)
 
 

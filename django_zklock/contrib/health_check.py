@@ -30,7 +30,7 @@ class Incidents(HealthCheck):  # type: ignore[misc]
 
     def run(self) -> None:
         """Raise `ServiceWarning` with the causes if it has, or if there was no look in the last two minutes."""
-        counts = background.counts()
+        counts = background.last.counts()
         causes = [cause for cause, count in counts.items() if count]
         if not counts:
             raise ServiceWarning("the locks were not looked at yet")

@@ -46,9 +46,6 @@ class Events:
     def lost(self, held: HeldLock, reason: str, receipt: Receipt | None) -> None:
         """A lock was lost; on the protocol's thread, once for each grant. The receipt is that of the abort, if any."""
 
-    def order_inverted(self, contender: AnyContender, circle: Any, advice: str) -> None:
-        """This contender closes a circle of `core.locks.order`: locks are acquired in two orders."""
-
     def release_refused(
         self, session: Session, key: str, reason: str, about: Mapping[str, str], grant: Grant | None
     ) -> None:
@@ -65,6 +62,20 @@ class Events:
 
     def heartbeat(self, session: Session, took: float, margin: float, error: str) -> None:
         """A heartbeat was answered after `took` seconds, with `margin` seconds of the lease left."""
+
+
+class AcquisitionWatcher:
+    """
+    Sees each acquisition that waits for a busy lock, in the thread or coroutine of its owner.
+
+    It must not block, and not raise.
+    """
+
+    def asks(self, contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...]) -> None:
+        """The owner asks for a lock, and waits if it is busy. The call is for all locks of `specs`, in their order."""
+
+    def answered(self, contender: AnyContender, owner: Owner) -> None:
+        """The wait for the lock is over. Not called if the wait was interrupted."""
 
 
 class Transaction(Protocol):
@@ -112,6 +123,8 @@ class Scope:
 
 events = Events()
 scope = Scope()
+watchers: list[AcquisitionWatcher] = []
+"""Empty in production. A test run adds the one of `django_zklock.testing.order`."""
 
 
 def connect(program_events: Events, program_scope: Scope) -> None:

@@ -1,11 +1,10 @@
-"""The list of locks: its rows, which behave like a `QuerySet`, its filters, and the groups that some of them select."""
+"""The list of locks: its rows, which behave like a `QuerySet`, and its filters."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.core.exceptions import FieldError
@@ -13,18 +12,12 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.models import Lock
-from django_zklock.report.formatting import KIND_LABELS, STATE_LABELS, key_text
+from django_zklock.report.formatting import STATE_LABELS, key_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from django.http import HttpRequest
 
-    from django_zklock.inspection import LockInfo
-
-MAX_GROUPS: Final = 50
-GROUPINGS: Final = {"path": _("path"), "template": _("template"), "host": _("host")}
-"""Labels of the criteria by which locks can be grouped."""
+MAX_HOSTS: Final = 50
 _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "key": lambda lock: lock.key,
     "pk": lambda lock: lock.key,
@@ -33,7 +26,6 @@ _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "longest_wait": lambda lock: lock.info.longest_wait or 0.0,
     # What an operator should see first is at the end of an ascending order.
     "trouble": lambda lock: lock.info.trouble,
-    "holder": lambda lock: [(holder.host, holder.pid, holder.what) for holder in lock.info.holders],
 }
 
 
@@ -75,121 +67,31 @@ class LockQuerySet(QuerySet[Lock]):
         return LockQuerySet(locks=self)
 
 
-def grouped(locks: Iterable[LockInfo], by: str, within: str = "") -> dict[str, list[LockInfo]]:
-    """
-    Return the groups by name: by host, by template, or by the first segments of the keys.
-
-    By path, only the keys that begin with `within` count, each with one segment more. The name of such a group is a
-    key, or ends with the slash that follows these segments.
-    """
-    groups: dict[str, list[LockInfo]] = {}
-    for lock in locks:
-        for name in _names(lock, by, within):
-            groups.setdefault(name, []).append(lock)
-    return groups
-
-
-def _names(lock: LockInfo, by: str, within: str) -> set[str]:
-    if by == "host":
-        return {holder.host for holder in lock.holders}
-    if by == "template":
-        return {next((contender.template for contender in (*lock.holders, *lock.waiters) if contender.template), "")}
-    if not lock.key.startswith(within):
-        return set()
-    segment, slash, _rest = lock.key[len(within) :].partition("/")
-    return {within + segment + slash}
-
-
-class _LockFilter(admin.SimpleListFilter):
-    """A filter by something that is known of a lock."""
-
-    options: ClassVar[Mapping[str, Any]] = {}
-    """Labels of the choices, by value."""
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(self.options.items())
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Lock]) -> QuerySet[Lock]:
-        value = self.value()
-        if value is None or not isinstance(queryset, LockQuerySet):
-            return queryset
-        return queryset.selected(lambda lock: self.matches(lock.info, value))
-
-    @abstractmethod
-    def matches(self, info: LockInfo, value: str) -> bool:
-        """Return True if a lock belongs to this choice."""
-
-
-class StateFilter(_LockFilter):
+class StateFilter(admin.SimpleListFilter):
     """Filter by the state."""
 
     title = _("state")
     parameter_name = "state"
-    options: ClassVar = {state: label for state, label in STATE_LABELS.items() if state != "free"}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         self._long_held = float(model_admin.long_held)
-        return super().lookups(request, model_admin)
+        return [(state, label) for state, label in STATE_LABELS.items() if state != "free"]
 
-    def matches(self, info: LockInfo, value: str) -> bool:
-        return value in info.states(self._long_held)
-
-
-class KindFilter(_LockFilter):
-    """Filter by the kind of lock."""
-
-    title = _("kind")
-    parameter_name = "kind"
-    options: ClassVar = KIND_LABELS
-
-    def matches(self, info: LockInfo, value: str) -> bool:
-        return info.kind == value
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        value = self.value()
+        return queryset.selected(lambda lock: value in lock.info.states(self._long_held)) if value else queryset
 
 
-class SourceFilter(_LockFilter):
-    """Filter by the kind of program that holds the lock."""
+class HostFilter(admin.SimpleListFilter):
+    """Filter by the host of a holder."""
 
-    title = _("holder")
-    parameter_name = "source"
-    options: ClassVar = {
-        "celery": _("Celery task"),
-        "view": _("View"),
-        "code": _("Command or other code"),
-        "operator": _("Operator"),
-        "other": _("Another client"),
-    }
-
-    def matches(self, info: LockInfo, value: str) -> bool:
-        return any(holder.source == value for holder in info.holders)
-
-
-class _GroupFilter(_LockFilter):
-    """A filter by the groups of the page of groups."""
+    title = _("host")
+    parameter_name = "host"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        by = str(self.parameter_name)
-        counts: Counter[str] = Counter()
-        for lock in model_admin.snapshot(request).locks:
-            counts.update(_names(lock, by, ""))
-        names = set(dict(counts.most_common(MAX_GROUPS)))
-        value = self.value()
-        if value is not None:  # it may be a deeper path, or a group whose locks are gone
-            names.add(value)
-        return [(name, key_text(name, 60) or _("(none)")) for name in sorted(names)]
+        hosts = Counter(holder.host for lock in model_admin.snapshot(request).locks for holder in lock.holders)
+        return [(host, key_text(host, 60)) for host, _count in hosts.most_common(MAX_HOSTS)]
 
-    def matches(self, info: LockInfo, value: str) -> bool:
-        by = str(self.parameter_name)
-        if by == "path" and value.endswith("/"):
-            return info.key.startswith(value)
-        return value in _names(info, by, value)
-
-
-FILTERS = (
-    StateFilter,
-    KindFilter,
-    SourceFilter,
-    *(
-        type(f"{by.title()}Filter", (_GroupFilter,), {"title": GROUPINGS[by], "parameter_name": by})
-        for by in ("host", "template", "path")
-    ),
-)
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        host = self.value()
+        return queryset.selected(lambda lock: host in {who.host for who in lock.info.holders}) if host else queryset

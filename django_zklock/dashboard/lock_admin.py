@@ -1,43 +1,38 @@
-"""The list of locks in the admin: search, filters, columns, and links to the other pages."""
+"""The list of locks in the admin: search, filters, columns; and the first page, which is the list without a query."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.dashboard import cards, frame
-from django_zklock.dashboard.cards import Cards
-from django_zklock.dashboard.changelist import FILTERS, LockQuerySet
-from django_zklock.dashboard.views import LockViews, shows_denial
+from django_zklock.dashboard.cards import MAX_CARDS, card
+from django_zklock.dashboard.changelist import HostFilter, LockQuerySet, StateFilter
+from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
-from django_zklock.report import formatting, lazy, past, verdict
-from django_zklock.report.incident import times_usual
+from django_zklock.report import formatting, lazy, servers, verdict
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
 TUTORIAL: Final = "https://django-zklock.readthedocs.io/en/latest/tutorial/"
-if TYPE_CHECKING:
-    from django_zklock.inspection import Snapshot
-
-MAX_BARS: Final = 5
-"""Bars for the waiters of a lock."""
 
 
 class LockAdminMixin(LockViews):
     """
     The pages of the locks, to be listed before a `ModelAdmin` class.
 
-    Each action needs a permission: `zklock.view_lock`, `zklock.break_lock`, `zklock.hold_lock` (hold a lock as an
+    Each act needs a permission: `zklock.view_lock`, `zklock.break_lock`, `zklock.hold_lock` (hold a lock as an
     operator), `zklock.limit_lock` (set the limit of a semaphore), `zklock.request_release_lock` (send a release
-    request), `zklock.show_stack_lock` (see what a holder does). Nothing can be added, changed or deleted in
-    the database.
+    request). Nothing can be added, changed or deleted in the database.
     """
 
     long_held: float = LONG_HELD
@@ -49,7 +44,7 @@ class LockAdminMixin(LockViews):
 
     list_display = ("shown_key", "state", "holder", "held", "waiters", "waited")
     list_display_links = ("shown_key",)
-    list_filter = FILTERS
+    list_filter = (StateFilter, HostFilter)
     list_per_page = 50
     list_max_show_all = 200
     search_fields = ("key",)
@@ -73,71 +68,34 @@ class LockAdminMixin(LockViews):
         """Return the order of the list: deadlocks, queues that cannot be read, then the longest waits and holds."""
         return ("-trouble", "key")
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Lock], search_term: str
-    ) -> tuple[QuerySet[Lock], bool]:
-        """Return the locks that contain each word in chosen text."""
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Return the locks that contain each word in the texts about their holders."""
         words = search_term.casefold().split()
-        if not words or not isinstance(queryset, LockQuerySet):
-            return queryset, False
         return queryset.selected(lambda lock: all(word in _text_of(lock) for word in words)), False
 
     @admin.display(description=gettext_lazy("lock"), ordering="key")
     def shown_key(self, lock: Lock) -> str:
-        return format_html('<span title="{0}">{0}</span>', formatting.key_text(lock.key, 200))
+        return formatting.key_text(lock.key, 200)
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
         state = lock.info.state(self.long_held)
-        # A long hold needs no colour if nobody waits and such holds usually are long.
-        calm = state == "long" and not lock.info.waiting and not self._times_usual(lock)
-        colour = f"{state} zklock-quiet" if calm else state
-        shown = format_html(
-            '<span class="zklock-state zklock-{}">{}</span>', colour, formatting.state_text(lock.info, state)
-        )
-        if lock.info.kind == "lock":
-            return shown
-        return format_html('{} <span class="zklock-work">{}</span>', shown, formatting.kind_text(lock.info))
+        kind = "" if lock.info.kind == "lock" else formatting.kind_text(lock.info)
+        label = formatting.state_text(lock.info, state)
+        return format_html('<span class="zklock-state zklock-{}">{}</span> {}', state, label, kind)
 
-    @admin.display(description=gettext_lazy("holder"), ordering="holder", empty_value="–")
+    @admin.display(description=gettext_lazy("holder"), empty_value="–")
     def holder(self, lock: Lock) -> str | None:
-        holders = lock.info.holders
-        if not holders:
-            return None
-        process, work = formatting.process_of(holders[0]), formatting.use_of(holders[0])
-        url = self.host_url(holders[0].host, holders[0].pid)
-        link = format_html('<a href="{}">{}</a>', url, process)
-        others = len(holders) - 1
-        rest = ngettext("and %(count)d more", "and %(count)d more", others) % {"count": others} if others else ""
-        return format_html(
-            '<span class="zklock-holder" dir="auto" title="{0} · {1}"><span>{3}</span> <span>{2}</span> '
-            '<span class="zklock-work">{1}</span></span>',
-            process,
-            work,
-            rest,
-            link if holders[0].pid else process,
-        )
+        texts = [formatting.holder_text(holder) for holder in lock.info.holders[:1]]
+        return " +".join([*texts, str(len(lock.info.holders) - 1)][: len(lock.info.holders)]) or None
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
     def held(self, lock: Lock) -> str | None:
-        if lock.info.held_for is None:
-            return None
-        first = lock.info.holders[0]
-        shown = formatting.age_of(first)
-        times = self._times_usual(lock)
-        return format_html('{} <span class="zklock-work">{}</span>', shown, times) if times else shown
-
-    def _times_usual(self, lock: Lock) -> str:
-        first = lock.info.holders[0]
-        return times_usual(first.certain_duration, first.template)
+        return None if lock.info.held_for is None else formatting.age_of(lock.info.holders[0])
 
     @admin.display(description=gettext_lazy("waiting"), ordering="-waiting")
-    def waiters(self, lock: Lock) -> str:
-        waiting = lock.info.waiting
-        if not waiting:
-            return "0"
-        bars = "▮" * min(waiting, MAX_BARS)
-        return format_html('<span class="zklock-bars" aria-hidden="true">{}</span> {}', bars, waiting)
+    def waiters(self, lock: Lock) -> int:
+        return lock.info.waiting
 
     @admin.display(description=gettext_lazy("longest wait"), ordering="-longest_wait", empty_value="–")
     def waited(self, lock: Lock) -> str | None:
@@ -146,50 +104,45 @@ class LockAdminMixin(LockViews):
     @admin.action(permissions=["break"], description=gettext_lazy("Break selected locks…"))
     def break_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
         """Ask for a reason, on a page with one row for each holder."""
-        return self.holders_page(request, [lock.key for lock in queryset], "break")
+        return self.act_page(request, "break", [lock.key for lock in queryset])
 
-    @admin.action(permissions=["request_release"], description=gettext_lazy("Request release of selected locks…"))
+    @admin.action(permissions=["ask"], description=gettext_lazy("Request release of selected locks…"))
     def request_release_of_selected(self, request: HttpRequest, queryset: QuerySet[Lock]) -> HttpResponse:
         """Ask for a reason, on the same page."""
-        return self.holders_page(request, [lock.key for lock in queryset], "ask")
+        return self.act_page(request, "ask", [lock.key for lock in queryset])
+
+    def has_break_permission(self, request: HttpRequest) -> bool:
+        return "break" in self.allowed(request)
+
+    def has_ask_permission(self, request: HttpRequest) -> bool:
+        return "ask" in self.allowed(request)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return _Locks
 
-    @shows_denial
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show what needs attention, or the list if the request has a query: `?q=` is all of it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
         snapshot = self.snapshot(request)
         if not request.GET and request.method != "POST":
-            return self._attention(request, snapshot)
-        context = {
-            **self.context(request),
-            "title": _("Locks"),
-            "snapshot": snapshot,
-            "figures": lazy.inspection.Figures.of(snapshot.locks),
-            **(extra_context or {}),
-        }
-        return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
+            return self._attention(request)
+        context = {"title": _("Locks"), "snapshot": snapshot, "may": self.allowed(request), "zklock_refresh": self.refresh}
+        return super().changelist_view(request, {**context, **(extra_context or {})})  # type: ignore[misc,no-any-return]
 
-    def _attention(self, request: HttpRequest, snapshot: Snapshot) -> HttpResponse:
-        servers = verdict.servers_now(self.reply_timeout)
-        seen = verdict.look(snapshot, servers, self.long_held)
-        lazy.background.last.store(snapshot, servers, seen)
-        shown = Cards(seen, snapshot)
+    def _attention(self, request: HttpRequest) -> HttpResponse:
+        snapshot, ensemble = self.snapshot(request), verdict.servers_now(self.reply_timeout)
+        seen = verdict.look(snapshot, ensemble, self.long_held)
+        lazy.background.last.store(seen)
+        locks = {lock.key: lock for lock in snapshot.locks}
         context = {
             "title": _("Attention"),
             "change": True,  # so that there are tools
             "verdict": seen,
             "snapshot": snapshot,
-            "figures": lazy.inspection.Figures.of(snapshot.locks),
-            "severity": shown.severity,
-            "strip": shown.strip(),
-            "read_text": cards.read_text(snapshot.total, len(servers.servers)),
-            "ends_next": cards.ends_next(snapshot),
-            "cards": shown.shown(),
-            "hidden": shown.hidden(),
-            "past_incidents": seen.knows_past and past.ask("incidents.over", shown.incidents, default=()),
-            "chart": seen.knows_past and past.ask("history.chart_panel", snapshot),
+            "cards": [card(incident, locks) for incident in seen.incidents[:MAX_CARDS]],
+            "servers": ensemble.servers,
+            "summary": servers.summary(ensemble),
             "tutorial": TUTORIAL,
         }
         return self.page(request, "attention", context)
@@ -197,10 +150,6 @@ class LockAdminMixin(LockViews):
 
 class _Locks(ChangeList):
     """The list. No link of it, such as the one that clears all filters, leads to the first page instead."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.opts = cast(Any, frame.Named(self.opts))
 
     def get_query_string(self, *args: Any, **kwargs: Any) -> str:
         query: str = super().get_query_string(*args, **kwargs)
@@ -211,7 +160,7 @@ def _text_of(lock: Lock) -> str:
     """Return all texts about the holders of a lock, for the search."""
     texts = [lock.key, formatting.key_text(lock.key, MAX_KEY)]
     for holder in lock.info.holders:
-        texts += [formatting.process_of(holder), formatting.work_of(holder), holder.guid, *holder.about.values()]
+        texts += [formatting.holder_text(holder), holder.guid, *holder.about.values()]
     return " ".join(texts).casefold()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
@@ -37,10 +36,8 @@ from django_zklock.conf.arguments import (
     Unset,
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
-from django_zklock.core.locks.order import line_of
 from django_zklock.decorators import library
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
-from django_zklock.decorators.registrations import remember
 from django_zklock.decorators.validation import (
     check_function,
     check_name,
@@ -53,7 +50,7 @@ from django_zklock.http import requests
 from django_zklock.locks.arguments import check_arguments
 from django_zklock.locks.lock import Lock, resolve_options, template_of
 from django_zklock.locks.multi import TOGETHER, Locks, MultiLock, joined, shortest
-from django_zklock.names.binding import KeyBinder, KeyBinding, Names, partial_below
+from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -179,21 +176,9 @@ class LockedFunction:
         if not self.is_async and self._innermost:  # Django itself refuses ATOMIC_REQUESTS for an async view
             wrapper._non_atomic_requests = requests.NonAtomicRequests(requests.opted_out(function))
         self.wrapper: Callable[..., Any] = wrapper
-        remember(self)
 
     def __repr__(self) -> str:
         return self.name
-
-    @property
-    def location(self) -> str:
-        """Where the function is defined: a file and a line; of a method that another module defines, its class."""
-        function = inspect.unwrap(self.function)
-        method = getattr(partial_below(self.function), "func", None)
-        cls = type(getattr(method, "__self__", None))
-        if method is not None and function.__module__ != cls.__module__:
-            return f"{cls.__module__}.{cls.__qualname__}"
-        code = getattr(function, "__code__", None)
-        return "" if code is None else line_of(code, code.co_firstlineno)
 
     def _check_templates(self, *, is_named: bool) -> None:
         """

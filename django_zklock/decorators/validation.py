@@ -10,6 +10,7 @@ import itertools
 import sys
 import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from io import IOBase
@@ -108,11 +109,31 @@ def check_function(function: object, options: LockOptions) -> None:
             f"{_name_of(function)} is a generator or a context manager. Its work runs after the call has returned and "
             'the lock is released; use "with zk_lock(...)" inside it.'
         )
+    if _is_receiver(function):
+        raise TypeError(
+            f"A signal has {_name_of(function)} already, and would call it without its @zk_locked. Put @zk_locked "
+            "directly above the function, below the decorator that connects it."
+        )
     if options.get("atomic") and iscoroutinefunction(function):
         raise TypeError(
             f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and atomic=True "
             "into a sync function and await sync_to_async(function)(...)."
         )
+
+
+def _is_receiver(function: object) -> bool:
+    """Return whether a signal has a weak reference to the function, or to one that it wraps."""
+    while isinstance(function, types.FunctionType):  # `method_decorator` makes others for each call
+        for reference in weakref.getweakrefs(function):
+            callback: Any = reference.__callback__
+            if isinstance(callback, weakref.finalize):  # as Celery has it, and Django before 6.1
+                _, callback, *_ = callback.peek() or (None, None)
+            is_signal = hasattr(getattr(callback, "__self__", None), "connect")
+            # Its module may have the function itself, which other code calls without the lock on purpose.
+            if is_signal and function.__globals__.get(function.__name__) is not function:
+                return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 def check_result(result: object, function: Callable[..., Any], name: str) -> None:

@@ -6,15 +6,15 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
-from django_zklock.inspection.info import ConnectionInfo, Figures, LockInfo, ScannedContender, Snapshot, Wait
+from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
 from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
-from django_zklock.inspection.waits import chain_from
+from django_zklock.inspection.waits import Graph
 
 __all__ = [
     "ConnectionInfo",
     "ContenderInfo",
     "EnsembleReport",
-    "Figures",
+    "Graph",
     "HealthFinding",
     "LockInfo",
     "OperatorHold",
@@ -23,7 +23,6 @@ __all__ = [
     "SetLimit",
     "Snapshot",
     "Wait",
-    "chain_from",
     "check_quorum",
     "connection",
     "ensemble",

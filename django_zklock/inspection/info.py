@@ -249,44 +249,6 @@ class LockInfo:
         return self.states(long_held)[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Some locks, in figures."""
-
-    locks: int
-    held: int
-    """Locks in use."""
-    kept: int
-    """Locks that a process keeps for its next user."""
-    contended: int
-    waiting: int
-    """Waiters of all these locks."""
-    longest_wait: float | None
-    """In seconds; None without a waiter."""
-    longest_hold: float | None
-    """In seconds, of the holds of which it is certain; None without one."""
-
-    @property
-    def trouble(self) -> tuple[float, float]:
-        """The longest wait and the longest hold, to sort by."""
-        return self.longest_wait or 0.0, self.longest_hold or 0.0
-
-    @classmethod
-    def of(cls, locks: Collection[LockInfo]) -> Figures:
-        """Return the figures of these locks."""
-        waits = [lock.longest_wait for lock in locks if lock.longest_wait is not None]
-        held = [lock for lock in locks if lock.held_for is not None]
-        return cls(
-            locks=len(locks),
-            held=len(held),
-            kept=sum(lock.idle_for is not None for lock in locks),
-            contended=sum(lock.contended for lock in locks),
-            waiting=sum(lock.waiting for lock in locks),
-            longest_wait=max(waits, default=None),
-            longest_hold=max([lock.holders[0].duration for lock in held if not lock.holders[0].at_most], default=None),
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
     """An owner that holds one lock and waits for another."""

@@ -25,7 +25,7 @@ from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection.info import HOLDER_UNREAD, OVER, ConnectionInfo, LockInfo, ScannedContender, Snapshot
 from django_zklock.inspection.scan import TOO_SHORT, Scan, ScanLimits, ScanResult
-from django_zklock.inspection.waits import MAX_WAITS, find_cycles, find_waits
+from django_zklock.inspection.waits import MAX_WAITS, Graph, find_waits
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.holders import kind_of_queue, waits_for
 from django_zklock.locks.requests import call
@@ -123,7 +123,7 @@ def _describe_scan(scan: ScanResult) -> Described:
     locks = description.locks()
     _known = description.contenders
     waits = find_waits(locks, scan.queues, scan.ended_at)
-    cycles = find_cycles(waits, locks) if waits else ()
+    cycles = Graph(waits, locks).cycles
     if cycles:
         deadlocked = {wait.holds for cycle in cycles for wait in cycle}
         locks = tuple(replace(lock, deadlocked=True) if lock.key in deadlocked else lock for lock in locks)

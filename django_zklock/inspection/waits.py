@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
 from typing import Final
 
 from django_zklock.core.protocol.contender_info import ContenderInfo
@@ -37,64 +35,64 @@ def find_waits(locks: Sequence[LockInfo], queues: Mapping[str, Queue], now: floa
     return tuple(sorted(waits, key=lambda wait: (wait.holds, wait.waits_for, wait.who))[:MAX_WAITS])
 
 
-def find_cycles(waits: Sequence[Wait], locks: Iterable[LockInfo] = ()) -> tuple[tuple[Wait, ...], ...]:
-    """
-    Return cycles of waits, twenty at most: each owner waits for the lock that the next one holds.
+class Graph:
+    """The waits among some locks. A wait may end by itself if a holder of the lock that it is for does not wait."""
 
-    Not all cycles are returned, but at least one of each set of locks that wait for each other. When it is broken, the
-    next search finds another. A semaphore is part of a cycle only if all its holders wait: any other one will release
-    its permit.
-    """
-    edges: defaultdict[str, dict[str, Wait]] = defaultdict(dict)  # by the held lock, then by the awaited one
-    lasting = [wait for wait in waits if not wait.may_end]
-    for wait in _without_free_permits(lasting, locks):
-        edges[wait.holds].setdefault(wait.waits_for, wait)
-    cycles: list[tuple[Wait, ...]] = []
-    while len(cycles) < MAX_CYCLES:
-        try:
-            TopologicalSorter(edges).prepare()
-        except CycleError as error:
-            keys = error.args[1]  # the holder of each waits for the one before; the last is the first again
-            cycle = [edges[held][awaited] for awaited, held in pairwise(keys)][::-1]
-            start = min(range(len(cycle)), key=lambda index: cycle[index].holds)
-            first, *others = (*cycle[start:], *cycle[:start])
-            cycles.append((first, *others))
-            del edges[first.holds][first.waits_for]  # so that the next search finds another one
-        else:
-            break
-    return tuple(sorted(cycles, key=lambda cycle: cycle[0].holds))
+    def __init__(self, waits: Sequence[Wait], locks: Iterable[LockInfo]) -> None:
+        self.locks = {lock.key: lock for lock in locks}
+        self._after = {wait.holds: wait for wait in reversed(waits)}
+        self._edges = {(wait.owner, wait.holds) for wait in waits}
+        self._stuck = list(waits)
+        while (kept := [wait for wait in self._stuck if self._waits_all(wait.waits_for, self._stuck)]) != self._stuck:
+            self._stuck = kept
+        self._before: defaultdict[str, list[Wait]] = defaultdict(list)
+        for wait in waits:
+            if self._waits_all(wait.holds, waits):
+                self._before[wait.waits_for].append(wait)
 
+    def _waits_all(self, key: str, waits: Sequence[Wait]) -> bool:
+        waiting = {wait.owner for wait in waits if wait.holds == key and not wait.may_end}
+        holders = self.locks[key].holders if key in self.locks else ()
+        return bool(waiting) and all(holder.waits_as in waiting for holder in holders)
 
-def chain_from(key: str, waits: Sequence[Wait]) -> tuple[Wait, ...]:
-    """
-    Return why a lock is not released: its holder waits for another lock, the holder of that one for a third, and so on.
+    def waits_elsewhere(self, key: str, holder: ContenderInfo) -> bool:
+        """Return whether this holder waits for another lock: then that one is the cause, and not this hold."""
+        return (holder.waits_as, key) in self._edges
 
-    In a cycle, the last wait is for a lock that was named before. Empty if no holder of the lock waits.
-    """
-    chain: list[Wait] = []
-    while len(chain) < MAX_CHAIN and key not in {wait.holds for wait in chain}:
-        following = next((wait for wait in waits if wait.holds == key), None)
-        if following is None:
-            break
-        chain.append(following)
-        key = following.waits_for
-    return tuple(chain)
+    def chain(self, key: str) -> tuple[Wait, ...]:
+        """Return why a lock is not released: its holder waits for another one, the holder of that for a third, ..."""
+        chain: list[Wait] = []
+        while key in self._after and self._after[key] not in chain and len(chain) < MAX_CHAIN:
+            chain.append(self._after[key])
+            key = chain[-1].waits_for
+        return tuple(chain)
 
+    @property
+    def cycles(self) -> tuple[tuple[Wait, ...], ...]:
+        """The deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""
+        cycles: dict[str, tuple[Wait, ...]] = {}
+        following = {wait.holds: wait for wait in reversed(self._stuck)}
+        for wait in self._stuck:
+            path: list[Wait] = []
+            while wait not in path:
+                path.append(wait)
+                wait = following[wait.waits_for]
+            cycle = path[path.index(wait) :]
+            first = min(range(len(cycle)), key=lambda index: cycle[index].holds)
+            cycles[cycle[first].holds] = (*cycle[first:], *cycle[:first])
+        return tuple(cycles[key] for key in sorted(cycles)[:MAX_CYCLES])
 
-def _without_free_permits(waits: Sequence[Wait], locks: Iterable[LockInfo]) -> Sequence[Wait]:
-    """Drop the waits for a semaphore if one of its holders does not wait: that one will release its permit."""
-    semaphores = {
-        lock.key: {holder.waits_as for holder in lock.holders}
-        for lock in locks
-        if {contender.kind for contender in (*lock.holders, *lock.waiters)} == {"semaphore"}
-    }
-    while True:
-        waiting = {(wait.owner, wait.holds) for wait in waits}
-        moving = {key for key, holders in semaphores.items() if not all((owner, key) in waiting for owner in holders)}
-        stuck = [wait for wait in waits if wait.waits_for not in moving]
-        if len(stuck) == len(waits):
-            return waits
-        waits = stuck
+    def behind(self, keys: Iterable[str]) -> tuple[int, tuple[tuple[int, Wait], ...]]:
+        """Return how many callers wait for these locks, or for locks whose holders wait for them; and those holders."""
+        reached, tree = dict.fromkeys(keys), []
+        rest = [(1, wait) for key in reached for wait in self._before[key]]
+        while rest:
+            depth, wait = rest.pop(0)
+            if wait.holds not in reached:
+                reached[wait.holds] = None
+                tree.append((depth, wait))
+                rest[:0] = [(depth + 1, other) for other in self._before[wait.holds]]
+        return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)
 
 
 def _name(contender: ContenderInfo) -> str:

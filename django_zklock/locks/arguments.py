@@ -11,8 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from dis import Instruction, get_instructions
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final, NoReturn, ParamSpec, SupportsFloat, TypeVar
 
 from asgiref.sync import AsyncToSync
@@ -129,42 +128,6 @@ def skips(on_conflict: str) -> bool:
             f'on_conflict must be "raise" or "skip" for a block; got {on_conflict!r}. Tasks have more: see @zk_locked.'
         )
     return on_conflict == "skip"
-
-
-_OF_AWAIT = {"GET_AWAITABLE", "EXTENDED_ARG", "LOAD_CONST", "SEND", "YIELD_FROM", "YIELD_VALUE", "RESUME"}
-_OF_AWAIT |= {"JUMP_BACKWARD_NO_INTERRUPT", "END_SEND", "SETUP_ASYNC_WITH", "PUSH_NULL", "LOAD_COMMON_CONSTANT"}
-
-
-def check_bound(frame: FrameType | None) -> None:
-    """Raise `TypeError` if nothing looks at the hold of the `with` that runs in this frame: the lock may be busy."""
-    if frame is None or sys.version_info >= (3, 16):  # its bytecode is not known
-        return
-    if _ignores_hold(frame.f_code, frame.f_lasti):
-        raise TypeError(
-            'on_conflict="skip" needs "as", and a block that looks at it: the block runs without the lock if that is '
-            'busy. Write "with zk_lock(...) as hold:", and begin the block with "if not hold:".'
-        )
-
-
-@functools.lru_cache(maxsize=256)
-def _ignores_hold(code: CodeType, at: int) -> bool:
-    """Return whether the `with` at this instruction has no `as`, or stores a local variable that nothing loads."""
-    steps = list(get_instructions(code))
-    index = {step.offset: index for index, step in enumerate(steps)}.get(at, 0)  # else it is a cache, of a call
-    if not steps[index].opname.endswith("_WITH") and steps[index - 1].opname != "LOAD_SPECIAL":  # from Python 3.14 on
-        return False  # a call by other code, such as an `ExitStack`
-    bound = next(step for step in steps[index + 1 :] if step.opname not in _OF_AWAIT)
-    if not bound.opname.startswith("STORE_FAST"):
-        return bound.opname == "POP_TOP"
-    name, *loaded = _variables(bound)  # one instruction may store a variable and load another one
-    for step in steps:
-        if "LOAD_FAST" in step.opname and step is not bound:
-            loaded += _variables(step)
-    return name not in loaded
-
-
-def _variables(step: Instruction) -> tuple[object, ...]:
-    return step.argval if isinstance(step.argval, tuple) else (step.argval,)
 
 
 def check_text(name: str, value: object, what: str) -> None:

@@ -29,7 +29,6 @@ from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
-    check_bound,
     check_no_running_loop,
     check_not_own_task,
     pool_call,
@@ -224,8 +223,6 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
     def __enter__(self) -> AnyHold | None: ...
     def __enter__(self) -> Any:
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        if self._skips:
-            check_bound(sys._getframe().f_back)
         acquisition = self._looked_up_exits.pop(get_ident(), None)
         if acquisition is None:
             use = KeptUse(self, pool_call(sys._getframe().f_back))
@@ -237,8 +234,6 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
     @overload
     async def __aenter__(self) -> AnyHold | None: ...
     def __aenter__(self) -> Any:
-        if self._skips:
-            check_bound(sys._getframe().f_back)
         return Awaited(self._open_without_finalizers(TaskWaiter, self._looked_up_async_exits.pop(get_ident(), None)))
 
     def _open_without_finalizers(

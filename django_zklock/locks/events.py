@@ -13,7 +13,6 @@ from django_zklock.core import clock, hooks
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.core.locks.order import Circle
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.escaping import printable
@@ -120,9 +119,6 @@ class SignalEvents(hooks.Events):
         if self.recorder is not None:
             self._record(self.recorder.lost, held.grant, reason)
         self._send_about(held, signals.lock_lost, reason=reason, receipt=receipt)
-
-    def order_inverted(self, contender: AnyContender, circle: Circle, advice: str) -> None:
-        self.send(contender.session, signals.lock_order_inverted, circle=circle, advice=advice)
 
     def release_refused(
         self, session: Session, key: str, reason: str, about: Mapping[str, str], grant: Grant | None

@@ -49,11 +49,6 @@ def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> 
     parser.add_argument("--json", action="store_true", help=json)
 
 
-def add_wide(parser: argparse.ArgumentParser) -> None:
-    """Declare `--wide`."""
-    parser.add_argument("--wide", action="store_true", help="whole tables, also if they are wider than the terminal")
-
-
 def acting(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of an operation that say why, by whom, and how long ZooKeeper may take."""
     return {"reason": options.reason or "", "by": user(), "reply_timeout": options.reply_timeout}

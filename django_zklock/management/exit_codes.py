@@ -22,32 +22,8 @@ class ExitCode(IntEnum):
     USAGE = 2  # argparse's
     NO_HOLDER = 3  # the lock has no holder and no waiters
     CHANGED = 4  # the lock has changed hands
-    DEADLOCK = 20  # and the other causes of `doctor --incident`: the worst one decides
-    COUNTER = 21
-    UNREADABLE = 22
-    HOST = 23
-    FOREIGN = 24
-    HUNG = 25
-    OPERATOR = 26
-    ENDED = 27
-    FLAPPING = 28
-    ORPHAN = 29
-    SPLIT = 30
+    INCIDENT = 20  # something needs attention
     PARTIAL = 31  # no cause was found, and not everything was looked at
-    BROKEN = 32
-    HOT = 33
-    WEARING = 34
-    SILENT = 35
-    ORDER = 36
-    DOWN = 37
-    SLOW = 38
-    VERSION = 39
-    ELECTIONS = 40
-    CROWDED = 41
-    DYING = 42
-    STALE = 43
-    REFUSED = 44
-    CERTIFICATE = 45
     UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
     BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later
     LOST = 76  # the lock was lost, and the command was stopped
@@ -58,7 +34,7 @@ class ExitCode(IntEnum):
 EXIT_CODES: Final = """\
 exit codes:
   0 done; 1 refused, or an error; 2 wrong usage; 3 no holder; 4 the lock has changed hands;
-  20 to 45 the worst cause of `doctor --incident` (31: not all was looked at); 69 ZooKeeper does not answer;
+  20 something needs attention; 31 not all was looked at; 69 ZooKeeper does not answer;
   75 the lock was not acquired in time; 76 the lock was lost; 126, 127 the command cannot be run
 """
 

@@ -41,24 +41,6 @@ _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _NAME_OF_FIELD = re.compile(r"\{[^{}:]*")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
-# A placeholder of another language. Some have a sign that texts have, too: these stand between separators.
-_FOREIGN = re.compile(
-    r"""
-    (?<! \w ) < (\w+:)? \w+ >                           # <int:pk>
-    | <%                                                # <%= pk %>
-    | \{\{ \s+ \w+ \s+ \}\}                             # {{ pk }}
-    | [$\#%] \{ (?! \{ )                                # ${pk}, #{pk}, %{pk}
-    | \$ [(\[] \w+ [)\]]                                # $(pk), $[pk]
-    | % \(\w+\)                                         # %(pk)s
-    | (?<! [\d%] ) % (0\d+ | \.\d+)? [sdirf] (?! \w ) # %s, %05d, not the escape %2f
-    | \( \? P? <                                        # (?P<pk>[0-9]+)
-    | \\ [dws] [+*]                                     # \d+
-    | (?: ^ | (?<=[/:._-]) ) (?: % \w+ % | \$ [A-Za-z_] \w* ) (?= $ | [/:._-] )  # %PK%, $pk
-    | (?<! [^/] ) (?: : [A-Za-z_] \w* | \[ \.* [A-Za-z_] \w* \] | [*?]+ ) (?= $ | [/._-] )  # :pk, [pk], *, ?
-    """,
-    re.VERBOSE,
-)
-
 _ID = re.compile(r"(?:.*_)?(?:id|pk|uuid)")  # the name of a field, or of its last attribute
 # The text of an object without one of its own. Most have its address, so no two calls would share a lock.
 _OBJECT = re.compile(r"<[\w.:-]+\s[^<>]*>|\bobject \(None\)")
@@ -299,14 +281,8 @@ class _Segment:
         return finish_segment("".join(texts), self.what)
 
 
-def _check_parts(text: str, what: str) -> None:
-    """Raise `InvalidLockName` for a placeholder of another language, or the text of an object, in a name."""
-    foreign = _FOREIGN.search(text)
-    if foreign:
-        raise InvalidLockName(
-            f"{what} has {quoted(foreign[0])}, a placeholder of another language, so all calls would share one lock. "
-            f"Write a field such as {{pk}}, or {AS_FIELD}."
-        )
+def _check_shown(text: str, what: str) -> None:
+    """Raise `InvalidLockName` for the text of an object in a name."""
     shown = _OBJECT.search(text)
     if shown:
         raise InvalidLockName(
@@ -328,7 +304,7 @@ def _parse(text: str) -> Template:
     if len(text) > MAX_KEY:
         raise _too_long(what)
     check_characters(text, "lock name")
-    _check_parts(text, what)
+    _check_shown(text, what)
     split: list[list[str | _Field]] = [[]]  # by slashes
     for piece in _PIECE.finditer(text):
         if piece["field"] is not None:

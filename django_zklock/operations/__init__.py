@@ -7,27 +7,21 @@ Each function blocks until ZooKeeper has answered. Before it returns, it writes 
 
 from __future__ import annotations
 
-from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.operations.acknowledgements import acknowledge, acknowledgements
 from django_zklock.operations.audit import acting_via
 from django_zklock.operations.breaks import Broken, break_lock
 from django_zklock.operations.limits import clear_limit, limit_of, set_limit
 from django_zklock.operations.operator_holds import end_hold, hold_lock
 from django_zklock.operations.release_requests import ReleaseRequested, request_release
-from django_zklock.operations.stacks import show_stacks
 
 __all__ = [
-    "Acknowledgement",
     "Broken",
     "OperatorHold",
     "ReleaseRequest",
     "ReleaseRequested",
     "SetLimit",
-    "acknowledge",
-    "acknowledgements",
     "acting_via",
     "break_lock",
     "clear_limit",
@@ -36,5 +30,4 @@ __all__ = [
     "limit_of",
     "request_release",
     "set_limit",
-    "show_stacks",
 ]

@@ -32,9 +32,14 @@ _MESSAGES: Final = {
     "limit set": "the limit of lock %(key)r %(was)s set to %(limit)d by %(by)s%(why)s",
     "limit cleared": "the limit of lock %(key)r %(was)s cleared by %(by)s%(why)s",
     "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
-    "stack shown": "the stack of the holder of lock %(key)r %(was)s asked for by %(by)s; it is %(holder)s",
-    "acknowledged": "the incident %(holder)r %(was)s acknowledged by %(by)s%(why)s",
-    "acknowledgement withdrawn": "the acknowledgement of %(holder)r %(was)s withdrawn by %(by)s%(why)s",
+}
+_TEXTS: Final = {
+    "broken": "Broken; it was held by %(who)s",
+    "held": "Held by an operator for %(time)s",
+    "hold ended": "Operator hold ended",
+    "limit set": "Limit set to %(limit)d",
+    "limit cleared": "Limit cleared",
+    "release requested": "Release requested of %(who)s",
 }
 _HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 
@@ -63,6 +68,10 @@ class Action:
     """The new limit."""
     seconds: float | None = None
     """How long the operator hold, or the acknowledgement, lasts."""
+
+    def __str__(self) -> str:
+        text = _TEXTS[self.what] % {"who": self.holder, "limit": self.limit or 0, "time": f"{self.seconds or 0.0:.0f} s"}
+        return text if self.sure else f"{text} (perhaps: the answer was lost)"
 
 
 def check_by(by: str) -> str:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import replace
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
+from django_zklock import conf
 from django_zklock.conf.options import LONG_HELD
-from django_zklock.report import past
+from django_zklock.report import lazy, past
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, Snapshot, Wait
+    from django_zklock.inspection import EnsembleReport, LockInfo, ScannedContender, Snapshot
 
     Held: TypeAlias = tuple[LockInfo, ScannedContender]
 
-TIMES_USUAL: Final = 3.0
-"""Ratio to the usual hold from which on a holder counts as hung."""
 LEAST_SECONDS: Final = 10.0
 """A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
 
@@ -37,16 +33,12 @@ class Facts:
         snapshot: Snapshot,
         servers: EnsembleReport,
         long_held: float = LONG_HELD,
-        *,
-        sure: bool = False,
     ) -> None:
         self.snapshot = snapshot
         self.servers = servers
         self.long_held = long_held
-        self.locks = {lock.key: lock for lock in snapshot.locks}
-        self._sure = sure
-        self.waits = snapshot.waits
-        """The owners that hold one lock and wait for another."""
+        self.graph = lazy.inspection.Graph(snapshot.waits, snapshot.locks)
+        self.behind, self.locks = self.graph.behind, self.graph.locks
         self.knows_past = True
         """Whether the past could be read so far. Each question may wait for a database that is away."""
         self.unseen: list[str] = []
@@ -56,19 +48,12 @@ class Facts:
         """Return a fact of the past, or the default if nothing is known of it."""
         if not self.knows_past:
             return default
-        value = past.ask(f"facts.{name}", *args, default=past.UNREADABLE)
+        value = past.ask(name, *args, default=past.UNREADABLE)
         if value is past.UNREADABLE:
             self.knows_past = False
             text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
             self.unseen.append(text)
         return default if value is past.UNREADABLE or value is None else value
-
-    @cached_property
-    def unfinished(self) -> list[Any]:
-        """The recorded holds that are over, and have no end in the tables. See `contrib.events.unfinished`."""
-        rows, unsure = self.past("unfinished", self.snapshot, self._sure, default=([], []))
-        self.unseen += unsure
-        return list(rows)
 
     # --- Who waits for whom -----------------------------------------------------------------------------------------
 
@@ -88,9 +73,7 @@ class Facts:
         The znode says so, or the table of events does if the znode may not be written either.
         """
         contenders = [(lock, who) for lock in self.snapshot.locks for who in (*lock.holders, *lock.waiters)]
-        recorded = self.past("refused_releases", default={}) if contenders else {}
-        reasons = [(lock, who, who.refused or recorded.get(who.token, "")) for lock, who in contenders]
-        return [(lock, replace(who, refused=reason)) for lock, who, reason in reasons if reason]
+        return [(lock, who) for lock, who in contenders if who.refused]
 
     @cached_property
     def hung(self) -> dict[Any, tuple[list[Held], list[Held]]]:
@@ -119,10 +102,15 @@ class Facts:
             return holder.is_silent or any(self._is_late(*pair) for pair in self._victims(lock))
         if holder.source == "other":  # it does not say since when it holds the lock
             return (lock.longest_wait or 0.0) >= min(self.long_held, LEAST_SECONDS)
-        certain, usual = holder.certain_duration, None
-        if LEAST_SECONDS <= certain < self.long_held and holder.template:
-            usual = self.past("usual_hold", holder.template, default=None)
-        return certain >= self.long_held or (usual is not None and certain >= TIMES_USUAL * usual)
+        return holder.certain_duration >= self.long_for(lock)
+
+    def long_for(self, lock: LockInfo) -> float:
+        """Return the seconds from which on a hold is too long: the `warn_after` of the lock, if the settings have one."""
+        declared: float | None = conf.current().options_of_key(lock.key).get("warn_after")
+        return self.long_held if declared is None else declared
+
+    def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        return self.graph.waits_elsewhere(lock.key, holder)
 
     def _victims(self, lock: LockInfo) -> list[Held]:
         """Return the holders of other locks that wait behind a lock, and that others wait for."""
@@ -130,37 +118,3 @@ class Facts:
         locks = [self.locks[key] for key in keys if key in self.locks and self.locks[key].waiting]
         return [(other, holder) for other in locks for holder in other.holders if not holder.lasts]
 
-    def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
-        """Return whether a holder itself waits for another lock: then that one is the cause, and not this hold."""
-        return holder.wait is not None and (lock.key, holder.wait.guid) in self._edges
-
-    @cached_property
-    def _edges(self) -> set[tuple[str, str]]:
-        return {(wait.holds, wait.owner) for wait in self.waits}
-
-    @cached_property
-    def _waits_for(self) -> dict[str, list[Wait]]:
-        """
-        The waits by the lock that is waited for.
-
-        A semaphore waits only if all its holders do: any other one will release its permit.
-        """
-        waits: defaultdict[str, list[Wait]] = defaultdict(list)
-        count = Counter(wait.holds for wait in self.waits)
-        for wait in self.waits:
-            lock = self.locks.get(wait.holds)
-            if lock is None or lock.kind != "semaphore" or count[wait.holds] >= len(lock.holders):
-                waits[wait.waits_for].append(wait)
-        return dict(waits)
-
-    def behind(self, keys: Iterable[str]) -> tuple[int, tuple[tuple[int, Wait], ...]]:
-        """Return how many callers wait for these locks, or for locks whose holders wait for them; and those holders."""
-        reached, tree = dict.fromkeys(keys), []
-        rest = [(1, wait) for key in reversed(reached) for wait in reversed(self._waits_for.get(key, []))]
-        while rest:
-            depth, wait = rest.pop()
-            if wait.holds not in reached:
-                reached[wait.holds] = None
-                tree.append((depth, wait))
-                rest += [(depth + 1, other) for other in reversed(self._waits_for.get(wait.holds, []))]
-        return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)

@@ -6,13 +6,11 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_zklock import conf
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.escaping import printable, shown_key
 from django_zklock.core.queue.untrusted import LATEST, iso_time
@@ -252,24 +250,6 @@ def different_limits(lock: LockInfo) -> str:
     return text % {"limits": ", ".join(map(str, lock.own_limits))}
 
 
-def action_text(action: Action) -> str:
-    """Return what an operator did."""
-    values = {"who": clean(action.holder), "limit": action.limit or 0, "time": duration(action.seconds or 0.0)}
-    texts = {
-        "broken": _("Broken; it was held by %(who)s"),
-        "held": _("Held by an operator for %(time)s"),
-        "hold ended": _("Operator hold ended"),
-        "limit set": _("Limit set to %(limit)d"),
-        "limit cleared": _("Limit cleared"),
-        "release requested": _("Release requested of %(who)s"),
-        "stack shown": _("Stack shown of %(who)s"),
-        "acknowledged": _("Acknowledged for %(time)s: %(who)s"),
-        "acknowledgement withdrawn": _("Acknowledgement withdrawn: %(who)s"),
-    }
-    text = texts[action.what] % values if action.what in texts else clean(action.what)
-    return text if action.sure else _("%(what)s (perhaps: the answer was lost)") % {"what": text}
-
-
 def request_text(request: ReleaseRequest) -> str:
     """Return who has asked for a release, why and when."""
     try:
@@ -277,17 +257,6 @@ def request_text(request: ReleaseRequest) -> str:
     except ValueError:  # empty, or of another client
         at = ""
     return clean(f"{request}{at}")
-
-
-def successor_text(lock: LockInfo) -> str:
-    """Return who holds a lock that was not broken, as its holder had changed."""
-    values: dict[str, Any] = {"lock": key_text(lock.key)}
-    if not lock.holders:
-        return _("%(lock)s has no holder now.") % values
-    latest = min(lock.holders, key=lambda holder: holder.duration)
-    values |= {"who": holder_text(latest), "time": span(latest)}
-    text = _("%(lock)s now belongs to %(who)s, for %(time)s. Break THIS one only if you mean it.")
-    return text % values
 
 
 def cycle_text(cycle: Sequence[Wait]) -> str:
@@ -308,8 +277,7 @@ def commands(lock: LockInfo) -> list[str]:
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:
     """Return the commands by which an operator can end a hold, the mildest first. The reason is to be filled in."""
     names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
-    show = [command("show --stack", key)] if holder.can_be_asked and conf.current().stacks else []
-    return show + [command(name, key, token=holder.token, reason="") for name in names]
+    return [command(name, key, token=holder.token, reason="") for name in names]
 
 
 def operator_text(hold: OperatorHold) -> str:
@@ -352,11 +320,3 @@ def time_text(time: datetime) -> str:
     return f"{local(time):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def clock_text(time: datetime) -> str:
-    """Return the time of a day."""
-    return f"{local(time):%H:%M:%S}"
-
-
-def day_text(time: datetime) -> str:
-    """Return a day as this language writes it, with the zone."""
-    return f"{date_format(local(time).date())} ({local(time):%Z})"

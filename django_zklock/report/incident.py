@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.untrusted import iso_time
-from django_zklock.report import formatting, past
+from django_zklock.report import formatting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 MANY: Final = 3
 """Locks of one host, losses, or locks of ended processes, from which on the host is the cause."""
-FAR_BEYOND: Final = 100
-"""Times the usual hold from which on the number says nothing more."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
 
@@ -49,7 +47,7 @@ class Incident:
     remedy: ClassVar[Any] = ""
     ends: ClassVar[str] = ""
     act: ClassVar[str] = ""
-    """Its main button: "health", "host", "below" (commands on the page of the lock), "end", "ask" or "break"."""
+    """Its main button: "health", "host", "end", "ask" or "break"."""
     command: ClassVar[str] = ""
     """A command that gets the key or the host. The commands that end the holds follow."""
     of_host: ClassVar[bool] = False
@@ -126,7 +124,7 @@ class Incident:
             "holders": "; ".join(holders),
         }
         for _key, holder in named[:1]:
-            values |= {"holder": formatting.process_of(holder), **_work(holder)}
+            values |= {"holder": formatting.process_of(holder), "work": formatting.work_of(holder)}
             values["time"] = values["time"] if self.of_host else formatting.span(holder)
             values["operator"] = "" if holder.operator is None else formatting.operator_text(holder.operator)
         return {**values, **self.values}
@@ -189,17 +187,3 @@ class Incident:
         return _("Asked by %(name)s %(time)s ago: %(reason)s.") % values
 
 
-def _work(holder: ScannedContender) -> dict[str, str]:
-    """Return what a holder runs, and how long that usually takes, as sentences."""
-    work, times = formatting.work_of(holder), times_usual(holder.certain_duration, holder.template)
-    runs = _("The holder runs %(work)s.") % {"work": work} if work else ""
-    return {"runs": runs, "times": f"{times}." if times else ""}
-
-
-def times_usual(seconds: float, template: str) -> str:
-    """Return how many times as long as usual a hold lasts, as a text; empty if that is nothing special."""
-    usual = past.ask("facts.usual_hold", template) if seconds >= 1.0 else None
-    times = int(seconds / max(usual, 0.001)) if usual is not None else 0
-    if times >= FAR_BEYOND:
-        return _("far beyond its usual time")
-    return _("%(times)d x its usual time") % {"times": times} if times >= 2 else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core.log import Logger
@@ -18,12 +17,12 @@ source: ModuleType | None = None
 """`django_zklock.contrib.events` or None. Its `facts` are for the report; its `history` has panels and a page."""
 
 
-def ask(name: str, *args: Any, default: Any = None, **kwargs: Any) -> Any:
+def ask(name: str, *args: Any, default: Any = None) -> Any:
     """Return what such a function of the source returns; the default without one, or if it cannot read its tables."""
     if source is None:
         return None if default is UNREADABLE else default
     try:
-        return attrgetter(name)(source)(*args, **kwargs)
+        return getattr(source, name)(*args)
     except Exception:
         logger.exception("the table of events cannot be read")
         return default

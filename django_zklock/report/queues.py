@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 
 CROWD: Final = 50
 """Callers behind a lock that are named at once."""
-LEAST_CROWD: Final = 10
-"""Fewer are no crowd, however short the queue usually is."""
-TIMES_USUAL: Final = 10.0
-"""Ratio to the usual length of the queue from which on it is a crowd."""
 LONG_WAIT: Final = 60.0
 """Seconds of the first waiter from which on a queue may be a convoy: no holder hangs, and all wait for long."""
-TIMES_USUAL_WAIT: Final = 3.0
-"""Ratio to the usual wait from which on it is one."""
 
 
 class OfDirectory(Incident):
@@ -103,7 +97,7 @@ class Crowded(Incident):
             if not lock.waiting or lock.lasts == "leader" or lock.deadlocked:  # candidates stand by
                 continue
             waiting, behind = facts.behind([lock.key])
-            why = _crowd(facts, lock, waiting)
+            why = _crowd(lock, waiting)
             if why is None or (lock.holders and all(facts.waits_elsewhere(lock, holder) for holder in lock.holders)):
                 continue
             detail = " ".join([*formatting.reasons(lock)[:1], why])
@@ -113,28 +107,12 @@ class Crowded(Incident):
             yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values=values)
 
 
-def _crowd(facts: Facts, lock: LockInfo, waiting: int) -> str | None:
+def _crowd(lock: LockInfo, waiting: int) -> str | None:
     """Return in what a queue is unusual; None if it is not too long."""
-    if waiting >= CROWD:
-        return ""
-    template = _template(lock)
-    if waiting >= LEAST_CROWD:
-        usual = facts.past("usual_queue", template, default=None)
-        if usual is not None and waiting >= TIMES_USUAL * usual:
-            return gettext("Usually, %(count)d wait.") % {"count": round(usual)}
     waited = lock.longest_wait or 0.0
     if waited >= LONG_WAIT and not lock.lasts and lock.operator is None:
-        usual = facts.past("usual_wait", template, default=None)
-        if usual is None:
-            return gettext("The first has waited for %(time)s.") % {"time": formatting.duration(waited)}
-        if waited >= TIMES_USUAL_WAIT * usual:
-            times = {"time": formatting.duration(waited), "usual": formatting.duration(usual)}
-            return gettext("The first has waited for %(time)s, usually %(usual)s.") % times
-    return None
-
-
-def _template(lock: LockInfo) -> str:
-    return next((who.template for who in (*lock.holders, *lock.waiters) if who.template), "")
+        return gettext("The first has waited for %(time)s.") % {"time": formatting.duration(waited)}
+    return "" if waiting >= CROWD else None
 
 
 CAUSES: Final = (Counter, Unreadable, Wearing, Crowded)

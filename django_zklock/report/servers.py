@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.core import clock
-from django_zklock.report.incident import MANY, Incident
+from django_zklock.report.incident import Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from django_zklock.inspection import EnsembleReport, HealthFinding
     from django_zklock.report.facts import Facts
 
-WITHIN: Final = 600.0
-"""Seconds in which elections are counted."""
 
 
 def summary(report: EnsembleReport) -> str:
@@ -80,7 +77,7 @@ class Quorum(OfServers):
     cause = "quorum"
     severity = "error"
     word = _("Blocked")
-    title = _("ZooKeeper has no quorum")
+    title = _("ZooKeeper does not answer, or has no quorum")
     remedy = _("Start the servers that are down, or repair the network. Locks then go on by themselves.")
     ends = "A quorum answers."
 
@@ -102,12 +99,6 @@ class Quorum(OfServers):
         )
 
 
-class Unanswered(Quorum):
-    """Nobody knows yet whether there is a quorum."""
-
-    title = _("ZooKeeper does not answer")
-
-
 class Refused(Quorum):
     """A server refuses this process, or its settings are wrong."""
 
@@ -119,9 +110,7 @@ def _kind_of_quorum(facts: Facts, finding: HealthFinding | None) -> tuple[type[Q
     """Return what is known of the quorum, and in which words."""
     if facts.snapshot.connection.refused:
         return Refused, facts.snapshot.problem
-    if finding is None:
-        return Unanswered, facts.snapshot.problem
-    return Unanswered if finding.about else Quorum, finding.text
+    return Quorum, facts.snapshot.problem if finding is None else finding.text
 
 
 class Split(OfServers):
@@ -139,7 +128,7 @@ class Split(OfServers):
         servers = [server for server in facts.servers.servers if server.serves]
         sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers)
         for finding in facts.servers.findings:
-            if finding.splits:
+            if finding.cause == cls.cause:
                 yield cls(detail=finding.text, since=sides)
 
 
@@ -162,53 +151,4 @@ class Down(OfServers):
             yield replace(incident, values={**incident.values, "remedy": remedy})
 
 
-class Elections(OfServers):
-    """In the last 10 minutes, ZooKeeper elected a leader three times or more."""
-
-    cause = "elections"
-    title = _("ZooKeeper elects one leader after the other")
-    sentence = _("%(count)d elections in the last 10 minutes. No lock is granted while one lasts.")
-    remedy = _("Look at the log of the servers, at their network, disks and memory.")
-    ends = "10 minutes with fewer elections."
-
-    @classmethod
-    def find(cls, facts: Facts) -> Iterator[Self]:
-        """The epoch of a transaction, in the upper half of its number, is that of its leader."""
-        seen = [(clock.now() - when, epoch) for when, epoch in facts.servers.epochs]
-        for lock in facts.snapshot.locks:
-            seen += [(who.age, who.token >> 32) for who in (*lock.holders, *lock.waiters)]
-        epochs = [epoch for age, epoch in seen if age <= WITHIN and epoch > 0]
-        epochs += facts.past("epochs", WITHIN)
-        if epochs and (count := max(epochs) - min(epochs)) >= MANY:
-            yield cls(values={"count": count})
-
-
-class Slow(OfServers):
-    """The average reply of a server takes more than 5 % of the session timeout."""
-
-    cause = "slow"
-    title = _("A server of ZooKeeper is slow")
-    remedy = _("Look at its disk and its garbage collection.")
-    ends = "The replies of the server are fast again."
-
-
-class Version(OfServers):
-    """The servers have different versions, or one that is too old."""
-
-    cause = "version"
-    title = _("The versions of the servers do not fit")
-    remedy = _("Finish the upgrade.")
-    ends = "All servers have one version, 3.6 or newer."
-
-
-class Certificate(OfServers):
-    """A certificate of a server or of this process ends within 14 days, has ended, or is not valid yet."""
-
-    cause = "certificate"
-    word = _("Check")
-    title = _("A TLS certificate ends soon, or is not valid")
-    remedy = _("Renew it. This package reads renewed files at its next connect; some servers must be restarted.")
-    ends = "The certificate is renewed."
-
-
-CAUSES: Final = (Quorum, Split, Down, Elections, Slow, Version, Certificate)
+CAUSES: Final = (Quorum, Split, Down)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.utils.formats import number_format
@@ -10,31 +10,28 @@ from django.utils.translation import gettext as _
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.core import clock
-from django_zklock.report import formatting, history, holders, lazy, notices, past, queues, servers
+from django_zklock.report import formatting, history, holders, lazy, queues, servers
 from django_zklock.report.facts import Facts
 from django_zklock.report.incident import MAX_NAMED
 from django_zklock.report.servers import down
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from django_zklock.inspection import EnsembleReport, HealthFinding, LockInfo, Snapshot
     from django_zklock.report.incident import Incident
-    from django_zklock.report.notices import Notice
 
 CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
         holders.Undeleted,
-        *(holders.Host, history.Broken, history.Stale, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
+        *(holders.Host, history.Stale, history.Refused, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
-        *(servers.Elections, servers.Slow, servers.Version, servers.Certificate, queues.Wearing),
+        queues.Wearing,
     )
 }
 """The causes, the worst first."""
-_SEEN_BY_ALL: Final = {kind.cause for kind in (*servers.CAUSES, *queues.CAUSES)}
-"""Causes that each complete look finds. A later incident of these may have the same identity: no holder is in it."""
 SERVERS_SHARE: Final = 0.3
 """Share of the time in which the servers have to answer. The first round of a new connection takes about as long."""
 
@@ -51,19 +48,6 @@ class Verdict:
     """Sentences about what was not looked at, and why."""
     complete: bool
     """Whether everything was looked at."""
-    notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Acknowledgements of incidents, by identity: `by`, `reason` and `until`. They change no verdict."""
-    recently_ended: tuple[str, ...] = ()
-    """Sentences about processes that were killed under a lock or two. They are no alarm."""
-    knows_past: bool = True
-    """Whether the tables of events could be read, if there are any."""
-    notices: tuple[Notice, ...] = ()
-    """Sentences about what may become an incident."""
-
-    @property
-    def unnoted_first(self) -> list[Incident]:
-        """Return the incidents for people who look for work: those that somebody looks after come last."""
-        return sorted(self.incidents, key=lambda incident: incident.identity in self.notes)
 
     @property
     def healthy(self) -> bool:
@@ -87,7 +71,7 @@ class Look(NamedTuple):
 
 
 def now(
-    reply_timeout: float, *, long_held: float = LONG_HELD, sure: bool = False, max_age: float = 1.0, **limits: Any
+    reply_timeout: float, *, long_held: float = LONG_HELD, max_age: float = 1.0, **limits: Any
 ) -> Look:
     """
     Ask all servers, and read all locks, in `reply_timeout` seconds. If no server answers, stop earlier.
@@ -100,12 +84,12 @@ def now(
     is_away = not servers.answers and lazy.inspection.connection().state != "connected"
     left = round(max(0.1, until - clock.now()), 1)
     snapshot = lazy.inspection.snapshot(reply_timeout=0.1 if is_away else left, max_age=max_age, **limits)
-    return Look(snapshot, servers, look(snapshot, servers, long_held, sure=sure))
+    return Look(snapshot, servers, look(snapshot, servers, long_held))
 
 
-def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
+def as_json(reply_timeout: float) -> dict[str, Any]:
     """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
-    snapshot, _servers, verdict = now(reply_timeout, sure=sure, max_locks=None)
+    snapshot, _servers, verdict = now(reply_timeout, max_locks=None)
     return {
         "healthy": verdict.healthy,
         "problem": snapshot.problem,
@@ -113,13 +97,9 @@ def as_json(reply_timeout: float, *, sure: bool = False) -> dict[str, Any]:
         "looked_at": verdict.looked_at,
         "verdict": str(verdict),
         "locks": snapshot.total,
+        "held": sum(bool(lock.holders) for lock in snapshot.locks),
+        "waiting": sum(lock.waiting for lock in snapshot.locks),
         "incidents": [incident.describe() for incident in verdict.incidents],
-        "acknowledged": [
-            {**incident.describe(), **verdict.notes[incident.identity]}
-            for incident in verdict.incidents
-            if incident.identity in verdict.notes
-        ],
-        "recently_ended": list(verdict.recently_ended),
     }
 
 
@@ -132,29 +112,21 @@ def look(
     snapshot: Snapshot,
     servers: EnsembleReport,
     long_held: float = LONG_HELD,
-    *,
-    sure: bool = False,
 ) -> Verdict:
     """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
-    facts = Facts(snapshot, servers, long_held, sure=sure)
+    facts = Facts(snapshot, servers, long_held)
     present = found(facts)
-    if facts.knows_past:
-        past.ask("incidents.record", present)
     running = max(sum(server.runs for server in servers.servers), int(snapshot.answers))  # a proxy may cut `srvr`
-    servers_seen = servers.is_complete and running + len(down(servers)) >= len(servers.servers)
+    servers_seen = running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
     if not any(incident.cause == "quorum" for incident in present):  # it says the same
         unseen += _unasked(snapshot, () if servers_seen else servers.findings)
     complete = snapshot.complete and servers_seen and not unseen
     return Verdict(
         incidents=tuple(present),
-        notes=_notes(present, complete=complete) if snapshot.answers else {},
         looked_at=_looked_at(snapshot, running, len(servers.servers)),
         unseen=tuple(unseen),
         complete=complete,
-        recently_ended=tuple(history.recently_ended(facts)),
-        knows_past=facts.knows_past,
-        notices=tuple(notices.found(facts, present)),
     )
 
 
@@ -162,25 +134,6 @@ def _unasked(snapshot: Snapshot, findings: Iterable[HealthFinding]) -> list[str]
     """Return why ZooKeeper did not answer, and which servers could not be asked."""
     problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
     return problem + [finding.text for finding in findings if not finding.cause]
-
-
-def _notes(present: Iterable[Incident], *, complete: bool) -> dict[str, dict[str, str]]:
-    """
-    Return the acknowledgements. After a complete look, delete those of incidents that are over.
-
-    A later incident is as new, although it may have the same identity.
-    """
-    notes = lazy.operations.acknowledgements(reply_timeout=1.5)
-    ended = notes.keys() - {incident.identity for incident in present} if complete else ()
-    over = [identity for identity in ended if identity.partition("-")[0] in _SEEN_BY_ALL]
-    if over:
-        from django_zklock.operations.acknowledgements import forget  # noqa: PLC0415 - it imports kazoo
-
-        forget(over)
-    return {
-        identity: {"by": note.by, "reason": note.reason, "until": formatting.time_text(note.until)}
-        for identity, note in notes.items()
-    }
 
 
 def _looked_at(snapshot: Snapshot, running: int, servers: int) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import template
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
-from django.utils.http import urlencode
 
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.report.formatting import (
@@ -17,8 +16,6 @@ from django_zklock.report.formatting import (
     age,
     age_of,
     clean,
-    clock_text,
-    day_text,
     duration,
     key_text,
     kind_text,
@@ -29,9 +26,6 @@ from django_zklock.report.formatting import (
     use_of,
 )
 
-if TYPE_CHECKING:
-    from django_zklock.inspection import ContenderInfo
-
 _UUID: Final = re.compile(r"\b([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b")
 
 register = template.Library()
@@ -40,8 +34,6 @@ register.filter("zklock_duration", duration)
 register.filter("zklock_request", request_text)
 register.filter("zklock_key", key_text)
 register.filter("zklock_time", time_text)
-register.filter("zklock_clock", clock_text)
-register.filter("zklock_day", day_text)
 register.filter("zklock_kind", kind_text)
 register.filter("zklock_role", role_text)
 register.filter("zklock_session", session_hex)
@@ -60,17 +52,6 @@ def zklock_short(text: object) -> str:
 
 def _short(uuid: str) -> str:
     return format_html('<span class="zklock-id" tabindex="0" title="{}">{}</span>', uuid, uuid[:8])
-
-
-@register.simple_tag(takes_context=True)
-def zklock_process(context: Any, contender: ContenderInfo, text: str = "") -> str:
-    """Return the process of a contender, or another text, with a link to all that the process holds and waits for."""
-    shown = text or process_of(contender)
-    if not contender.host or not contender.pid:
-        return shown
-    url = reverse("admin:zklock_lock_host", current_app=context["request"].current_app)
-    query = urlencode({"host": contender.host, "pid": str(contender.pid)})
-    return format_html('<a href="{}?{}">{}</a>', url, query, shown)
 
 
 @register.simple_tag(takes_context=True)

@@ -22,7 +22,7 @@ import pytest
 
 from django_zklock.core.zk import process
 from django_zklock.testing import FORBIDDEN
-from django_zklock.testing.order import OrderOfRun, meant
+from django_zklock.testing.order import OrderOfRun, meant, watch
 
 if TYPE_CHECKING:
     from django_zklock.testing.server import DevServer
@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "zklock_order_meant: the order in which the test acquires locks is meant.")
     if not hasattr(config, "workerinput"):  # else a worker of pytest-xdist, and this is of the run
         config.pluginmanager.register(_Order(config))
+    watch()
     process.forbid(FORBIDDEN)
     config.add_cleanup(lambda: process.forbid(""))
     if config.getini("zklock_real"):

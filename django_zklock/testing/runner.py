@@ -12,12 +12,13 @@ from typing import Any
 from django.test.runner import DiscoverRunner
 
 from django_zklock.testing import suite
-from django_zklock.testing.order import OrderOfRun
+from django_zklock.testing.order import OrderOfRun, watch
 
 _run = unittest.TestCase.run
 
 
 def _start() -> None:
+    watch()
     tester = suite.start()
 
     def run(test: unittest.TestCase, result: unittest.TestResult | None = None) -> unittest.TestResult | None:

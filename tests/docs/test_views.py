@@ -49,7 +49,7 @@ urlpatterns = [
     *urlpatterns,
     path("gifts/<int:pk>/", gifts.wrap),
     path("block/<int:pk>/", with_block),
-    path("ninja/", api.api.urls),
+    path("api/", api.api.urls),
     path("refund/<int:pk>/", api.refund),
     path("", include(router.urls)),
     path("graphql/", GraphQLView.as_view(schema=schema)),
@@ -64,7 +64,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth.models import User
 from shop.consumers import OrderConsumer
 
-VIEWS = ["orders/7/pay/", "orders/7/ship/", "orders/7/refund/", "ninja/orders/7/pay", "refund/7/", "drf/7/ship/"]
+VIEWS = ["orders/7/pay/", "orders/7/ship/", "orders/7/refund/", "api/orders/7/pay", "refund/7/", "drf/7/ship/"]
 
 
 @pytest.fixture
@@ -149,6 +149,12 @@ def test_the_examples_for_views_do_as_the_page_says(tmp_path):
     project.write("templates/409.html", template)
     (tmp_path / "shop.py").unlink()
     assert_passes(project, TESTS, "--ds", "view_settings")
+    options = ("-m", "pytest", "-q", "--ds", "view_settings", "shop/test_api.py")
+    assert "1 passed" in project.succeed(*options).stdout
+    text = files_of(API_PAGE)["shop/api.py"]
+    lines = ['@api.post("orders/{pk}/pay")', '@zk_locked("order/{pk}", release_on="commit")']
+    project.write("shop/api.py", text.replace("\n".join(lines), "\n".join(reversed(lines))))
+    assert "The lock 'order/7' has no holder" in project.run(*options).stdout, "a wrong order is found"
 
 
 CODE_SETTINGS = """

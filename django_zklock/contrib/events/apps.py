@@ -16,14 +16,8 @@ class EventsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Show the history in the admin, and start to record. This needs no connection."""
-        self.show()
-        from django_zklock.contrib.events import recorder  # noqa: PLC0415 - the models are loaded only now
+        """Add the past to the report and the pages, and start to record. This needs no connection."""
+        from django_zklock.contrib.events import recorder, table  # noqa: PLC0415 - the models are loaded only now
 
+        past.source = table
         recorder.connect()
-
-    def show(self) -> None:
-        """Add the past to the report and the pages."""
-        from django_zklock.contrib.events import facts, history, incidents  # noqa: F401, PLC0415 - the models are loaded only now
-
-        past.source = self.module

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock import signals
-from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Acted, Attempted, Deadlocked, Ended
+from django_zklock.contrib.events.models import MAX_TEXT, Event
+from django_zklock.contrib.events.table import Fields
 from django_zklock.contrib.events.writer import PAUSE, Writer
 from django_zklock.core import clock, fork
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.zk import process
+from django_zklock.core.queue.escaping import printable, shortened
+from django_zklock.core.zk import process, troubles
 from django_zklock.locks.events import events
 
 if TYPE_CHECKING:
@@ -22,32 +24,29 @@ if TYPE_CHECKING:
 
 EXIT_TIMEOUT: Final = 2.0
 """Seconds that the exit of a process may wait for the last write."""
-
 REFUSED_AFTER: Final = 3 * PAUSE
 """
 Seconds until a refused release is recorded: it corrects the row of its hold, which is written before that.
 
 In a Celery worker, a process of the pool writes that row, and the main process the correction.
 """
-
+_HOST: Final = printable(socket.gethostname(), MAX_TEXT)
 _writer = Writer()  # of this process
 
 
 def connect() -> None:
     """Record from now on. The call is idempotent."""
     events.recorder = Recorder()
-    signals.lock_contended.connect(_on_contended)
-    signals.lock_deadlocked.connect(_on_deadlocked)
-    signals.write_refused.connect(_on_refused)
+    for signal, receiver in _RECEIVERS.items():
+        signal.connect(receiver)
     if flush not in process.at_end:
         process.at_end.append(flush)
 
 
 def disconnect() -> None:
     """Stop recording."""
-    signals.lock_contended.disconnect(_on_contended)
-    signals.lock_deadlocked.disconnect(_on_deadlocked)
-    signals.write_refused.disconnect(_on_refused)
+    for signal, receiver in _RECEIVERS.items():
+        signal.disconnect(receiver)
     events.recorder = None
 
 
@@ -56,18 +55,15 @@ def flush(timeout: float = EXIT_TIMEOUT) -> None:
     _writer.flush(timeout)
 
 
-def _granted(grant: Grant, waited: float | None, at: float) -> Attempted:
-    return Attempted(
-        Attempt.HELD,
-        at,
-        grant.key,
-        grant.template,
-        grant.kind.word,
-        grant.token,
-        grant.what,
-        waited,
-        grant.session_id,
-    )
+def _event(outcome: str, key: str, at: float, *, work: str = "", reason: str = "", by: str = "", **more: Any) -> Fields:
+    texts = {name: printable(text, MAX_TEXT) for name, text in {"work": work, "reason": reason, "by": by}.items()}
+    own = {"host": _HOST, "pid": os.getpid(), **more}
+    return {"outcome": outcome, "key": shortened(key, MAX_TEXT), "at": at, **texts, **own}
+
+
+def _hold(outcome: str, grant: Grant, held: float | None, waited: float | None = None, reason: str = "") -> Fields:
+    more = {"kind": grant.kind.word, "token": grant.token, "session": grant.session_id, "held": held, "waited": waited}
+    return _event(outcome, grant.key, time.time() - (held or 0.0), work=grant.what, reason=reason, **more)
 
 
 class Recorder:
@@ -75,43 +71,42 @@ class Recorder:
 
     def acquired(self, grant: Grant, waited: float) -> None:
         """Record a grant, `waited` seconds after the call."""
-        _writer.put(_granted(grant, waited, time.time()))
+        _writer.put(_hold(Event.HELD, grant, None, waited))
 
     def released(self, grant: Grant, held: float) -> None:
         """Record a release, after `held` seconds."""
-        _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.RELEASED, held, ""))
+        _writer.put(_hold(Event.RELEASED, grant, held))
 
     def lost(self, grant: Grant, reason: str) -> None:
         """Record a loss."""
-        held = clock.now() - grant.since
-        _writer.put(Ended(_granted(grant, None, time.time() - held), Attempt.LOST, held, reason))
+        outcome = Event.CUT_OFF if reason in troubles.ALL else Event.LOST
+        _writer.put(_hold(outcome, grant, clock.now() - grant.since, reason=reason))
 
     def refused(self, grant: Grant, reason: str) -> None:
         """Record that ZooKeeper refuses a release that was recorded; on the protocol's thread."""
-        held = clock.now() - grant.since
-        end = Ended(_granted(grant, None, time.time() - held), Attempt.REFUSED, held, reason)
+        end = _hold(Event.REFUSED, grant, clock.now() - grant.since, reason=reason)
         grant.session.loop.call_later(REFUSED_AFTER, lambda: _writer.put(end))
 
     def acted(self, action: Action) -> None:
         """Record what an operator did."""
-        _writer.put(Acted(asdict(action)))
+        by = f"{action.by} ({action.via})"
+        _writer.put(_event(Event.ACTION, action.key, action.at, work=str(action), by=by, reason=action.reason))
 
 
-def _on_contended(
-    *, lock: str, waited: float, template: str, kind: str, about: Mapping[str, str], **kwargs: object
-) -> None:
+def _on_contended(*, lock: str, waited: float, kind: str, about: Mapping[str, str], **kwargs: object) -> None:
     # A try that did not wait counts in a view, whose client gets an error. A task that tries is skipped or comes again,
     # and other code may do without the lock.
     if waited or "request" in about:
-        _writer.put(Attempted(Attempt.TIMED_OUT, time.time(), lock, template, kind, waited=waited))
+        _writer.put(_event(Event.TIMED_OUT, lock, time.time(), kind=kind, waited=waited))
 
 
 def _on_deadlocked(*, lock: str, circle: tuple[DeadlockLink, ...], waited: float, **kwargs: object) -> None:
-    _writer.put(Deadlocked(time.time(), circle, lock, waited))
+    story = "; ".join(f"{link.holder.what} held {link.holds} and waited for {link.waits_for}" for link in circle)
+    _writer.put(_event(Event.DEADLOCK, lock, time.time(), work=story, waited=waited))
 
 
-def _on_refused(*, lock: str, template: str, kind: str, work: str, **kwargs: object) -> None:
-    _writer.put(Attempted(Attempt.STALE, time.time(), lock, template, kind, work=work))
+def _on_refused(*, lock: str, kind: str, work: str, **kwargs: object) -> None:
+    _writer.put(_event(Event.STALE, lock, time.time(), kind=kind, work=work))
 
 
 def _begin_child() -> None:
@@ -119,4 +114,9 @@ def _begin_child() -> None:
     _writer = Writer()  # a forked child has neither the thread nor the locks of its parent
 
 
+_RECEIVERS: Final = {
+    signals.lock_contended: _on_contended,
+    signals.lock_deadlocked: _on_deadlocked,
+    signals.write_refused: _on_refused,
+}
 fork.in_child(_begin_child)

@@ -7,12 +7,12 @@ import threading
 from collections import deque
 from typing import Final
 
-from django.db import DatabaseError, DataError, IntegrityError, connections, router
+from django.db import DataError, IntegrityError, connections, router
 
 from django_zklock import conf
 from django_zklock.contrib.events import table
-from django_zklock.contrib.events.models import Attempt
-from django_zklock.contrib.events.table import Acted, Event
+from django_zklock.contrib.events.models import Event
+from django_zklock.contrib.events.table import Fields
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import process
@@ -43,18 +43,18 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)  # any thread appends; the loop's thread takes
+        self._events: deque[Fields] = deque(maxlen=MOST_EVENTS)  # any thread appends; the loop's thread takes
         self._dropped = 0  # a count for the log, about right
         self._starting = threading.Lock()
         self._loop: Loop | None = None  # guarded by _starting for writing
         self._idle = True  # whether no write is scheduled; written by the loop's thread
         # All below belongs to the loop's thread.
-        self._batch: list[Event] = []  # taken from the queue and not written yet
+        self._batch: list[Fields] = []  # taken from the queue and not written yet
         self._at_once = BATCH  # events to write in one transaction; 1 while the database refuses one of the batch
         self._failures = 0  # since the last success
         self._delete_at = clock.now() + _between(0.0, DELETE_EVERY)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Fields) -> None:
         """Record an event; from any thread. Never blocks."""
         if len(self._events) == MOST_EVENTS:
             self._dropped += 1
@@ -65,7 +65,7 @@ class Writer:
             self._loop.post(self._wake)
         elif len(self._events) == BATCH and not self._failures:
             self._loop.post(self._write)
-        if isinstance(event, Acted) and self._loop is not None:
+        if event["outcome"] == Event.ACTION and self._loop is not None:
             self._loop.post(self._write)  # at once: the operator may look at the history next
 
     def flush(self, timeout: float) -> bool:
@@ -126,20 +126,17 @@ class Writer:
             try:
                 self._set_autocommit()
                 table.write(events)
-            except Exception as error:
-                certain = isinstance(error, (DataError, IntegrityError, ValueError))  # another try would fail, too
-                refused = certain or (isinstance(error, DatabaseError) and table.accepts_rows())
-                if refused and len(events) > 1:
-                    logger.warning("the database refuses %d events: each is tried alone", len(events), exc_info=True)
+            except (DataError, IntegrityError, ValueError):  # another try would fail, too
+                logger.exception("the database refuses %d events", len(events))
+                if len(events) > 1:
                     self._at_once = 1
                     continue
-                if not (certain or (refused and self._failures)):
-                    if not self._failures:
-                        logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)
-                    self._failures += 1
-                    self._disconnect()
-                    return True
-                logger.exception("the database refuses an event: %r", events[0])
+            except Exception:
+                if not self._failures:
+                    logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)
+                self._failures += 1
+                self._disconnect()
+                return True
             self._on_success()
             del self._batch[: len(events)]
         self._delete_old()
@@ -175,10 +172,10 @@ class Writer:
 
     def _set_autocommit(self) -> None:
         """Commit at the end of each block, also if the project has `"AUTOCOMMIT": False`."""
-        connections[router.db_for_write(Attempt)].set_autocommit(True)
+        connections[router.db_for_write(Event)].set_autocommit(True)
 
     def _disconnect(self) -> None:
         try:
-            connections[router.db_for_write(Attempt)].close()
+            connections[router.db_for_write(Event)].close()
         except Exception:
             logger.exception("the connection to the database cannot be closed")

@@ -1,5 +1,5 @@
 """
-The metrics for Prometheus, and the receivers of signals that change them.
+The metrics for Prometheus: counters and histograms from signals, by the table `MEASURES`, and gauges at each scrape.
 
 Labels have few values on purpose: `lock` is the template of a lock (`inventory/{sku}`), never its key, and `kind`
 is that of the hold. All signals arrive on one thread. No fork happens during a receiver, so that the locks of
@@ -8,113 +8,121 @@ is that of the hold. All signals arrive on one thread. No fork happens during a 
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
 
-from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from django_zklock import conf, signals
 from django_zklock.core import clock, fork
-from django_zklock.core.locks.guard import Receipt
-from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.zk import process
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.hold import Hold, held_of
-from django_zklock.locks.lock import kind_of
+from django_zklock.locks.hold import held_of
 from django_zklock.report import background
 
 logger = Logger("django_zklock.metrics")
 
 OTHERS: Final = "(others)"
 """The label of all locks beyond the first `MAX_METRIC_LOCKS` names."""
-
 STATES: Final = ("connecting", "connected", "suspended", "lost")
-
-_WAIT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_HOLD_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-_ABORT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_HEARTBEAT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_MARGIN_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
-_LOCK: Final = ("lock", "kind")
-_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
-_Times: TypeAlias = dict[tuple[str, str], list[float]]  # moments by labels
+LOCK: Final = ("lock", "kind")
+SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+SHARES: Final = (0.0, 0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
 _forks = threading.RLock()  # held by a receiver while it counts, and during a fork
 
 
-def _increment(counter: Counter, **kwargs: object) -> None:
-    counter.inc()
+class Measure(NamedTuple):
+    """A counter, or a histogram if it has buckets. Each signal gives a value for it, or None."""
+
+    text: str
+    signals: Mapping[Signal, Callable[[Any], float | None]]
+    labels: Sequence[str] = LOCK
+    buckets: Sequence[float] = ()
 
 
-def _without_fork(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Allow no fork during a receiver: the locks of the library that it holds would stay locked in the child."""
-
-    @functools.wraps(receiver)
-    def run(**kwargs: object) -> None:
-        with _forks:
-            receiver(**kwargs)
-
-    return run
+def _once(it: Any) -> float:
+    return 1
 
 
-class ProcessGauge:
-    """
-    A gauge for the state of this process; it is empty in a forked child.
-
-    Normally the library calls `get` when it collects. In its mode for several processes, each value is written to the
-    library, which starts from zero in a child.
-    """
-
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
-        self._written = "PROMETHEUS_MULTIPROC_DIR" in os.environ  # the condition of the library itself
-        self._values: dict[tuple[str, ...], int] = {}
-
-    def set(self, labels: tuple[str, ...], value: int) -> None:
-        """Set the value for these labels."""
-        self._values[labels] = value
-        gauge = self._gauge.labels(*labels) if labels else self._gauge
-        if self._written:
-            gauge.set(value)
-        else:
-            gauge.set_function(functools.partial(self.get, labels))
-
-    def get(self, labels: tuple[str, ...]) -> int:
-        """Return the value for these labels."""
-        return self._values.get(labels, 0)
-
-    def add(self, labels: tuple[str, ...], change: int) -> None:
-        """Change the value for these labels."""
-        self.set(labels, self.get(labels) + change)
-
-    def clear(self) -> None:
-        """Set all values to 0."""
-        self._values = {}
+def _if(condition: Callable[[Any], bool]) -> Callable[[Any], float | None]:
+    return lambda it: 1 if condition(it) else None
 
 
-@dataclass(frozen=True, slots=True)
-class CountedHold:
-    """A grant that is counted as held."""
-
-    labels: tuple[str, str]
-    since: float  # on clock.now()
-    held: weakref.ref[HeldLock]
-    """Its callback runs when the hold is garbage-collected. Then there may be no signal of its end."""
+MEASURES: Final = {
+    "acquired_total": Measure("Grants of locks.", {signals.lock_acquired: _once}),
+    "lost_total": Measure("Holds that were lost.", {signals.lock_lost: _once}),
+    "contended_total": Measure("Locks that were not acquired before the timeout.", {signals.lock_contended: _once}),
+    "deadlocks_total": Measure("Waits that a deadlock ended.", {signals.lock_deadlocked: _once}),
+    "unavailable_total": Measure(
+        "Acquisitions that ZooKeeper did not answer, or refused.",
+        {signals.lock_failed: _if(lambda it: issubclass(it.error, ZooKeeperUnavailable))},
+    ),
+    "held_long_total": Measure("Holds longer than warn_after.", {signals.lock_held_long: _once}),
+    "release_requests_total": Measure("Release requests seen by holders.", {signals.lock_release_requested: _once}),
+    "refused_writes_total": Measure("Fenced writes of holders that were refused.", {signals.write_refused: _once}),
+    "aborts_swallowed_total": Measure(
+        "Aborts whose interrupt was swallowed by the work.",
+        {signals.lock_lost: _if(lambda it: it.receipt is not None and it.receipt.swallowed)},
+    ),
+    "wait_seconds": Measure(
+        "Time from the call to the grant.", {signals.lock_acquired: lambda it: it.waited}, buckets=SECONDS
+    ),
+    "hold_seconds": Measure(
+        "Time from the grant to the release or loss.",
+        {
+            signals.lock_released: lambda it: it.held,
+            signals.lock_lost: lambda it: clock.now() - held_of(it.hold).grant.since,
+        },
+        buckets=SECONDS,
+    ),
+    "abort_seconds": Measure(
+        "Time from the abort of work to its end.",
+        {signals.lock_lost: lambda it: it.receipt and it.receipt.stopped_after},
+        buckets=SECONDS,
+    ),
+    "broken_total": Measure("Locks that were broken through this process.", {signals.lock_broken: _once}, ()),
+    "refused_releases_total": Measure("Releases that were refused.", {signals.lock_release_refused: _once}, ()),
+    "sessions_lost_total": Measure(
+        "Sessions that were lost.", {signals.connection_state_changed: _if(lambda it: it.state == "lost")}, ()
+    ),
+    "suspensions_total": Measure(
+        "Connections that broke.", {signals.connection_state_changed: _if(lambda it: it.state == "suspended")}, ()
+    ),
+    "heartbeat_failures_total": Measure(
+        "Heartbeats that no quorum has acknowledged.", {signals.heartbeat: _if(lambda it: bool(it.error))}, ()
+    ),
+    "heartbeat_seconds": Measure(
+        "Time of a heartbeat.", {signals.heartbeat: lambda it: None if it.error else it.took}, (), SECONDS
+    ),
+    "lease_margin_ratio": Measure(
+        "Share of the lease that is left when a heartbeat is acknowledged.",
+        {signals.heartbeat: lambda it: None if it.error else it.margin / it.lease},
+        (),
+        SHARES,
+    ),
+}
+GAUGES: Final = {
+    "holds": ("Locks held now.", LOCK),
+    "waiting": ("Callers that wait now.", LOCK),
+    "oldest_hold_seconds": ("Longest hold that has no end yet.", LOCK),
+    "oldest_wait_seconds": ("Longest wait that has no end yet.", LOCK),
+    "waiting_tasks": ("Messages that wait for locks in this Celery worker.", ()),
+    "session_state": ("1 for the state of the connection to ZooKeeper.", ("state",)),
+    "incidents": ('Incidents that need attention. "unknown" is 1 if not everything was looked at.', ("cause",)),
+}
 
 
 def waiting_now() -> Iterator[Contender | LingeringWaiter]:
@@ -127,273 +135,105 @@ def waiting_now() -> Iterator[Contender | LingeringWaiter]:
             yield from (waiter for waiter in observer.waiting() if waiter.waits)
 
 
-class IncidentsCollector(Collector):
-    """The gauge of incidents: of the last look at all locks. A scrape only begins the next one."""
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Return the metric without values."""
-        text = 'Incidents that need attention. "unknown" is 1 if not everything was looked at.'
-        return [GaugeMetricFamily("zklock_incidents", text, labels=("cause",))]
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        """Return the metric of the last look."""
-        (family,) = self.describe()
-        for cause, count in background.causes().items():
-            family.add_metric((cause,), count)
-        return [family]
-
-
-class UnfinishedCollector(Collector):
-    """Gauges of the waits and holds that have no end yet. They are computed at each scrape, so none is left behind."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Return the metrics without values."""
-        return [
-            GaugeMetricFamily("zklock_waiting", "Callers that wait now.", labels=_LOCK),
-            GaugeMetricFamily("zklock_oldest_wait_seconds", "Longest wait that has no end yet.", labels=_LOCK),
-            GaugeMetricFamily("zklock_oldest_hold_seconds", "Longest hold that has no end yet.", labels=_LOCK),
-        ]
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        """Return the metrics of this moment."""
-        families = self.describe()
-        waiting, oldest_wait, oldest_hold = families
-        waits, holds = self._metrics.unfinished()
-        now = clock.now()
-        for labels, since in waits.items():
-            waiting.add_metric(labels, len(since))
-            oldest_wait.add_metric(labels, max(0.0, now - min(since)))
-        for labels, since in holds.items():
-            oldest_hold.add_metric(labels, max(0.0, now - min(since)))
-        return families
-
-
-class Metrics:
-    """The metrics in one registry, which are counted from now on."""
+class Metrics(Collector):
+    """The metrics in one registry. The gauges are computed at each scrape, so nothing is left behind."""
 
     def __init__(self, registry: CollectorRegistry, incidents: bool = True) -> None:
         self._registry = registry
-        self._made: list[MetricWrapperBase | Collector] = []
+        self._incidents = incidents
         self._names: set[str] = set()  # the values of the label `lock` so far
-        self._is_full = False  # a name was refused, and the log says so
-        self._has_begun = False  # the counters of the locks in the settings exist
-        self._counted: dict[int, CountedHold] = {}  # by token
-        self._deleted: deque[Grant] = deque()  # those whose hold was garbage-collected
-        collectors: list[Collector] = [UnfinishedCollector(self)]
-        if incidents:
-            collectors.append(IncidentsCollector())
-        for collector in collectors:
-            registry.register(collector)  # first, so that each scrape has the counters that it begins
-            self._made.append(collector)
-        self._make_metrics()
-        self._make_histograms()
-        receivers: tuple[tuple[Signal, Callable[..., None]], ...] = (
+        self.forget()
+        self._receivers: list[tuple[Signal, Callable[..., None]]] = [
             (signals.lock_acquired, self._on_acquired),
-            (signals.lock_released, self._on_released),
-            (signals.lock_lost, self._on_lost),
-            (signals.lock_contended, functools.partial(self._count, self._contended)),
-            (signals.lock_deadlocked, functools.partial(self._count, self._deadlocks)),
-            (signals.lock_order_inverted, functools.partial(_increment, self._orders)),
-            (signals.lock_failed, self._on_failed),
-            (signals.lock_held_long, functools.partial(self._count_hold, self._held_long)),
-            (signals.lock_release_requested, functools.partial(self._count_hold, self._release_requests)),
-            (signals.lock_broken, functools.partial(_increment, self._broken)),  # only the holder knows the template
-            (signals.lock_release_refused, functools.partial(_increment, self._refused_releases)),
-            (signals.write_refused, functools.partial(self._count, self._refused)),
+            (signals.lock_released, self._on_ended),
+            (signals.lock_lost, self._on_ended),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
-            (signals.heartbeat, self._on_heartbeat),
-            (signals.connection_state_changed, self._on_state),
-        )
-        self._receivers = tuple((signal, _without_fork(receiver)) for signal, receiver in receivers)
+        ]
+        self._metrics: dict[str, Counter | Histogram] = {}
+        for name, measure in MEASURES.items():
+            more: Any = {"buckets": measure.buckets} if measure.buckets else {}
+            kind = Histogram if measure.buckets else Counter
+            metric = kind(f"zklock_{name}", measure.text, measure.labels, registry=registry, **more)
+            self._metrics[name] = metric
+            self._receivers += [(signal, partial(self._count, metric, value)) for signal, value in measure.signals.items()]
+        registry.register(self)
         for signal, receiver in self._receivers:
             signal.connect(receiver)
-
-    def _add(self, kind: type[_Metric], name: str, text: str, labels: tuple[str, ...] = _LOCK, **more: Any) -> _Metric:
-        metric = kind(f"zklock_{name}", text, labels, registry=self._registry, **more)
-        self._made.append(metric)
-        return metric
-
-    def _make_metrics(self) -> None:
-        counter = functools.partial(self._add, Counter)
-        gauge = functools.partial(self._add, Gauge, multiprocess_mode="livesum")
-        self._holds_now = ProcessGauge(gauge("holds", "Locks held now."))
-        self._waiting_tasks = ProcessGauge(
-            gauge("waiting_tasks", "Messages that wait for locks in this Celery worker.", ())
-        )
-        text = "1 for the state of the connection to ZooKeeper; with several processes, the number of processes."
-        self._state = ProcessGauge(gauge("session_state", text, ("state",)))
-        self._acquired = counter("acquired_total", "Grants of locks.")
-        self._lost = counter("lost_total", "Holds that were lost.")
-        self._contended = counter("contended_total", "Locks that were not acquired before the timeout.")
-        self._deadlocks = counter("deadlocks_total", "Waits that were ended because they were part of a deadlock.")
-        self._unavailable = counter("unavailable_total", "Acquisitions that ZooKeeper did not answer, or refused.")
-        self._held_long = counter("held_long_total", "Holds longer than warn_after.")
-        self._release_requests = counter("release_requests_total", "Release requests that holders have seen.")
-        self._swallowed = counter("aborts_swallowed_total", "Aborts whose interrupt was swallowed by the work.")
-        self._broken = counter("broken_total", "Locks that were broken through this process.", ())
-        self._orders = counter("lock_order_total", "Orders of locks that can lead to a deadlock.", ())
-        self._refused_releases = counter("refused_releases_total", "Releases that ZooKeeper has refused.", ())
-        self._refused = counter("refused_writes_total", "Fenced writes of holders that were refused.")
-        self._sessions_lost = counter("sessions_lost_total", "Sessions that were lost.", ())
-        self._suspensions = counter("suspensions_total", "Connections to ZooKeeper that broke.", ())
-        self._failed_heartbeats = counter("heartbeat_failures_total", "Heartbeats that no quorum has acknowledged.", ())
-        # These begin at 0 before the first failure, as far as the lock is known. Otherwise `increase()` misses that.
-        self._from_zero = (
-            *(self._lost, self._swallowed, self._contended, self._deadlocks, self._unavailable, self._held_long),
-            self._refused,
-        )
-
-    def _make_histograms(self) -> None:
-        histogram = functools.partial(self._add, Histogram)
-        self._wait_seconds = histogram("wait_seconds", "Time from the call to the grant.", buckets=_WAIT_BUCKETS)
-        text = "Time from the grant to the release or loss."
-        self._hold_seconds = histogram("hold_seconds", text, buckets=_HOLD_BUCKETS)
-        self._abort_seconds = histogram(
-            "abort_seconds", "Time from the abort of work to its end.", buckets=_ABORT_BUCKETS
-        )
-        text = "Time until a quorum acknowledges a heartbeat."
-        self._heartbeat_seconds = histogram("heartbeat_seconds", text, (), buckets=_HEARTBEAT_BUCKETS)
-        text = "Share of the lease that is left when a heartbeat is acknowledged."
-        self._lease_margin = histogram("lease_margin_ratio", text, (), buckets=_MARGIN_BUCKETS)
 
     def stop(self) -> None:
         """Stop counting, and remove the metrics from the registry."""
         for signal, receiver in self._receivers:
             signal.disconnect(receiver)
-        for metric in self._made:
+        for metric in (self, *self._metrics.values()):
             self._registry.unregister(metric)
 
     def forget(self) -> None:
         """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
-        self._counted, self._deleted = {}, deque()
-        self._holds_now.clear()
-        self._waiting_tasks.clear()
-        self._state.clear()
+        self._held: dict[int, tuple[tuple[str, str], float, weakref.ref[Any]]] = {}  # by token
+        self._tasks = 0
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return the gauges without values."""
+        return [GaugeMetricFamily(f"zklock_{name}", text, labels=labels) for name, (text, labels) in GAUGES.items()]
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """Return the gauges of this moment."""
+        families = self.describe()
+        holds, waiting, oldest_hold, oldest_wait, tasks, states, incidents = families
+        held: defaultdict[Any, list[float]] = defaultdict(list)
+        waits: defaultdict[Any, list[float]] = defaultdict(list)
+        now, session = clock.now(), process.peek()
+        with _forks:
+            for labels, since, reference in list(self._held.values()):
+                if reference() is not None:  # else it was dropped without a signal
+                    held[labels].append(now - since)
+            for contender in waiting_now():
+                if contender.wait.since is not None:
+                    waits[self._labels(contender.spec.template, contender.spec.kind.word)].append(now - contender.wait.since)
+        for ages, count, oldest in ((held, holds, oldest_hold), (waits, waiting, oldest_wait)):
+            for labels, spans in ages.items():
+                count.add_metric(labels, len(spans))
+                oldest.add_metric(labels, max(spans))
+        tasks.add_metric((), self._tasks)
+        for state in STATES if session is not None else ():
+            states.add_metric((state,), int(state == str(session.state)))
+        for cause, number in background.causes().items() if self._incidents else ():
+            incidents.add_metric((cause,), number)
+        return families
 
     def _labels(self, template: str, kind: str) -> tuple[str, str]:
-        if template not in self._names:
-            most = conf.current().max_metric_locks
-            if len(self._names) >= most:
-                if not self._is_full:
-                    self._is_full = True
-                    logger.warning(
-                        'metrics count the lock %r as "%s": there are %d names already. Pass keys as fields, '
-                        "or raise MAX_METRIC_LOCKS",
-                        template,
-                        OTHERS,
-                        most,
-                    )
-                return OTHERS, kind
+        if template in self._names or len(self._names) < conf.current().max_metric_locks:
             self._names.add(template)
-        return template, kind
+            return template, kind
+        logger.debug('metrics count the lock %r as "%s": see MAX_METRIC_LOCKS', template, OTHERS)
+        return OTHERS, kind
 
-    def unfinished(self) -> tuple[_Times, _Times]:
-        """Return since when callers wait, and since when locks are held, by labels; on clock.now()."""
-        waits: _Times = {}
-        holds: _Times = {}
+    def _labels_of(self, it: Any) -> tuple[str, str]:
+        about = getattr(it, "hold", it)
+        return self._labels(about.template, about.kind)
+
+    def _count(self, metric: Any, value: Callable[[Any], float | None], **kwargs: Any) -> None:
+        it = SimpleNamespace(**kwargs)
+        number = value(it)
+        if number is None:
+            return
         with _forks:
-            if not self._has_begun:
-                self._begin_counters()
-            for contender in waiting_now():
-                labels = self._labels(contender.spec.template, contender.spec.kind.word)
-                self._begin_at_zero(labels)
-                since = contender.wait.since
-                if since is not None:
-                    waits.setdefault(labels, []).append(since)
-            for counted in list(self._counted.values()):
-                if counted.held() is not None:
-                    holds.setdefault(counted.labels, []).append(counted.since)
-        return waits, holds
+            counted = metric.labels(*self._labels_of(it)) if metric._labelnames else metric
+            (counted.observe if isinstance(metric, Histogram) else counted.inc)(number)
 
-    def _begin_counters(self) -> None:
-        """Let the counters of the locks in the settings begin at 0."""
-        self._has_begun = True
-        try:
-            config = conf.current()
-        except ImproperlyConfigured:
-            return  # no lock works then, and a scrape must
-        for name in config.locks:
-            options = config.options_for(name)
-            self._begin_at_zero(self._labels(options["path"], kind_of(options).word))
+    def _on_acquired(self, *, hold: Any, **kwargs: object) -> None:
+        held, labels = held_of(hold), self._labels(hold.template, hold.kind)
+        self._held[hold.token] = labels, held.grant.since, weakref.ref(held)
+        with _forks:  # a counter begins at 0 before the first failure; otherwise `increase()` misses that
+            for name, measure in MEASURES.items():
+                if measure.labels:
+                    self._metrics[name].labels(*labels)
 
-    def _begin_at_zero(self, labels: tuple[str, str]) -> None:
-        """Create the counters with these labels, unless they exist."""
-        for counter in self._from_zero:
-            counter.labels(*labels)
-
-    def _labels_of(self, hold: Hold) -> tuple[str, str]:
-        # As it was counted when it was granted; a writer may have become a reader since.
-        counted = self._counted.get(hold.token)
-        return self._labels(hold.template, hold.kind) if counted is None else counted.labels
-
-    def _on_acquired(self, *, hold: Hold, waited: float, **kwargs: object) -> None:
-        self._end_deleted()
-        labels = self._labels(hold.template, hold.kind)
-        held, deleted = held_of(hold), self._deleted
-        grant = held.grant
-        reference = weakref.ref(held, lambda _: deleted.append(grant))
-        self._counted[hold.token] = CountedHold(labels, grant.since, reference)
-        self._begin_at_zero(labels)
-        self._holds_now.add(labels, 1)
-        self._acquired.labels(*labels).inc()
-        self._wait_seconds.labels(*labels).observe(waited)
-
-    def _on_released(self, *, hold: Hold, **kwargs: object) -> None:
-        self._end(hold.token)
-
-    def _on_lost(self, *, hold: Hold, receipt: Receipt | None, **kwargs: object) -> None:
-        labels = self._labels_of(hold)
-        self._lost.labels(*labels).inc()
-        if receipt is not None:
-            self._abort_seconds.labels(*labels).observe(receipt.stopped_after)
-            self._swallowed.labels(*labels).inc(int(receipt.swallowed))
-        self._end(hold.token)
-
-    def _end(self, token: int) -> None:
-        self._end_deleted()
-        counted = self._counted.pop(token, None)
-        if counted is not None:  # else it was granted before the counting, or has ended already
-            self._holds_now.add(counted.labels, -1)
-            self._hold_seconds.labels(*counted.labels).observe(clock.now() - counted.since)
-
-    def _end_deleted(self) -> None:
-        while self._deleted:
-            grant = self._deleted.popleft()
-            if not grant.shares:  # else another block still holds the lock
-                counted = self._counted.pop(grant.token, None)
-                if counted is not None:
-                    self._holds_now.add(counted.labels, -1)
-
-    def _count(self, counter: Counter, *, template: str, kind: str, **kwargs: object) -> None:
-        counter.labels(*self._labels(template, kind)).inc()
-
-    def _count_hold(self, counter: Counter, *, hold: Hold, **kwargs: object) -> None:
-        counter.labels(*self._labels_of(hold)).inc()
-
-    def _on_failed(self, *, error: type[BaseException], template: str, kind: str, **kwargs: object) -> None:
-        if issubclass(error, ZooKeeperUnavailable):
-            self._unavailable.labels(*self._labels(template, kind)).inc()
+    def _on_ended(self, *, hold: Any, **kwargs: object) -> None:
+        self._held.pop(hold.token, None)
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
-        self._waiting_tasks.set((), waiting)
-
-    def _on_state(self, *, state: str, **kwargs: object) -> None:
-        for name in STATES:
-            self._state.set((name,), int(name == state))
-        if state == "suspended":
-            self._suspensions.inc()
-        elif state == "lost":
-            self._sessions_lost.inc()
-
-    def _on_heartbeat(self, *, took: float, margin: float, lease: float, error: str, **kwargs: object) -> None:
-        if error:
-            self._failed_heartbeats.inc()
-        else:
-            self._heartbeat_seconds.observe(took)
-            self._lease_margin.observe(margin / lease)
+        self._tasks = waiting
 
 
 _connected: dict[CollectorRegistry, Metrics] = {}
@@ -413,14 +253,6 @@ def disconnect(registry: CollectorRegistry | None) -> None:
         metrics.stop()
 
 
-def _prevent() -> None:
-    _forks.acquire()
-
-
-def _permit() -> None:
-    _forks.release()
-
-
 def _begin_child() -> None:
     global _forks
     _forks = threading.RLock()
@@ -428,5 +260,5 @@ def _begin_child() -> None:
         metrics.forget()
 
 
-os.register_at_fork(before=_prevent, after_in_parent=_permit)
+os.register_at_fork(before=lambda: _forks.acquire(), after_in_parent=lambda: _forks.release())
 fork.in_child(_begin_child)

@@ -22,7 +22,6 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
-from django_zklock.core.locks import order
 from django_zklock.core.locks.batch import Batch, BatchContender
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
@@ -59,10 +58,6 @@ class Acquisition:
     and no two callers can wait for each other.
     """
 
-    _in_transaction = False
-    """Whether transactions are open around the call."""
-    _is_inside_others = False
-    """Whether the caller works inside blocks of other owners, in a new order."""
     _loss_observers: tuple[_LossObserver, ...] = ()
     """Of the holds, while it waits for another lock."""
     _open_blocks: OpenBlocks
@@ -156,7 +151,6 @@ class Acquisition:
         """Start a contender for the first of these locks, unless that is done. Return the seconds to wait for it."""
         # Coroutines, and messages that wait for their work to begin, have no transactions.
         if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
-            self._in_transaction = True
             hooks.scope.check(specs[0])
         seconds = self._timeout
         if seconds:
@@ -228,27 +222,18 @@ class Acquisition:
             # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
             if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
                 wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
-            # Those of other owners count for the order, too, that wait for this one, as a coroutine does for a thread.
-            if wait.held is not None or enclosing_holds.get() is not None:
-                self._note_order(contender)
+            for watcher in hooks.watchers:
+                watcher.asks(contender, self.owner, self.specs)
         self.contenders.append(contender)
         return waiter, contender
-
-    def _note_order(self, contender: AnyContender) -> None:
-        """See the order of this lock and those that the owner holds or wants, unless the settings turn it off."""
-        if contender.session.options.lock_order is None:
-            return
-        if len(self.specs) > 1 and not self.contenders:
-            order.note_sorted(contender, self.specs)
-        if order.note(contender, self.owner, in_transaction=self._in_transaction):
-            self._is_inside_others = True
 
     def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
-        if self._is_inside_others:
-            order.note_of_others(contender, self.owner)
+        if contender.waits:
+            for watcher in hooks.watchers:
+                watcher.answered(contender, self.owner)
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
         held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})

@@ -34,7 +34,6 @@ from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
-from django_zklock.core.protocol.long_hold import LongHold
 from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
@@ -776,8 +775,6 @@ class Contender(SessionObserver):
             grant.described = True
 
         self.describe({"waited": self.waited(grant.since)}, on_written)
-        if LongHold.matters(grant, self.spec.lasts):
-            LongHold(self._registry, grant).look_later()
 
     def _downgrade(self, seconds: float) -> None:
         """Create a marker in so many seconds: this writer only reads from then on."""

@@ -88,7 +88,6 @@ class Registry(SessionObserver):
         self._listings: dict[str, _Listing] = {}  # those under way, by the path of the directory
         self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
         self.most_waiting = MAX_WAITING  # contenders that wait in one directory; a Celery worker lets more wait
-        self.held_long: set[str] = set()  # templates of locks that others have given up; see `LongHold`
         self._audit_timer = NEVER
         self._used = False
 

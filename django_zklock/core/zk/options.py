@@ -125,8 +125,6 @@ class SessionOptions:
     session_timeout: float = 20.0
     connect_timeout: float = 5.0
     deadlock_timeout: float | None = 1.0  # how long an owner of locks waits before it looks for a deadlock; None: never
-    lock_order: frozenset[tuple[str, str]] | None = frozenset()
-    """Pairs of templates, outer and inner, whose order is meant; None: the order of locks is not looked at."""
     auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     acl: Acl = field(default="open", repr=False)
     tls: TlsOptions | None = None

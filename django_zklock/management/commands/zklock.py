@@ -15,30 +15,29 @@ from django.core.management.color import no_style
 from django_zklock.core.queue.command_line import command
 from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import discard, width_of, write_table
+from django_zklock.management.output import discard, write_table
+from django_zklock.management.zklock.interventions import INTERVENTIONS
 from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
     "status": ("", "--json --reply-timeout 2s"),
-    "list_": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --watch=5s"),
+    "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --watch=5s"),
     "show": ("-- orders/4711", "--field=pk=4711 --json -- 'orders/{pk}'"),
     "history": ("--limit=20 -- orders/4711", "--what=lost --since=2h"),
-    "leader": ("-- reindex", "--watch -- reindex"),
-    "break_": ("--reason='web-3 hangs' -- orders/7", "--reason='hangs' --token=4294967311 --no-input -- orders/7"),
-    "request_release": ("--reason='deploy at 14:00' -- orders/7", "--reason=deploy --token=4294967311 -- orders/7"),
+    "break": ("--token=4294967311 --reason='web-3 hangs' -- orders/7",),
+    "request-release": ("--reason='deploy at 14:00' -- orders/7", "--reason=deploy --token=4294967311 -- orders/7"),
     "hold": ("--for=15m --reason=deploy -- reports", "--for=2h --reason=migration --wait=5m -- reports"),
-    "end_hold": ("-- reports", "--token=4294967311 --reason='deploy done' -- reports"),
-    "limit": ("-- imports", "--reason='the database is slow' -- imports 3"),
+    "end-hold": ("--token=4294967311 --reason='deploy done' -- reports",),
+    "limit": ("--reason='all is well' -- imports none", "--reason='the database is slow' -- imports 3"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "serve": ("", "--http 127.0.0.1:8080"),
-    "order": ("order.jsonl", "--mermaid order.jsonl"),
     "doctor": ("--strict --json", "--incident"),
     "devserver": ("", "--port 2182 --data locks.json"),
 }
 """The arguments of two examples for each module of `management.zklock`."""
-SUBCOMMANDS: Final = {
-    module.rstrip("_").replace("_", "-"): (import_module(f"django_zklock.management.zklock.{module}"), examples)
-    for module, examples in EXAMPLES.items()
+SUBCOMMANDS: Final[dict[str, Any]] = {
+    name: (INTERVENTIONS.get(name) or import_module(f"django_zklock.management.zklock.{name.replace('list', 'list_')}"), examples)
+    for name, examples in EXAMPLES.items()
 }
 _NO_HANDLER: Final = logging.NullHandler()
 
@@ -74,7 +73,7 @@ class Command(BaseCommand):
             rows = [
                 (name, (module.__doc__ or "").strip().partition("\n")[0]) for name, (module, _) in SUBCOMMANDS.items()
             ]
-            write_table(self.stdout, ("sub-command", "what it does"), rows, width=width_of(self.stdout))
+            write_table(self.stdout, ("sub-command", "what it does"), rows)
             raise failure("Give a sub-command. Its --help has the options and examples.", ExitCode.USAGE)
         # Without any handler, Python would write to standard error what the sub-command says there itself.
         for name in ("zklock.audit", "django_zklock") if "reply_timeout" in options else ("zklock.audit",):

@@ -1,13 +1,5 @@
 """
 Check the ensemble and the locks. The exit code tells a probe whether all is well.
-
-With --incident, it is that of the worst cause: 69 lost quorum, 20 deadlock, 21 counter used up, 22 unreadable queue,
-23 host or process hangs, 24 another client, 25 hung holder, 26 operator hold, 27 process ended with locks,
-28 host that loses its locks, 29 contender without a session, 30 servers of several ensembles, 32 broken lock whose work
-has not ended, 33 lock that is refused to many, 34 counter nearly used up, 35 leader without a sign of life, 36 deadlock
-that has ended, 37 server that does not run, 38 slow server, 39 versions that do not fit, 40 many elections, 41 long
-queue, 42 lock whose holders die, 43 refused fenced writes, 44 refused releases, 45 certificates. It is 31 if none was
-found, and not everything was looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +9,7 @@ import contextlib
 import platform
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final, TypeAlias
@@ -30,25 +22,18 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection.ensemble import SessionBounds, session_bounds
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, count, width_of, write_json, write_line, write_table
+from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.report import verdict
 from django_zklock.report.formatting import different_limits, key_text, process_of
 from django_zklock.report.verdict import Look
 
 WRITES: Final = 20  # that are timed
 SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
-MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
-DIFFERENT: Final = (
-    "The servers grant different session timeouts. A session that moves may end before its leases, and then two "
-    "processes may hold one lock. Set the same minSessionTimeout, maxSessionTimeout and tickTime on all servers, and "
-    "finish the rolling restart."
-)
 NEW: Final = " (new: no process has used it. Is it the address of your other hosts?)"
 TOO_SHORT: Final = "The time was too short for all checks. Raise --reply-timeout."
 _WORLD: Final = ("world", "anyone")
@@ -69,14 +54,10 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="fail on warnings, too")
-    parser.add_argument("--incident", action="store_true", help="only what needs attention, with its remedy")
     add_answer(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    if options.incident:
-        _incidents(out, options.reply_timeout, json=options.json)
-        return
     look = verdict.now(options.reply_timeout, max_age=0, max_locks=None)
     asked = _asked(look, options.reply_timeout)
     is_connected = asked[0].result == "ok"
@@ -97,7 +78,7 @@ def _asked(look: Look, reply_timeout: float) -> list[Check]:
     """Return what ZooKeeper says to this process. The first check is that of the connection."""
     checks = list(_connection(reply_timeout if look.snapshot.answers else 0.0))
     if checks[0].result == "ok":
-        checks += [*_bounds(look.servers, reply_timeout), *_locks(look.snapshot)]
+        checks += _locks(look.snapshot)
     return checks
 
 
@@ -107,40 +88,7 @@ def _write(out: Output, options: argparse.Namespace, checks: Iterable[Check], *,
         return
     colours = {"error": options.style.ERROR, "warning": options.style.WARNING, "ok": options.style.SUCCESS}
     rows = [(check.result, check.name, check.text) for check in checks]
-    write_table(out, ("", "check", "finding"), rows, colours=colours, width=width_of(out))
-
-
-def _incidents(out: Output, reply_timeout: float, *, json: bool) -> None:
-    """Write what needs attention, the worst first. The exit code is that of the worst cause."""
-    report = verdict.as_json(reply_timeout, sure=True)
-    present = report["incidents"]
-    if json:
-        write_json(out, report)
-    else:
-        _write_incidents(out, report)
-    if present:
-        cause = present[0]["cause"]
-        status = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
-        raise failure(f"{count(len(present), 'incident')}.", status)
-    if not report["healthy"]:
-        raise failure(report["verdict"], ExitCode.PARTIAL)
-
-
-def _write_incidents(out: Output, report: Mapping[str, Any]) -> None:
-    present = report["incidents"]
-    notes = {noted["identity"]: noted for noted in report["acknowledged"]}
-    unnoted_first = sorted(present, key=lambda incident: incident["identity"] in notes)
-    for number, incident in enumerate(unnoted_first, 1):
-        write_line(out, f"{number}. {incident['title']}. {incident['explanation']}")
-        if incident["identity"] in notes:
-            write_line(out, f"   {_note_text(notes[incident['identity']])}")
-        write_line(out, f"   -> {incident['remedy']}")
-        for command in incident["commands"][:MAX_COMMANDS]:
-            write_line(out, f"   $ {command}")
-    for text in report["recently_ended"]:
-        write_line(out, f"- Recently ended, no alarm: {text}")
-    if report["healthy"] or (present and not report["complete"]):
-        write_line(out, report["verdict"])
+    write_table(out, ("", "check", "finding"), rows, colours=colours)
 
 
 def _versions() -> Iterator[Check]:
@@ -164,19 +112,12 @@ def _servers(report: inspection.EnsembleReport) -> Iterator[Check]:
 
 def _attention(look: Look) -> Iterator[Check]:
     seen = look.verdict
-    for incident in seen.unnoted_first:
+    for incident in seen.incidents:
         shown = incident.describe()
-        note = seen.notes.get(incident.identity)
-        parts = [f"{shown['title']}.", shown["explanation"], shown["remedy"], *([_note_text(note)] if note else [])]
+        parts = [f"{shown['title']}.", shown["explanation"], shown["remedy"]]
         yield Check(incident.cause, incident.severity, " ".join(parts))
-    for text in seen.recently_ended:
-        yield Check("ended", "info", text)
     for text in dict.fromkeys((*seen.unseen, *look.snapshot.skipped)):
         yield Check("skipped", "info", text)
-
-
-def _note_text(note: Mapping[str, Any]) -> str:
-    return f"Acknowledged by {note['by']} until {note['until']}: {note['reason']}"
 
 
 def _connection(reply_timeout: float) -> Iterator[Check]:
@@ -211,27 +152,6 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
             yield Check("answers", "error", TOO_SHORT if session.connected else str(error))
         else:
             yield Check("connection", "error", str(error))
-
-
-def _bounds(report: inspection.EnsembleReport, reply_timeout: float) -> Iterator[Check]:
-    """Compare the session timeouts that the servers grant: the leases of a session that moves rely on them."""
-    granted = session_bounds(report, reply_timeout=reply_timeout)
-    known = {server: bounds for server, bounds in granted.items() if isinstance(bounds, SessionBounds)}
-    unasked = ", ".join(server for server in granted if server not in known)
-    unasked = f" Not asked: {unasked}." if unasked else ""
-    if _differ(known.values()):
-        texts = [f"{server} grants {bounds}" for server, bounds in known.items()]
-        yield Check("session bounds", "warning", f"{DIFFERENT} {'; '.join(texts)}.{unasked}")
-    elif known:
-        first, result = next(iter(known.values())), "info" if unasked else "ok"
-        yield Check("session bounds", result, f"{count(len(known), 'server')}, {first}.{unasked}")
-    elif granted:
-        yield Check("session bounds", "info", unasked.strip())
-
-
-def _differ(granted: Collection[SessionBounds]) -> bool:
-    ticks = {bounds.tick for bounds in granted} - {None}
-    return len(ticks) > 1 or len({(bounds.shortest, bounds.longest) for bounds in granted}) > 1
 
 
 def _write_seconds(ask: Ask) -> float:

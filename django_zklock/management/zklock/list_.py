@@ -11,15 +11,14 @@ from typing import Any, Final
 
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.info import to_json
-from django_zklock.management.arguments import add_answer, add_wide, integer, seconds
-from django_zklock.management.output import Output, count, width_of, write_json, write_line, write_table
-from django_zklock.management.zklock.status import UNKNOWN, fail_if_incomplete, read_all, write_skipped
+from django_zklock.management.arguments import add_answer, integer, seconds
+from django_zklock.management.output import Output, count, write_json, write_line, write_table
+from django_zklock.management.zklock.status import fail_if_incomplete, read_all, write_skipped
 from django_zklock.report import formatting
 
 CLEAR: Final = "\x1b[H\x1b[J"  # the cursor goes to the top, and all below is erased
 HEAD: Final = ("lock", "state", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
 CUT: Final = ("lock", "holder", "runs")
-NUMBERS: Final = ("held", "waiting", "longest wait", "token")
 ORDERS: Final[dict[str, Any]] = {
     "trouble": lambda lock: lock.trouble,
     "held": lambda lock: lock.held_for or 0.0,
@@ -39,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     watch = "again every 2 s, or TIME, until Ctrl-C"
     parser.add_argument("--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help=watch)
     add_answer(parser, json="write JSON; with --watch, one line for each scan")
-    add_wide(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
@@ -66,7 +64,7 @@ def _list(out: Output, options: argparse.Namespace) -> Snapshot:
     if options.json:
         write_json(out, to_json(replace(snapshot, locks=tuple(locks))), lines=options.watch is not None)
     elif snapshot.problem and not snapshot.locks:
-        write_line(out, UNKNOWN)
+        write_line(out, "number of locks unknown: not connected")
     else:
         _write(out, options, snapshot, locks)
     return snapshot
@@ -76,8 +74,7 @@ def _write(out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: 
     red, yellow = options.style.ERROR, options.style.WARNING
     colours = {"deadlocked": red, "unreadable": red, "long": yellow, "operator": yellow}
     if locks:
-        fit: Any = {"width": width_of(out, wide=options.wide), "drop": ("kind", "longest wait"), "cut": CUT}
-        write_table(out, HEAD, [_row(lock) for lock in locks], numbers=NUMBERS, colours=colours, **fit)
+        write_table(out, HEAD, [_row(lock) for lock in locks], colours=colours, cut=CUT)
     for lock in locks:
         if lock.problem or lock.expired_holds or lock.undeleted or lock.numbers_left is not None:
             write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")

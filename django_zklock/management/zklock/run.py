@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import signal
 import subprocess
@@ -34,7 +33,6 @@ from django_zklock.management.output import Output
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; in a container, perhaps nothing reaps the dead processes
-WATCHDOG_MARGIN: Final = 0.3  # seconds that the watchdog leaves this process to stop the command
 STOP_INTERVAL: Final = 0.02  # seconds between two checks whether a stopped command has ended
 GRACE_SHARE: Final = 0.25  # of the session timeout; no other process gets a lost lock in twice that time
 
@@ -70,31 +68,6 @@ try:
 except OSError as error:
     sys.stderr.write(f"{sys.argv[2]!r} cannot be run: {error.strerror}.\\n")
     sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
-"""
-# It stops the group of the command if this process cannot: it was stopped itself, or killed. It reads that group, and
-# until when that may run, on the boot-time clock. It reads all that is in the pipe, 64 KiB at most, so no line is cut.
-# If it was stopped itself, the newest lines may not have had room there, so it waits for one more before it acts.
-# Like the command it has a session of its own, so a signal to the job of a shell does not reach it. Nor does one that a
-# service manager sends to all processes: the command may clean up for long after that.
-_WATCHDOG: Final = """\
-import os, select, signal, sys, time
-clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-group, until = 0, float("inf")
-while True:
-    is_over = time.clock_gettime(clock) >= until
-    if select.select([0], [], [], 0.2)[0]:
-        words = os.read(0, 65536).split()
-        if not words:
-            break
-        group, until = int(words[-2]), float(words[-1])
-    elif is_over:
-        break
-for number in (signal.SIGTERM, signal.SIGKILL):
-    os.killpg(group, number)
-    os.killpg(group, signal.SIGCONT)
-    time.sleep(float(sys.argv[1]))
 """
 
 
@@ -211,30 +184,25 @@ class _Command:
         held = held_of(self.hold)
         grant = held.grant
         started = clock.now()
-        with _watchdog(self._grace) as watch:  # it is there before the command
-            process = _start(
-                self._arguments,
-                stdin=subprocess.DEVNULL if _in_background() else None,
-                env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
-            )
-            self._process = process
-            watch(process.pid, math.inf)
-            for number in self._early:
-                self._signal(number)
-            try:
-                while process.poll() is None and not self.lost:
-                    if held.policy.abort_on != "never":
-                        watch(process.pid, grant.session.leased_until + WATCHDOG_MARGIN)
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(CHECK_INTERVAL)
-                    # The guard of the block applies the policy: it makes a suspended lock a lost one.
-                    reason = grant.why_lost()
-                    if reason is not None and self.must_stop:
-                        self.lost = reason
-            finally:
-                if self.lost or process.poll() is None:
-                    watch(process.pid, clock.now() + self._grace + WATCHDOG_MARGIN)
-                    self._stop(process)
+        process = _start(
+            self._arguments,
+            stdin=subprocess.DEVNULL if _in_background() else None,
+            env={**os.environ, "ZKLOCK_KEY": self.hold.key, "ZKLOCK_TOKEN": str(self.hold.token)},
+        )
+        self._process = process
+        for number in self._early:
+            self._signal(number)
+        try:
+            while process.poll() is None and not self.lost:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(CHECK_INTERVAL)
+                # The guard of the block applies the policy: it makes a suspended lock a lost one.
+                reason = grant.why_lost()
+                if reason is not None and self.must_stop:
+                    self.lost = reason
+        finally:
+            if self.lost or process.poll() is None:
+                self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
         self.lost = self.lost or grant.why_lost() or ""
         self.seconds = clock.now() - started
@@ -265,31 +233,6 @@ class _Command:
         except OSError:
             return False
         return True
-
-
-@contextmanager
-def _watchdog(grace: float) -> Iterator[Callable[[int, float], None]]:
-    """
-    Start a process that stops a process group when its time is over, or when this process was killed.
-
-    Yields the function that sets the group and this time, on `clock.now()`.
-    """
-    starter = [sys.executable, "-I", "-S", "-c", _WATCHDOG, str(grace)]
-    null = subprocess.DEVNULL
-    with subprocess.Popen(
-        starter, bufsize=0, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
-    ) as process:
-        entry: Any = process.stdin
-        os.set_blocking(entry.fileno(), False)
-
-        def watch(group: int, until: float) -> None:
-            with suppress(OSError):  # it was killed
-                entry.write(f"{group} {until}\n".encode())
-
-        try:
-            yield watch
-        finally:
-            process.kill()
 
 
 def _start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -4,63 +4,55 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.detail import Detail, Row, read_detail
-from django_zklock.inspection import ContenderInfo, LockInfo
+from django_zklock.inspection import LockInfo
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import (
     add_answer,
     add_name,
-    add_wide,
     did_you_mean,
     entries_below,
     key_of,
-    user,
 )
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, width_of, write_json, write_line, write_table
+from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
-from django_zklock.report.formatting import duration, time_text
+from django_zklock.management.zklock.history import as_json
+from django_zklock.report.formatting import duration, host_and_pid, time_text
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.events.history import PastEvent
+    from django_zklock.contrib.events.models import Event
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
 MAX_GRANTS: Final = 5
 
-Stacks: TypeAlias = Mapping[ContenderInfo, Sequence[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_name(parser)
-    parser.add_argument("--stack", action="store_true", help="ask the holders what they run now, at this line of code")
     add_answer(parser)
-    add_wide(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
     shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
-    lock, panel = shown.info, past.ask("history.lock_panel", shown.info)
-    is_free, grants = lock.state() == "free", panel.content.grants[:MAX_GRANTS] if panel else ()
-    stacks: Stacks = {}
+    lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS, default=())
+    is_free = lock.state() == "free"
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
-    elif options.stack:
-        stacks = operations.show_stacks(lock.key, by=user(), reply_timeout=options.reply_timeout)
     if options.json:
-        write_json(out, {**to_json(lock), **_more_json(shown, grants, stacks)})
+        write_json(out, {**to_json(lock), **_more_json(shown, grants)})
     elif not is_free:
-        _write(out, shown, grants, width_of(out, wide=options.wide))
-        _write_stacks(out, stacks)
+        _write(out, shown, grants)
     if lock.is_unread:
         raise failure("It is not known who holds this lock.", ExitCode.PARTIAL)
     if is_free:
@@ -68,41 +60,31 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
 
 
-def _more_json(shown: Detail, grants: Sequence[PastEvent], stacks: Stacks) -> dict[str, Any]:
+def _more_json(shown: Detail, grants: Sequence[Event]) -> dict[str, Any]:
     more = {
         "reasons": shown.reasons,
         "advice": shown.advice or None,
         "chain": to_json(shown.chain),
-        "grants": [grant.as_json() for grant in grants],
+        "grants": [as_json(grant) for grant in grants],
         "commands": shown.next_commands,
     }
-    if stacks:
-        more["stacks"] = {str(holder.token): stack for holder, stack in stacks.items()}
     return more
 
 
-def _write_stacks(out: Output, stacks: Stacks) -> None:
-    for holder, stack in stacks.items():
-        for line in (f"Stack of {formatting.process_of(holder)} (the innermost function is first):", *stack):
-            write_line(out, line)
-
-
-def _write(out: Output, shown: Detail, grants: Sequence[PastEvent], width: int | None) -> None:
+def _write(out: Output, shown: Detail, grants: Sequence[Event]) -> None:
     lock = shown.info
     for text in filter(None, _texts(shown)):
         write_line(out, text)
-    rows = [_cells(row) for row in (*shown.expired_holds, *shown.holders, *shown.waiters)]
+    rows = [_cells(row) for row in (*shown.holders, *shown.waiters)]
     if rows:
-        fit: Any = {"width": width, "drop": ("since", "wants"), "cut": ("who", "runs")}
-        write_table(out, HEAD, rows, numbers=("for", "token"), **fit)
+        write_table(out, HEAD, rows, cut=("who", "runs"))
     if grants:
         events = [
-            (time_text(grant.at), grant.who, duration(grant.waited), duration(grant.lasted), grant.what)
+            (time_text(grant.at), host_and_pid(grant.host, grant.pid), duration(grant.waited), duration(grant.held), grant.outcome)
             for grant in grants
         ]
-        write_table(out, GRANTS, events, numbers=("waited", "held"), width=width, cut=("to", "what"))
-    more = shown.commands if lock.problem or lock.numbers_left is not None else ()
-    for line in (*shown.next_commands, *more):
+        write_table(out, GRANTS, events, cut=("to", "what"))
+    for line in shown.next_commands:
         write_line(out, f"Next: {line}")
 
 

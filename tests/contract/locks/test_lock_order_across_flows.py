@@ -10,7 +10,6 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
 from django_zklock import zk_lock, zk_locks
-from django_zklock.core.locks import order
 from django_zklock.core.locks.held import enclosing_holds
 
 TIMES = 3
@@ -30,10 +29,6 @@ async def alock_b():
     for _ in range(TIMES):
         async with zk_lock("b"):
             pass
-
-
-def pairs():
-    return set(order.seen.edges)
 
 
 # --- the block waits --------------------------------------------------------------------------------------------------
@@ -86,13 +81,13 @@ if sys.version_info >= (3, 11):
 
 
 @pytest.mark.parametrize("flow", AWAITED.values(), ids=AWAITED)
-def test_work_that_a_block_of_a_coroutine_awaits_is_inside_it(flow):
+def test_work_that_a_block_of_a_coroutine_awaits_is_inside_it(flow, seen):
     async def run():
         async with zk_lock("a"):
             await flow()
 
     asyncio.run(run())
-    assert pairs() == {("a", "b")}
+    assert set(seen.edges) == {("a", "b")}
 
 
 def run_in_copied_context():
@@ -115,13 +110,13 @@ async def threads():
     ],
     ids=["async_to_sync", "asyncio.run", "sync_to_async", "a pool", "a result"],
 )
-def test_work_that_a_block_of_a_thread_waits_for_is_inside_it(work):
+def test_work_that_a_block_of_a_thread_waits_for_is_inside_it(work, seen):
     with zk_lock("a"):
         work()
-    assert pairs() == {("a", "b")}
+    assert set(seen.edges) == {("a", "b")}
 
 
-def test_several_locks_of_a_task_are_inside_the_block_that_awaits_it():
+def test_several_locks_of_a_task_are_inside_the_block_that_awaits_it(seen):
     async def several():
         async with zk_locks("b", "c", "d"):
             pass
@@ -131,7 +126,7 @@ def test_several_locks_of_a_task_are_inside_the_block_that_awaits_it():
             await asyncio.gather(several())
 
     asyncio.run(run())
-    assert {("a", "b"), ("a", "c"), ("a", "d")} <= pairs()
+    assert {("a", "b"), ("a", "c"), ("a", "d")} <= set(seen.edges)
 
 
 # --- the block goes on ------------------------------------------------------------------------------------------------
@@ -160,16 +155,16 @@ NOT_AWAITED = {
 
 
 @pytest.mark.parametrize("flow", NOT_AWAITED.values(), ids=NOT_AWAITED)
-def test_a_task_that_the_block_does_not_await_is_not_inside_it(flow):
+def test_a_task_that_the_block_does_not_await_is_not_inside_it(flow, seen):
     async def run():
         async with zk_lock("a"):
             await awhile(flow)
 
     asyncio.run(run())
-    assert not pairs()
+    assert not seen.edges
 
 
-def test_a_task_that_is_awaited_after_the_block_is_not_inside_it():
+def test_a_task_that_is_awaited_after_the_block_is_not_inside_it(seen):
     async def run():
         entered = asyncio.Event()
 
@@ -183,10 +178,10 @@ def test_a_task_that_is_awaited_after_the_block_is_not_inside_it():
         await task
 
     asyncio.run(run())
-    assert not pairs()
+    assert not seen.edges
 
 
-def test_a_callback_of_a_task_is_nobody_that_waits():
+def test_a_callback_of_a_task_is_nobody_that_waits(seen):
     async def run():
         holder = asyncio.current_task()
         assert holder is not None
@@ -203,10 +198,10 @@ def test_a_callback_of_a_task_is_nobody_that_waits():
             await awhile(child)
 
     asyncio.run(run())
-    assert not pairs()
+    assert not seen.edges
 
 
-def test_a_thread_that_the_block_does_not_wait_for_is_not_inside_it():
+def test_a_thread_that_the_block_does_not_wait_for_is_not_inside_it(seen):
     ended = threading.Event()
 
     def work():
@@ -217,16 +212,16 @@ def test_a_thread_that_the_block_does_not_wait_for_is_not_inside_it():
         future = pool.submit(contextvars.copy_context().run, work)
         assert ended.wait(30)
     future.result()
-    assert not pairs()
+    assert not seen.edges
 
 
-def test_a_task_that_nobody_awaits_is_not_inside_the_block_of_its_thread():
+def test_a_task_that_nobody_awaits_is_not_inside_the_block_of_its_thread(seen):
     with zk_lock("a"):
         asyncio.run(awhile(alock_b))
-    assert not pairs()
+    assert not seen.edges
 
 
-def test_generators_that_end_inside_other_blocks_leave_nothing():
+def test_generators_that_end_inside_other_blocks_leave_nothing(seen):
     def locked():
         with zk_lock("a"):
             yield
@@ -245,4 +240,4 @@ def test_generators_that_end_inside_other_blocks_leave_nothing():
     assert blocks() <= 1
     with zk_lock("c"):
         assert blocks() == 1
-    assert pairs() == {("a", "b")}
+    assert set(seen.edges) == {("a", "b")}

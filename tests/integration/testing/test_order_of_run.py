@@ -1,10 +1,12 @@
 """The order of locks over a whole test run: in pytest, its workers, other processes, and Django's runner."""
 
 import multiprocessing
+import subprocess
+import sys
 
 import django
 import pytest
-from support.project import SETTINGS, Project
+from support.project import SETTINGS, Project, environment
 
 LOCKS = 'ZKLOCK |= {"DEFAULTS": {}, "LOCKS": {"a": {"path": "a"}, "b": {"path": "b"}}}\n'
 STRICT = f'{SETTINGS}{LOCKS}ZKLOCK["STRICT"] = True\n'
@@ -129,37 +131,16 @@ def test_a_run_inside_a_run_has_its_own_order(project):
     assert (done.stdout.count(ADVICE), done.returncode) == (1, 1)
 
 
-def test_a_test_may_change_the_folder(project, tmp_path):
+def test_a_test_may_change_the_folder(project):
     project.write("conftest.py", AWAY)
-    done = project.run("-m", "pytest", ZKLOCK_LOCK_ORDER="order.jsonl")
+    done = project.run("-m", "pytest")
     assert (done.stdout.count(ADVICE), done.returncode) == (1, 1), done.stdout
-    assert len((tmp_path / "order.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_test_may_delete_the_file_and_the_environment(project):
     project.write("test_z.py", HARMS)
     done = project.run("-m", "pytest")
     assert ("3 passed" in done.stdout, done.returncode) == (True, 0), done.stdout + done.stderr
-
-
-def test_the_file_is_that_of_the_last_run_and_a_command_draws_it(project, tmp_path):
-    path = tmp_path / "order.jsonl"
-    for _ in range(2):
-        project.run("-m", "pytest", ZKLOCK_LOCK_ORDER=str(path))
-    assert len(path.read_text().splitlines()) == 2
-    text = project.run("manage.py", "zklock", "order", str(path))
-    assert text.returncode == 1
-    assert "a before b: test_shop.py:" in text.stdout
-    assert ADVICE in text.stderr
-    diagram = project.run("manage.py", "zklock", "order", "--mermaid", str(path))
-    assert diagram.stdout.splitlines()[:3] == ["flowchart LR", '    lock0["a"]', '    lock1["b"]']
-
-
-def test_a_file_that_no_run_wrote_is_refused(project):
-    path = project.write("order.jsonl", "[1]\n")
-    for name in (str(path), "missing"):
-        done = project.run("manage.py", "zklock", "order", name)
-        assert (done.returncode, "cannot be read" in done.stderr) == (1, True), done.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("--parallel", "2")], ids=["one process", "parallel"])
@@ -171,3 +152,24 @@ def test_the_runner_of_django_collects_them(project, options):
     done = project.run("manage.py", "test", *options)
     assert "Traceback" not in done.stderr, done.stderr
     assert ("wait for each other" in done.stdout, done.returncode) == (True, 1), done.stdout + done.stderr
+
+
+PRODUCTION = """
+import sys
+import django
+from django.conf import settings
+from django_zklock.testing import DevServer
+
+with DevServer() as server:
+    settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": server.url("/x"), "LOCK_ORDER": [("a", "b")]})
+    django.setup()
+    from django_zklock import zk_lock
+    with zk_lock("b"), zk_lock("a"):
+        print("django_zklock.testing.order" in sys.modules)
+"""
+
+
+def test_without_a_test_run_nothing_of_it_is_imported(project):
+    program = [sys.executable, project.write("production.py", PRODUCTION)]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,14 +1,10 @@
 """Calls that cannot be right say what to write instead."""
 
-import asyncio
 import inspect
-import operator
 import re
 import string
 import subprocess
 import sys
-from contextlib import AsyncExitStack, ExitStack, nullcontext
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import get_type_hints
@@ -24,10 +20,8 @@ from django.utils.translation import gettext_lazy
 
 import django_zklock
 from django_zklock import (
-    Lock,
     ReadWriteLock,
     conf,
-    current_hold,
     zk_leader,
     zk_lock,
     zk_locked,
@@ -39,69 +33,26 @@ from django_zklock import (
 from django_zklock.conf.arguments import KindOptions, LockArguments, LockedOptions, Unset
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.exceptions import InvalidLockName, ZkLockError
-from django_zklock.locks.arguments import check_bound
 
-zk = django_zklock  # with what mypy would refuse
-OF_OTHER_PACKAGES = {
-    "shared": 'use kind="read"',
-    "xact": "use atomic=True",
-    "side_effect": 'use on_conflict="skip"',
-    "skip_locked": 'use on_conflict="skip"',
-    "nowait": "use timeout=0",
-    "retry_delay": "woken by ZooKeeper",
-    "thread_local": "any thread may release",
-    "using": "is not in a database",
-}
 LETTERS = str.maketrans(string.digits, string.ascii_lowercase[:10])
-OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
+WRONG_CALLS = Path(__file__).with_name("wrong_calls.txt")
+"""Calls, each followed by its error."""
+NAMES = {**{name: getattr(django_zklock, name) for name in django_zklock.__all__}, "Path": Path, "lazy": gettext_lazy}
 
 
-@pytest.mark.parametrize(
-    ("call", "hint"),
-    [
-        (lambda: zk.zk_lock("stock/{sku}", sku="lamp"), r'a field of the name is passed as fields=\{"sku": \.\.\.\}'),
-        (lambda: zk.zk_lock("k", expire=30), "a lock has no expiry: .* use max_hold"),
-        (lambda: zk.zk_lock("k", ttl=30), "a lock has no expiry: .* use max_hold"),
-        (lambda: zk.zk_lock("k", blocking_timeout=30), "the seconds to wait for the lock are given as timeout"),
-        (lambda: zk.zk_lock("k", blocking=False), "use timeout=0"),
-        (lambda: zk.zk_lock("k", timout=3), "did you mean 'timeout'"),  # codespell:ignore
-        (lambda: zk.zk_lock("order/{timouts}", timouts=3), r"passed as fields=\{\"timouts\""),  # codespell:ignore
-        (lambda: zk.zk_lock("x", 5), "write the rest as timeout=5"),
-        (lambda: zk.zk_lock("x/{sku}", {"sku": "a"}), r"write the rest as fields=\{'sku': 'a'\}"),
-        (lambda: zk.zk_locked("k", expire=30), r"zk_locked\(\) .*a lock has no expiry"),
-        (lambda: zk.zk_locked("k", {"sku": 1}), r"zk_locked\(\) takes one positional argument, .*timeout=5"),
-        (lambda: zk.zk_locked("k/{what}", what=1), "filled with the arguments of the decorated function"),
-        (lambda: zk.zk_read("k", limit=3), r"zk_read\(\) has no option 'limit': use .*zk_semaphore"),
-        (lambda: zk.zk_semaphore("k", 3, 5), r"zk_semaphore\(\) takes .*timeout=5"),
-        (lambda: zk.ReadWriteLock("k", kind="read"), r"ReadWriteLock\(\) has no option 'kind': use .*zk_read"),
-        (lambda: zk.zk_leader("k", 5), r"zk_leader\(\) takes .*; write the rest as \w+=\.\.\."),
-        (lambda: zk.zk_lock("{a}", fields=[1]), r"fields is a dict .*, not \[1\]"),
-        (lambda: zk.zk_lock("k", about="text"), r"about is a dict .*, not 'text'"),
-        (lambda: zk.zk_leader("k", timeout=3), r"zk_leader\(\) has no option 'timeout'"),
-        (lambda: zk.zk_leader("k", on_conflict="skip"), r"'on_conflict': it is an option of zk_lock"),
-        (lambda: zk.zk_lock("k", unique="until_done"), r"'unique': it is an option of @zk_locked"),
-        (lambda: zk.zk_read("k", max_conflicts=3), r"'max_conflicts': it is an option of @zk_locked"),
-        (lambda: zk.zk_lock("k/{unique}", unique="a"), r'passed as fields=\{"unique": \.\.\.\}'),
-        (lambda: zk.zk_lock("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
-        (lambda: zk.zk_locked("k", retry=3), r'@zk_locked takes on_conflict="retry" and max_conflicts=3'),
-        *((partial(zk.zk_lock, "k", **{name: 1}), hint) for name, hint in OF_OTHER_PACKAGES.items()),
-        (lambda: zk.zk_locked("k", what="w"), r"'what': it is an option of zk_lock\(\)"),
-        (lambda: zk.zk_locked("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
-        (lambda: zk.zk_locked("k", blocking=False), "use timeout=0"),
-        (lambda: zk.zk_locks("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
-        *((partial(zk.zk_adopt, "zkh1.", **{name: 1}), f"zk_adopt.* option '{name}'") for name in OF_NO_ADOPTER),
-    ],
-)
-def test_an_unknown_argument_is_refused_with_the_right_one(call, hint):
-    with pytest.raises(TypeError, match=hint):
-        call()
+def error_of(call):
+    try:
+        eval(call, NAMES)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
-def test_an_invalid_value_is_refused_with_the_valid_ones():
-    with pytest.raises(ValueError, match=r"^timeout must be a number of seconds .*; got the string '5'\.$"):
-        zk.zk_lock("k", timeout="5")
-    with pytest.raises(ValueError, match=r"None = no limit; at most 2147483\); got 10000000\.$"):
-        zk_lock("k", timeout=10**7)
+def test_each_wrong_call_says_what_to_write_instead():
+    lines = WRONG_CALLS.read_text().splitlines()
+    calls, errors = lines[::3], [line.strip() for line in lines[1::3]]
+    assert calls == sorted(calls)
+    with with_locks("pots"):
+        assert dict(zip(calls, map(error_of, calls), strict=True)) == dict(zip(calls, errors, strict=True))
 
 
 def test_a_bound_task_without_self_is_refused():
@@ -200,26 +151,6 @@ def test_a_name_that_is_safe_for_html_makes_no_other_text_safe():
     with with_locks():
         assert zk_lock(mark_safe("order")).spec.template == "order"
         assert type(zk_lock("order").spec.template) is str
-
-
-@pytest.mark.parametrize(
-    ("lock", "expected"),
-    [
-        (zk_lock("order", fields={"pk": 7}), r"'order' has no field 'pk'; .* no entry of ZKLOCK\[\"LOCKS\"\] either"),
-        (zk_lock("order/{pk}", fields={"pk": 7, "shop": "x"}), r"'order/\{pk\}' has no field 'shop'; put it into"),
-        (zk_lock("order/{sku}", fields={"sku": 7, "skus": 8}), "has no field 'skus'; did you mean 'sku'"),
-        (zk_lock("pots", fields={"sku": 7, "pk": 7}), r"'pots', whose path is 'pots/\{sku\}', has no field 'pk'"),
-        (ReadWriteLock("order", fields={"pk": 7}), "no field 'pk'"),
-        (zk_semaphore("order", 3, fields={"pk": 7}), "no field 'pk'"),
-        (zk_leader("order", fields={"pk": 7}), "no field 'pk'"),
-        (zk_locks("order/{pk}", "stock", fields={"pk": 7, "sku": 8}), "no field 'sku'"),
-        (zk_locks(zk_lock("{pk}", fields={"pk": 7}), "a", fields={"pk": 8}), "'a' has no field 'pk'"),
-    ],
-)
-def test_a_value_that_no_field_takes_is_an_error(lock, expected):
-    """An entry was removed, or its path has lost a field: all orders would share one lock."""
-    with with_locks("pots"), pytest.raises(InvalidLockName, match=expected):
-        _ = lock.keys if hasattr(lock, "keys") else lock.key
 
 
 def test_several_locks_share_the_values_of_their_fields():
@@ -495,43 +426,6 @@ def test_a_text_that_may_be_a_value_does_not_warn(field, value):
         used(zk_lock(f"list/{{{field}}}", fields={field: value}))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [object(), len, [object()], Exception, "Order object (None)", "<QuerySet [<Order: Order object (1)>]>"],
-    ids=["object", "function", "list", "class", "unsaved row", "rows"],
-)
-def test_the_text_of_an_object_in_a_name_is_refused(value):
-    """Most have their address in it, so no two calls would share a lock."""
-    with with_locks(), pytest.raises(InvalidLockName, match="the text of an object"):
-        _ = zk_lock(f"order/{value}").key
-
-
-PLACEHOLDERS = (
-    *("<int:pk>", "<pk>", "%s", "%d", "%(pk)s", "$pk", "${pk}", "$(pk)", "#{pk}", ":pk", "%PK%"),
-    *("<%= pk %>", "{{ pk }}", "%{pk}", "$[pk]", "%05d", "%.2f", "[pk]", "[...pk]", "*", "?"),
-    *("(?P<pk>[0-9]+)", r"(\d+)"),
-)
-
-
-@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
-def test_a_placeholder_of_another_language_is_refused(placeholder):
-    """It would be a literal text: one lock for all calls."""
-    for name in (f"order/{placeholder}", f"order/{placeholder}/lines", f"{placeholder}/{{pk}}"):
-        with with_locks(), pytest.raises(InvalidLockName, match="a placeholder of another language, so all calls"):
-            _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace(placeholder, "") else None).key
-        locks = {"order": {"path": name}}
-        assert [problem.id for problem in conf.problems({"URL": "zk://h/x", "LOCKS": locks})] == ["E010"]
-
-
-def test_a_text_with_a_sign_of_a_placeholder_is_no_placeholder():
-    with with_locks():
-        for name in (
-            *("100%", "a%20b", "US$5", "a<b", "price:$5", "sync:{pk}", "100%sure", "%d0%b0", "a%2f", "a%0d/b", "5%s"),
-            *("mail/{pk}@{pk}", "home/~{pk}", "mr!{pk}", "a[0]", "what?", "a*b", "{{pk}}", r"c:\data", "a > b", "f(x)"),
-        ):
-            _ = zk_lock(name, fields={"pk": 7} if "{pk}" in name.replace("{{pk}}", "") else None).key
-
-
 def test_trio_is_refused_with_the_way_out():
     """Coroutines of trio cannot wait for a lock, and a blocking call would stop them all. Both errors name a thread."""
     lock = zk_lock("k")
@@ -568,165 +462,6 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call, opt
     assert written == {name: kind | Unset for name, kind in get_type_hints(options).items()}
 
 
-@pytest.mark.parametrize("policy", ["wait", "retry", "coalesce", "Skip", None, ["skip"]])
-def test_a_block_has_no_policy_of_a_task(policy):
-    for call in (zk.zk_lock, zk.zk_locks, zk.zk_read, zk.ReadWriteLock, zk.Lock.of_key):
-        with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
-            call("k", on_conflict=policy)
-
-
-@pytest.mark.parametrize("lock", [zk_lock("k", on_conflict="skip"), zk_locks("k", "l", on_conflict="skip")])
-def test_a_block_that_skips_needs_as(lock):
-    """Else its body would run without the lock, one day. This fails at the first try, busy or not."""
-
-    def plain():
-        with lock:
-            pass
-
-    def second():
-        with nullcontext() as first, lock:
-            assert first is None
-
-    def in_a_loop():
-        for _ in range(2):
-            with lock:
-                continue
-
-    def generator():
-        with lock:
-            yield
-
-    async def coroutine():
-        async with lock:
-            await asyncio.sleep(0)
-
-    async def second_in_coroutine():
-        async with Bound() as value, lock:
-            assert value
-
-    many_constants = f"{[str(number) for number in range(300)]}[0]\nwith lock: pass"
-    for wrong in (
-        plain,
-        second,
-        in_a_loop,
-        lambda: next(generator()),
-        lambda: asyncio.run(coroutine()),
-        lambda: asyncio.run(second_in_coroutine()),
-        lambda: exec(many_constants, {"lock": lock}),
-    ):
-        with pytest.raises(TypeError, match=r'needs "as".*if not hold'):
-            wrong()
-    assert not lock._looked_up_exits
-    assert not lock._blocks
-
-
-MANY_VARIABLES = "\n    ".join(f"name{number} = {number}" for number in range(300))
-"""More than one byte can number."""
-NEVER_READ = {
-    "another variable is read": "with lock as hold: return lock.locks",
-    "it is overwritten": "with lock as hold: hold = 1",
-    "in a loop": "for _ in 1, 2:\n        with lock as hold: print(lock)",
-    "a constant of the same text": "with lock as hold: print('hold')",
-    "among many": f"{MANY_VARIABLES}\n    with lock as hold: return name299",
-    "in a coroutine": "async with lock as hold: await asyncio.sleep(0)",
-}
-READ = {
-    "a guard": "with lock as hold:\n        if not hold: return",
-    "an argument": "with lock as hold: print(lock, hold, end='')",
-    "in a function inside": "with lock as hold: return lambda: hold",
-    "in a comprehension": "with lock as hold: return [item for item in (1, 2) if hold]",
-    "after the block": "with lock as hold: pass\n    return hold",
-    "of several": "with lock as hold, lock as other: return hold or other",
-    "among many": f"{MANY_VARIABLES}\n    with lock as hold: return name299 if hold else name1",
-    "in a coroutine": "async with lock as hold: print(await asyncio.sleep(0, hold), end='')",
-}
-
-
-def run_function(body, lock):
-    names = {"lock": lock, "asyncio": asyncio}
-    kind = "async def" if "async " in body else "def"
-    exec(f"{kind} function(lock):\n    {body}\n", names)
-    result = names["function"](lock)
-    if kind == "async def":
-        asyncio.run(result)
-
-
-@pytest.mark.parametrize("case", NEVER_READ)
-def test_a_block_that_skips_needs_a_look_at_its_hold(case):
-    lock = zk_locks("k", "l", on_conflict="skip")
-    with pytest.raises(TypeError, match=r"a block that looks at it.*if not hold"):
-        run_function(NEVER_READ[case], lock)
-    assert not lock._looked_up_exits
-    assert not lock._blocks
-
-
-@pytest.mark.parametrize("case", READ)
-def test_a_block_may_look_at_its_hold_in_any_way(case):
-    run_function(READ[case], Bound())
-
-
-class Bound:
-    """A context manager that skips, and is never busy."""
-
-    def __enter__(self):
-        check_bound(sys._getframe().f_back)
-        return 1
-
-    def __exit__(self, *error): ...
-
-    def __aenter__(self):
-        check_bound(sys._getframe().f_back)
-        return self._value()
-
-    async def _value(self):
-        await asyncio.sleep(0)
-        return 1
-
-    async def __aexit__(self, *error): ...
-
-
-def test_a_block_may_bind_its_hold_in_any_way():
-    values = {}
-    bound = Bound()
-    zero = 0
-    with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
-        values[2] = lambda: hold
-    with ExitStack() as stack:
-        values[3] = stack.enter_context(bound)
-        stack.enter_context(bound)
-    bound.__enter__()
-    assert {bound.hold, values[0], values[1], values[3], _, bound.__enter__()} == {1}
-    exec(f"{[str(number) for number in range(300)]}[0]\nwith bound as last: pass", {"bound": bound}, values)
-    assert values["last"] == 1
-
-    async def main():
-        async with bound as hold, bound as bound.hold, bound as values[0], bound as values[zero or hold], bound as _:
-            values[2] = lambda: hold
-        async with AsyncExitStack() as stack:
-            values[4] = await stack.enter_async_context(bound)
-            await stack.enter_async_context(bound)
-        await bound.__aenter__()
-        assert {hold, values[4], _, await bound.__aenter__()} == {1}
-
-    asyncio.run(main())
-
-
-def test_on_a_python_with_unknown_bytecode_a_block_needs_no_as(monkeypatch):
-    """It is better not to find a wrong block than to refuse a right one."""
-    with monkeypatch.context() as newer:
-        newer.setattr(sys, "version_info", (sys.version_info[0], 99, *sys.version_info[2:]))
-        with Bound():
-            pass
-    with pytest.raises(TypeError, match='needs "as"'), Bound():
-        pass
-
-
-def test_a_compiled_caller_is_no_block_without_as():
-    """Its own code cannot be read, and that of its caller says nothing."""
-    begin = operator.methodcaller("__enter__")
-    begin(Bound())
-
-
 def test_each_option_of_a_lock_is_a_field_of_its_spec():
     assert KindOptions.__annotations__.keys() <= {*LockSpec.__dataclass_fields__, *Policy.__dataclass_fields__}
 
@@ -741,31 +476,6 @@ def test_the_task_of_any_framework_is_refused(method):
     maker = "@shared_task" if method == "apply_async" else "@task"
     with pytest.raises(TypeError, match=rf"below the decorator that makes the task:\n    {maker}\n    @zk_locked"):
         zk_locked("k")(task)
-
-
-@pytest.mark.parametrize("name", [42, None, ("a", "b"), ["a"], b"a", Path("a"), gettext_lazy("a"), ""], ids=repr)
-@pytest.mark.parametrize(
-    "call",
-    [
-        *(zk_lock, zk_read, zk_write, zk_leader, Lock, ReadWriteLock),
-        lambda name: zk_semaphore(name, 3),
-        lambda name: zk_locks("a", name),
-    ],
-)
-def test_a_name_that_is_no_text_is_refused_where_it_is_given(call, name):
-    with pytest.raises(InvalidLockName, match=r"lock name is (of type|empty)"):
-        call(name)
-
-
-def test_no_lock_at_all_is_refused_with_what_to_write():
-    with pytest.raises(InvalidLockName, match=r"zk_locks\(\*names\) if names else nullcontext\(\)"):
-        zk_locks(*[])
-
-
-@pytest.mark.parametrize("key", [42, ("a", "b"), b"a"])
-def test_a_key_that_is_no_text_is_refused(key):
-    with pytest.raises(InvalidLockName, match="of type"):
-        current_hold(key)
 
 
 def test_a_decorated_function_may_have_arguments_that_no_name_uses():

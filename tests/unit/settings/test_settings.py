@@ -215,7 +215,7 @@ REFUSED = [
     ("E014", "STRICT", [0, "yes"]),
     ("E014", "REAL_IN_TESTS", [1, "no"]),
     ("E014", "STACKS", [0, "off"]),
-    ("E022", "LOCK_ORDER", ["on", True, [("a",)], [("a", 1)], [("a", "")], {"a": "b"}]),
+    ("E022", "LOCK_ORDER", ["off", True, [("a",)], [("a", 1)], [("a", "")], {"a": "b"}]),
     ("E015", "MAX_LINGERING", [-1, 1.5, "5", True, math.inf]),
     ("E020", "MAX_METRIC_LOCKS", [-1, "5", 1.5, True]),
     ("E021", "JUTE_MAXBUFFER", [0, 131071, 2**31, -1, 1e6, "1M", "0xfffff", "9" * 5000, True, math.inf]),

@@ -1,0 +1,137 @@
+"""What operators can do to locks: a row each, from which the page of the form, its fields and its messages are made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from django_zklock.core.queue.markers import MOST_PERMITS
+from django_zklock.names.template import MAX_KEY, is_key
+from django_zklock.report import lazy
+from django_zklock.report.formatting import clean
+
+MAX_REASON: Final = 300
+MAX_TARGETS: Final = 50
+"""Holders in one form. More of them would take longer than web servers let a request take."""
+MAX_MINUTES: Final = 7 * 24 * 60
+MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One holder of one lock, or the lock itself."""
+
+    key: str
+    guid: str = ""
+    token: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.guid}:{self.token}:{self.key}"
+
+    @classmethod
+    def parse(cls, text: str) -> Target | None:
+        """Return the target that this text names, or None if it is not the `str` of a target."""
+        match = re.fullmatch("([^:]{0,36}):([0-9]{1,20}):(.*)", text, re.DOTALL)
+        return cls(match[3], match[1], int(match[2])) if match and is_key(match[3]) else None
+
+
+class ReasonField(forms.CharField):
+    """Why, in one line that prints."""
+
+    def __init__(self) -> None:
+        super().__init__(label=_("Reason"), max_length=MAX_REASON, help_text=_("For the audit log, and for those who wait."))
+
+    def clean(self, value: Any) -> str:
+        return clean(" ".join(super().clean(value).split()), MAX_REASON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """Something that an operator can do. `run` gets the target, `by`, `reason` and the values of the fields."""
+
+    permission: str
+    label: Any
+    text: Any
+    """What happens."""
+    done: Any
+    run: Callable[..., object]
+    fields: Mapping[str, Callable[[], forms.Field]] = field(default_factory=dict)
+    of_holders: bool = True
+    """Whether it concerns holders, and not a lock."""
+
+    def form(self, data: Any, *, needs_key: bool) -> forms.Form:
+        """Return the form, which asks for a key unless the page has one."""
+        made = {"key": _key_field()} if needs_key else {}
+        made |= {name: make() for name, make in self.fields.items()} | {"reason": ReasonField()}
+        return type("ActForm", (forms.Form,), made)(data)  # type: ignore[no-any-return]
+
+
+def _key_field() -> forms.Field:
+    return forms.CharField(label=_("Lock"), max_length=MAX_KEY, validators=[_check_key])
+
+
+def _check_key(key: str) -> None:
+    if not is_key(key):
+        raise forms.ValidationError(_("This cannot be the key of a lock."))
+
+
+def _hold(target: Target, *, minutes: float, wait: float, **why: str) -> None:
+    lazy.operations.hold_lock(target.key, seconds=minutes * 60, wait=wait, **why)
+
+
+def _limit(target: Target, *, permits: int | None, **why: str) -> None:
+    if permits is None:
+        lazy.operations.clear_limit(target.key, **why)
+    else:
+        lazy.operations.set_limit(target.key, permits, **why)
+
+
+ACTS: Final = {
+    "ask": Act(
+        permission="request_release_lock",
+        label=_("Request release"),
+        text=_("After a request, the work goes on until it can release."),
+        done=_("Asked to release: %(lock)s."),
+        run=lambda target, **why: lazy.operations.request_release(target.key, guid=target.guid, token=target.token, **why),
+    ),
+    "break": Act(
+        permission="break_lock",
+        label=_("Break"),
+        text=_("The holder learns at once that the lock is lost. Its work is aborted if the options of the lock say so."),
+        done=_("Broken: %(lock)s."),
+        run=lambda target, **why: lazy.operations.break_lock(target.key, guid=target.guid, token=target.token, **why),
+    ),
+    "end": Act(
+        permission="hold_lock",
+        label=_("End the hold"),
+        text=_("The next waiter gets the lock at once."),
+        done=_("Hold ended: %(lock)s."),
+        run=lambda target, **why: lazy.operations.end_hold(target.key, token=target.token, **why),
+    ),
+    "hold": Act(
+        permission="hold_lock",
+        label=_("Hold for maintenance"),
+        text=_("Later contenders wait. They are shown your name, the end and the reason."),
+        done=_("You hold %(lock)s now."),
+        run=_hold,
+        fields={
+            "minutes": lambda: forms.FloatField(label=_("Minutes"), min_value=0.1, max_value=MAX_MINUTES, initial=15),
+            "wait": lambda: forms.FloatField(label=_("Wait in the queue (s)"), min_value=0, max_value=MAX_WAIT, initial=MAX_WAIT),
+        },
+        of_holders=False,
+    ),
+    "limit": Act(
+        permission="limit_lock",
+        label=_("Set limit"),
+        text=_("The number of permits for all processes, in place of that in the code; empty: clear it. No holder loses its permit."),
+        done=_("The limit of %(lock)s was changed."),
+        run=_limit,
+        fields={"permits": lambda: forms.IntegerField(label=_("Permits"), required=False, min_value=1, max_value=MOST_PERMITS)},
+        of_holders=False,
+    ),
+}
