@@ -14,9 +14,12 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from io import IOBase
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, cast
 
 from asgiref.sync import iscoroutinefunction
+from django.core.paginator import Page
+from django.db.models import QuerySet
+from django.db.models.query import RawQuerySet
 from django.http import StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 
@@ -141,16 +144,17 @@ def check_result(result: object, function: Callable[..., Any], name: str) -> Non
     Raise `TypeError` for a result whose work would run after the release, such as a coroutine or a streamed body.
 
     `name` is that of the function, for the error. A file passes, and the response with one: the function has opened it,
-    and only its content is still to be read.
+    and only its content is still to be read. Of other objects, only the types are looked at: `isinstance` would load a
+    lazy one.
     """
-    if isinstance(result, StreamingHttpResponse):
-        _check_body(result, name)
+    if issubclass(type(result), StreamingHttpResponse):
+        _check_body(cast("StreamingHttpResponse", result), name)
         return
     kinds = _LAZY if iscoroutinefunction(function) else (*_LAZY, Awaitable)
     for value in itertools.islice(_parts(result), _MOST_SEEN):
         if not _is_lazy(value, kinds):
             continue
-        if inspect.iscoroutine(value):
+        if type(value) is types.CoroutineType:
             value.close()
         within = "" if value is result else f" in a {type(result).__name__}"
         raise TypeError(
@@ -161,37 +165,41 @@ def check_result(result: object, function: Callable[..., Any], name: str) -> Non
 
 def _parts(result: object) -> Iterator[object]:
     """Yield the result, or the data of a response that is rendered later; of lists and dicts, their first items."""
-    parts = deque([getattr(result, "data", None) if isinstance(result, SimpleTemplateResponse) else result])
+    parts: deque[Any] = deque([result])
+    if issubclass(type(result), SimpleTemplateResponse):
+        parts = deque([getattr(result, "data", None)])
     for _ in range(_MOST_SEEN**2):
         if not parts:
             return
         part = parts.popleft()
-        if isinstance(part, Mapping):
+        if issubclass(type(part), Mapping):
             parts.extend(itertools.islice(part.values(), _MOST_SEEN))
-        elif isinstance(part, (list, tuple, set, frozenset)):
+        elif issubclass(type(part), (list, tuple, set, frozenset)):
             parts.extend(itertools.islice(part, _MOST_SEEN))
         else:
             yield part
 
 
-def _is_lazy(value: object, kinds: tuple[type, ...]) -> bool:
+def _is_lazy(value: Any, kinds: tuple[type, ...]) -> bool:
     """
     Return whether work remains: of an iterator, a future, a thread that was not started, or of a QuerySet, or a page of
     one, that has read no rows.
 
     An iterator that knows how many items remain, as that of a list does, has computed them. So has an open file.
     """
-    if isinstance(value, _FUTURES):
+    kind = type(value)
+    if issubclass(kind, _FUTURES):
         return not value.done()
-    if isinstance(value, threading.Thread):
+    if issubclass(kind, threading.Thread):
         return value.ident is None
-    rows = getattr(value, "object_list", value)
-    if getattr(rows, "_result_cache", ()) is None:
-        is_empty = getattr(getattr(rows, "query", None), "is_empty", bool)  # as that of `none()` is
-        return not is_empty()
-    if not isinstance(value, kinds) or isinstance(value, IOBase) or hasattr(value, "__length_hint__"):
+    rows = value.object_list if issubclass(kind, Page) else value
+    if issubclass(type(rows), QuerySet):
+        return rows._result_cache is None and not rows.query.is_empty()
+    if issubclass(type(rows), RawQuerySet):
+        return rows._result_cache is None
+    if not issubclass(kind, kinds) or issubclass(kind, IOBase) or hasattr(kind, "__length_hint__"):
         return False
-    return not isinstance(value, Iterator) or iter(value) is value  # a mock only looks like one
+    return not issubclass(kind, Iterator) or iter(value) is value  # a mock only looks like one
 
 
 def _check_body(response: StreamingHttpResponse, name: str) -> None:
@@ -215,7 +223,7 @@ def is_unrendered(response: object) -> TypeGuard[SimpleTemplateResponse]:
     Django REST framework chooses the renderer when the handler has returned, so a response of a locked handler is
     rendered after the release. A response of a locked `dispatch` has its renderer already.
     """
-    if not isinstance(response, SimpleTemplateResponse) or response.is_rendered:
+    if not issubclass(type(response), SimpleTemplateResponse) or cast("SimpleTemplateResponse", response).is_rendered:
         return False
     rest = sys.modules.get("rest_framework.response")
-    return rest is None or not isinstance(response, rest.Response) or hasattr(response, "accepted_renderer")
+    return rest is None or not issubclass(type(response), rest.Response) or hasattr(response, "accepted_renderer")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from django.db import connections
 from django.http import HttpRequest
@@ -14,11 +15,18 @@ from django_zklock.names.binding import partial_below
 
 
 def find_request(args: tuple[Any, ...]) -> HttpRequest | None:
-    """Return Django's request among the first two arguments; in a method it is the second."""
+    """
+    Return Django's request among the first two arguments; in a method it is the second.
+
+    Only types are looked at. `isinstance` asks an object for its class, and a lazy one would read its row before the
+    lock.
+    """
+    rest = sys.modules.get("rest_framework.request")
     for argument in args[:2]:
-        request = getattr(argument, "_request", argument)  # Django REST framework's wraps it
-        if isinstance(request, HttpRequest):
-            return request
+        is_of_rest = rest is not None and issubclass(type(argument), rest.Request)
+        request = argument._request if is_of_rest else argument
+        if issubclass(type(request), HttpRequest):
+            return cast("HttpRequest", request)
     return None
 
 
@@ -31,7 +39,7 @@ def view_of_method(function: Callable[..., Any], args: tuple[Any, ...]) -> View 
     """Return the class-based view whose method is called with these arguments; None for any other function."""
     # `method_decorator` decorates a partial of the bound method.
     view = getattr(getattr(partial_below(function), "func", None), "__self__", args[0] if args else None)
-    return view if isinstance(view, View) else None
+    return cast("View", view) if issubclass(type(view), View) else None
 
 
 def is_async_dispatch(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:

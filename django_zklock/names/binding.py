@@ -116,7 +116,7 @@ class KeyBinder:
     def _hint_about_self(self, args: tuple[Any, ...]) -> str:
         """Return what to do if a task gets itself as an argument but has no parameter for it, or the reverse."""
         first = next(iter(self.signature.parameters), "")
-        given = bool(args) and hasattr(args[0], "apply_async")
+        given = bool(args) and hasattr(type(args[0]), "apply_async")
         if given and first != "self":
             return " A task with bind=True gets itself first: add the parameter self, or remove bind=True."
         if first == "self" and not given:

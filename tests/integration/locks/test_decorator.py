@@ -21,9 +21,10 @@ from django.conf import settings
 from django.contrib.contenttypes.models import ContentType
 from django.core.paginator import Page, Paginator
 from django.test import override_settings
+from django.utils.functional import SimpleLazyObject
 from support.faults import acquire_once, caught_up
 
-from django_zklock import zk_lock, zk_locked
+from django_zklock import current_hold, zk_lock, zk_locked
 from django_zklock.exceptions import InvalidLockName, LockBusy
 
 
@@ -440,3 +441,55 @@ def test_a_name_is_asked_for_only_where_it_helps():
         pytest.raises(InvalidLockName, match=r"_coroutine' is not an entry of ZKLOCK"),
     ):
         zk_locked()(_coroutine)
+
+
+# --- objects of the caller ------------------------------------------------------------------------------------------
+
+
+class Untouchable:
+    """A lazy object that must not be loaded: its row would be read before the lock, or in a coroutine."""
+
+    def __getattribute__(self, name):
+        raise AssertionError(f"{name} was asked for")
+
+
+@zk_locked("a")
+def first(argument):
+    return current_hold() is not None
+
+
+@zk_locked("a")
+def second(_, argument):
+    return current_hold() is not None
+
+
+@zk_locked("a")
+def returned(argument):
+    return [argument, {"key": argument}]
+
+
+@zk_locked("a")
+async def in_a_coroutine(argument):
+    return [argument]
+
+
+@pytest.mark.parametrize("call", [first, lambda value: second(None, value), returned])
+def test_no_attribute_of_an_argument_or_a_result_is_read(zoo, call):
+    assert call(Untouchable())
+
+
+async def test_no_attribute_of_an_argument_of_a_coroutine_is_read(zoo):
+    assert await in_a_coroutine(Untouchable())
+
+
+def test_a_lazy_argument_is_loaded_by_the_work_alone(zoo):
+    """It would else be a row of before the lock."""
+    loaded = []
+    argument = SimpleLazyObject(lambda: loaded.append(current_hold() is not None))
+
+    @zk_locked("a")
+    def work(account):
+        bool(account)
+
+    work(argument)
+    assert loaded == [True]
