@@ -24,7 +24,7 @@ from support.zoo import ROOM, SESSION, TESTS, Zoo, namespace
 from xdist.scheduler import LoadFileScheduling
 
 from django_zklock import inspection
-from django_zklock.core import log
+from django_zklock.core import hooks, log
 from django_zklock.exceptions import LockLostInterrupt
 from django_zklock.signals import lock_lost
 from django_zklock.testing import order
@@ -97,6 +97,7 @@ def pytest_configure():
 def pytest_sessionstart():
     """Each test has a namespace of its own, so the orders of locks in two tests say nothing together."""
     os.environ.pop(order.FILE, None)
+    hooks.watchers.clear()
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -66,7 +66,7 @@ class Events:
 
 class AcquisitionWatcher:
     """
-    Sees each acquisition that waits for a busy lock, in the thread or coroutine of its owner.
+    Hears of each acquisition that would wait for a busy lock, in the thread or coroutine of its owner.
 
     It must not block, and not raise.
     """

@@ -39,7 +39,8 @@ from django_zklock.testing.awaits import waits_for
 if TYPE_CHECKING:
     from django_zklock.core.locks.refusals import AnyContender  # it imports kazoo
 
-logger = Logger("django_zklock.locks")
+# A handler of logging may fail, or acquire a lock itself. That must not happen inside the acquisition of the caller.
+logger = Logger("django_zklock.locks", always=True)
 
 FILE: Final = "ZKLOCK_LOCK_ORDER"
 """The environment variable with the path of the file. Without it, nothing is seen."""

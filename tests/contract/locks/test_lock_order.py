@@ -16,7 +16,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_zklock import zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore
-from django_zklock.testing import order
+from django_zklock.testing import flush_logs, order
 
 HERE = "tests/contract/locks/test_lock_order.py"
 
@@ -225,6 +225,7 @@ def test_a_file_that_cannot_be_written_disturbs_no_caller(seen, tmp_path, monkey
     monkeypatch.setenv(order.FILE, str(tmp_path))
     with zk_lock("a"), zk_lock("b"):
         pass
+    flush_logs()
     assert "the order of locks is not in the file" in caplog.text
 
 
