@@ -26,7 +26,7 @@ from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials, counted
 from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
-from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, for_client, over
+from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import printable, show_tails
@@ -76,7 +76,7 @@ LOSSES_WITHIN: Final = 1.0
 """Seconds whose lost leases are one line of the log."""
 DRAINING: Final = "the coordinator is about to end"
 
-_signer = Signer(salt="zklock.leases", sep=".")  # of the addresses in lease ids
+_signer = Signer(salt="zklock.leases", sep=".")  # of the address in a lease id
 
 
 class Coordinator:
@@ -87,8 +87,8 @@ class Coordinator:
         self._state = state
         self._key = secrets.token_bytes(16) if state is None else state.key  # of the secrets in lease ids
         self._options = conf.current().leases
-        self._addresses = Addresses()
-        self._id_suffix = ""  # with the addresses, signed
+        self._address = ""  # where clients reach it, as "host:port"; empty if that is not known
+        self._id_suffix = ""  # with the address, signed
         self._leases: dict[str, Lease] = {}  # by `_own_part` of the lease id; also those that wait, or are about to end
         self._by_request: dict[tuple[str, str], Lease] = {}  # by client and the hash of the request id
         self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, likewise; the oldest first
@@ -102,14 +102,14 @@ class Coordinator:
         self._lost = 0  # leases that no line of the log tells of yet
         self._draining = False
 
-    def advertise(self, addresses: Addresses) -> None:
+    def advertise(self, address: str) -> None:
         """
-        Put the addresses of this coordinator into its lease ids.
+        Put the address of this coordinator into its lease ids.
 
-        So any coordinator can tell a client where its lease is. They are signed: a client that is given a false lease
+        So any coordinator can tell a client where its lease is. It is signed: a client that is given a false lease
         id must not send its token to a false address.
         """
-        self._addresses, self._id_suffix = addresses, f".{_signer.sign_object(addresses)}"
+        self._address, self._id_suffix = address, f".{_signer.sign(address)}"
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Coordinator:
         """Return a lease of this client. Raises `Refusal`."""
         lease = self._leases.get(_own_part(lease_id))
         if lease is not None and lease.client == client.name and lease.hold is not None:
-            lease.id = lease_id  # the process that gave it may have had other addresses
+            lease.id = lease_id  # the process that gave it may have had another address
             return lease
         owner, reason = self._ended.get(_own_part(lease_id), ("", ""))
         if reason and owner == client.name:
@@ -205,8 +205,8 @@ class Coordinator:
         if coordinator == self.id or len(rest) < 2:
             text = "There is no such lease. It is over, was never given, or belongs to another client."
             return Refusal(Code.OVER, text)
-        elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
-        if elsewhere.grpc and elsewhere.grpc == self._addresses.grpc:
+        elsewhere = _address(rest[2]) if len(rest) > 2 else ""
+        if elsewhere and elsewhere == self._address:
             return over("the coordinator that gave it has ended, or has the same --advertise as this one")
         return Refusal(
             Code.ELSEWHERE,
@@ -448,12 +448,12 @@ def key_of(resource: str) -> str:
         raise Refusal(Code.INVALID, f"resource_path: {error}") from error
 
 
-def _addresses(signed: str) -> Addresses:
-    """Return the addresses in a lease id, if a coordinator with the same SECRET_KEY has written them."""
+def _address(signed: str) -> str:
+    """Return the address in a lease id, if a coordinator with the same SECRET_KEY has written it; else an empty text."""
     try:
-        return Addresses(*_signer.unsign_object(signed)[:2])  # a later release may add some
+        return _signer.unsign(signed)
     except (BadSignature, ValueError):  # a ValueError for a lone surrogate
-        return Addresses()
+        return ""
 
 
 def _read_queue(key: str) -> LockInfo | None:
@@ -472,7 +472,7 @@ def _asked(request: LeaseRequest) -> LeaseRequest:
 
 
 def _own_part(lease_id: str) -> str:
-    """Return a lease id without the addresses of the coordinator that gave it."""
+    """Return a lease id without the address of the coordinator that gave it."""
     return ".".join(lease_id.split(".", 3)[:3])
 
 

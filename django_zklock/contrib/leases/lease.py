@@ -31,7 +31,7 @@ NOT_RECORDED: Final = "the coordinator cannot write its state file; its log says
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """The request of a client for a lease, with the names that gRPC and HTTP have for its fields."""
+    """The request of a client for a lease, with the names that its fields have in gRPC."""
 
     resource_path: str = ""
     client_id: str = ""

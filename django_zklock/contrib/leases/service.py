@@ -63,9 +63,9 @@ _Handler = Callable[[LeaseClient, Any, Context], Coroutine[Any, Any, Any]]
 
 
 async def _abort(context: Context, refusal: Refusal) -> None:
-    metadata = [("zklock-code", refusal.code.slug), *refusal.code.headers.items()]
-    if refusal.elsewhere.grpc:
-        metadata.append(("zklock-address", refusal.elsewhere.grpc))
+    metadata = [("zklock-code", refusal.code.slug)]
+    if refusal.elsewhere:
+        metadata.append(("zklock-address", refusal.elsewhere))
     await context.abort(grpc.StatusCode[refusal.code.grpc], str(refusal), tuple(metadata))
 
 
@@ -235,7 +235,7 @@ class _KeepAliveStream:
         try:
             lease = self._coordinator.keep(self._client, lease_id)
         except Refusal as refusal:
-            if refusal.elsewhere.grpc:
+            if refusal.elsewhere:
                 raise  # the stream ends with the address of the coordinator that has the lease
             over = pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=str(refusal))
             self._send(lease_id, None if lease_id in self._leases else over)  # a known lease tells of its end itself

@@ -18,8 +18,7 @@ from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.certificate import Certificate
-from django_zklock.contrib.leases.refusal import Addresses
-from django_zklock.contrib.leases.service import SERVICE
+from django_zklock.contrib.leases.service import OPTIONS, SERVICE
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
@@ -201,15 +200,13 @@ async def flooded(zoo):
 
 async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(flooded):
     """Nor does it at the next stream or connection of the client."""
-    first, second, third = list(flooded.coordinator._leases)[:3]
+    leases = list(flooded.coordinator._leases)[:3]
     stream = flooded.stub.KeepAlive(metadata=SECRET)
-    for lease_id in (first, second, third):
+    for lease_id in leases:
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
         assert (await stream.read()).state == HELD
-    assert (await flooded.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=first), metadata=SECRET)).released
-    for method, lease_id, status in (("PUT", second, 200), ("DELETE", third, 204)):
-        answer = await flooded.http(method, f"/locks/{lease_id}", authorization="Bearer secret")
-        assert answer.status == status
+    for lease_id in leases:
+        assert (await flooded.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease_id), metadata=SECRET)).released
     stream.cancel()
 
 
@@ -221,8 +218,6 @@ async def _record(served, resource, metadata):
 async def test_a_call_that_is_sent_again_gets_the_same_lease(served):
     leases = [await served.acquire(request_id="r1") for _ in range(2)]
     assert leases[0].lease_id == leases[1].lease_id
-    by_http = {"resource_path": KEY, "client_id": "node-1", "request_id": "r1"}
-    assert (await served.http("POST", "/locks/", by_http)).content["lease_id"] == leases[0].lease_id
     assert "128 characters" in await refused(
         served.acquire("other", request_id="r" * 129), grpc.StatusCode.INVALID_ARGUMENT
     )
@@ -304,6 +299,21 @@ async def _flood(stream, lease_id):
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE])
+async def test_a_connection_that_makes_no_call_ends(zoo, monkeypatch, sent):
+    monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 500)
+    monkeypatch.setitem(OPTIONS, "grpc.max_connection_idle_ms", 1000)
+    async with Served(LeaseOptions()) as served:
+        reader, writer = await asyncio.open_connection("localhost", served.server.port)
+        writer.write(sent)
+        while await asyncio.wait_for(reader.read(1000), 10):
+            pass  # the settings of HTTP/2, and its goodbye
+        writer.close()
+
+
 async def _raw(served, method, message, authorization=""):
     call = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
     await call.write(message)
@@ -330,7 +340,7 @@ async def test_a_call_without_a_message_is_refused_in_time(zoo, monkeypatch):
 
 async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo, served):
     async with Served(LeaseOptions()) as other:
-        other.coordinator.advertise(Addresses(grpc="locks-2.example.com:50051"))
+        other.coordinator.advertise("locks-2.example.com:50051")
         lease = await other.acquire()
         stream = served.stub.KeepAlive()
         await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))

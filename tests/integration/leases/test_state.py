@@ -4,10 +4,8 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import threading
 import time
-import urllib.request
 
 import grpc
 import pytest
@@ -33,7 +31,7 @@ def state(tmp_path):
 
 @pytest.fixture
 def serving(zoo, state):
-    with Serving(zoo, "--state", str(state), session_timeout=SESSION, http=True) as serving:
+    with Serving(zoo, "--state", str(state), session_timeout=SESSION) as serving:
         yield serving
     end_session(zoo, state)
 
@@ -191,24 +189,6 @@ def test_a_paused_process_whose_session_is_taken_over_touches_no_lock(zoo, servi
         assert len(zoo.children("a")) == 1
 
 
-def test_by_http_a_lease_is_kept_in_each_process(serving):
-    def request(method, name="", content=None):
-        address = f"http://localhost:{serving.http_port}/locks/{name}"
-        body = None if content is None else json.dumps(content).encode()
-        call = urllib.request.Request(address, body, {"content-type": "application/json"}, method=method)
-        with urllib.request.urlopen(call, timeout=20) as response:
-            return json.load(response)
-
-    wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 60_000, "request_id": "r1"}
-    lease = request("POST", content=wanted)
-    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 1000
-    serving.kill()
-    serving.start()
-    assert request("GET", lease["lease_id"])["fencing_token"] == lease["fencing_token"]
-    assert request("PUT", lease["lease_id"])["lease_duration_ms"] > 1000
-    assert request("POST", content=wanted)["lease_id"] == lease["lease_id"]
-
-
 def test_without_its_session_the_next_process_starts_without_leases(zoo, serving, state):
     lease = acquire(serving)
     serving.kill()
@@ -306,18 +286,6 @@ def test_a_client_that_reads_nothing_does_not_delay_the_restart(serving):
             stop(serving)
         is_stuck.set()
         unread.cancel()
-    serving.start()
-    assert keep(serving, lease).state == HELD
-
-
-@pytest.mark.timed
-def test_a_client_that_sends_half_a_request_does_not_delay_the_restart(serving):
-    lease = acquire(serving)
-    head = "POST /locks/ HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", serving.http_port)) as connection:
-        connection.sendall(f"{head}{{".encode())
-        with within(3):
-            stop(serving)
     serving.start()
     assert keep(serving, lease).state == HELD
 
