@@ -63,7 +63,7 @@ floods a coordinator has one acquisition under way at a time.
 LONGEST_START: Final = 1.0
 """Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 READ_AGE: Final = 1.0
-"""Seconds for which one read of a queue serves all callers that ask for their position."""
+"""Seconds for which one read of a queue serves all calls that found the lock busy."""
 MOST_ENDED: Final = 10_000
 """Leases whose ends are remembered, for clients that ask why."""
 SOON: Final = 0.05
@@ -214,26 +214,6 @@ class Coordinator:
             "to the process that gave the lease. If that has ended, so has the lease.",
             elsewhere,
         )
-
-    def find_queued(self, client: LeaseClient, resource: str, client_id: str) -> Lease:
-        """Return the lease of this client that waits here for a lock, or has it. Raises `Refusal`."""
-        key = key_of(resource)
-        wanted = (client.name, _label(client_id), key)
-        for lease in self._leases.values():
-            if (lease.client, lease.client_id, lease.lock.name) == wanted and not lease.end_reason:
-                return lease
-        raise Refusal(Code.OVER, f"Nothing of {client_id!r} waits here for the lock {key!r}, or has it.")
-
-    async def position(self, lease: Lease) -> int:
-        """
-        Return how many are ahead of a lease that waits; 0 if that is not known.
-
-        It is known for the first fifty of a queue, and for 200 queues a second.
-        """
-        if lease.settled.done() or (info := await self._read_queue(lease.lock.name)) is None:
-            return 0
-        waiters = [waiter.about.get("lease") for waiter in info.waiters]
-        return len(info.holders) + waiters.index(lease.number) if lease.number in waiters else 0
 
     async def count_ahead(self, resource: str) -> int:
         """Return how many hold a lock, or wait for it; 0 if that is not known."""
@@ -449,7 +429,7 @@ def key_of(resource: str) -> str:
 
 
 def _address(signed: str) -> str:
-    """Return the address in a lease id, if a coordinator with the same SECRET_KEY has written it; else an empty text."""
+    """Return the address in a lease id; empty unless a coordinator with the same SECRET_KEY has written it."""
     try:
         return _signer.unsign(signed)
     except (BadSignature, ValueError):  # a ValueError for a lone surrogate

@@ -115,7 +115,6 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo):
         lease = stub.RecordLock(wanted, timeout=20)
         answered = time.monotonic()
         streams = [stub.KeepAlive(_never(lease.lease_id)) for _ in range(5)]
-        streams += [stub.WatchQueue(pb.WatchQueueRequest(lease_id=lease.lease_id)) for _ in range(5)]
         for stream in streams:
             assert next(stream).state == pb.LeaseState.STATE_HELD
         health = health_pb2_grpc.HealthStub(channel)

@@ -84,21 +84,6 @@ async def test_an_open_stream_alone_renews_no_lease(zoo, served):
     stream.cancel()
 
 
-async def test_a_stream_follows_the_position_in_the_queue(zoo, served):
-    async with zk_lock(KEY):
-        call = asyncio.ensure_future(served.acquire(wait_blocking=True))
-        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
-        stream = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="node-1"))
-        waiting = await stream.read()
-        assert (waiting.state, waiting.place) == (pb.LeaseState.STATE_WAITING, 1)
-    held = await asyncio.wait_for(stream.read(), 10)
-    assert (held.state, held.lease_id) == (HELD, "")
-    lease = await call
-    await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id))
-    assert (await asyncio.wait_for(stream.read(), 10)).state == OVER
-    assert await stream.read() == grpc.aio.EOF
-
-
 async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo, served):
     async with zk_lock(KEY):
         request = pb.RecordLockRequest(resource_path=KEY, client_id="node-1", wait_blocking=True)
@@ -119,8 +104,6 @@ async def test_wrong_requests_are_refused_with_a_sentence(zoo, served):
     assert "empty" in await refused(served.acquire(""), invalid)
     too_large = grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger" in await refused(served.acquire("x" * 100_000), too_large)
-    nothing = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="nobody")).read()
-    await refused(nothing, grpc.StatusCode.NOT_FOUND)
 
 
 async def test_a_client_is_known_by_its_certificate(zoo, tmp_path):
@@ -175,7 +158,7 @@ async def test_reflection_lists_the_services(zoo, served):
             service = descriptor_pool.DescriptorPool(database).FindServiceByName(SERVICE)
             return [method.name for method in service.methods]
 
-    assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
+    assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock"]
 
 
 SECRET = (("authorization", "Bearer secret"),)
@@ -259,18 +242,16 @@ async def test_the_streams_of_a_client_are_bounded(zoo):
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         metadata = (("authorization", "Bearer secret"),)
         lease = await served.stub.RecordLock(pb.RecordLockRequest(resource_path=KEY, client_id="x"), metadata=metadata)
-        wanted = pb.WatchQueueRequest(lease_id=lease.lease_id)
-        first = served.stub.WatchQueue(wanted, metadata=metadata)
+        wanted = pb.KeepAliveRequest(lease_id=lease.lease_id)
+        first, second = (served.stub.KeepAlive(metadata=metadata) for _ in range(2))
+        await first.write(wanted)
         assert (await first.read()).state == HELD
-        too_many = grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "1 open streams" in await refused(served.stub.WatchQueue(wanted, metadata=metadata).read(), too_many)
-        await refused(served.stub.KeepAlive(metadata=metadata).read(), too_many)
-        await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), metadata=metadata)
-        assert (await first.read()).state == OVER
+        assert "1 open streams" in await refused(second.read(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        await first.done_writing()
         assert await first.read() is grpc.aio.EOF
-        keeper = served.stub.KeepAlive(metadata=metadata)
-        await keeper.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
-        assert (await keeper.read()).state == OVER
+        third = served.stub.KeepAlive(metadata=metadata)
+        await third.write(wanted)
+        assert (await third.read()).state == HELD
 
 
 async def test_others_are_served_while_a_reader_does_not_read(zoo, served):
@@ -321,7 +302,7 @@ async def _raw(served, method, message, authorization=""):
     return await call.read()
 
 
-@pytest.mark.parametrize("method", ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"])
+@pytest.mark.parametrize("method", ["RecordLock", "KeepAlive", "ReleaseLock"])
 async def test_a_malformed_message_is_an_invalid_request(zoo, caplog, method):
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
