@@ -299,13 +299,12 @@ class Coordinator:
         lock = self._lock(key, request, waited, client_id, about)
         return self._begin(lock, request, client_id, about, request_hash)
 
-    def restore(self, node: Node, remaining: float | None, most: float) -> Lease:
+    def restore(self, node: Node, most: float) -> Lease:
         """
         Go on with the lease of an earlier process, whose znode this is.
 
-        `remaining` are the seconds until its end. None: they are unknown, but no client was told more than `most`, and
-        perhaps it was no lease yet. Raises `Refusal` if the settings forbid such a lock, or if the data of the znode
-        are lost.
+        No client was told an end in more than `most` seconds, so it lasts until then; perhaps it still waited, and is
+        over then. Raises `Refusal` if the settings forbid such a lock, or if the data of the znode are lost.
         """
         payload = Payload.decode(node.data)
         if payload is None:
@@ -320,10 +319,8 @@ class Coordinator:
             limit=payload.limit if kind == "semaphore" else 0,  # else it is that of the settings
         )
         lock = self._lock(request.resource_path, request, 0.0, payload.what, about)
-        lock.resume(node, may_have_waited=remaining is None)
-        if remaining is None:
-            remaining = min(request.session_timeout_ms / 1000 or DEFAULT_TERM, most)  # a client comes again before that
-        until = asyncio.get_running_loop().time() + remaining
+        lock.resume(node)
+        until = asyncio.get_running_loop().time() + min(request.session_timeout_ms / 1000 or DEFAULT_TERM, most)
         return self._begin(lock, request, payload.what, about, about.get("request_hash", ""), until)
 
     def _begin(
@@ -346,7 +343,6 @@ class Coordinator:
             client=client,
             client_id=client_id,
             term=self._term(request),
-            state=self._state,
             until=until,
         )
         self._leases[own_part] = lease
@@ -397,8 +393,6 @@ class Coordinator:
 
     def _on_end(self, lease: Lease, own_part: str, request_hash: str) -> None:
         del self._leases[own_part]
-        if self._state is not None:
-            self._state.forget(lease.token)
         if self._by_request.get((lease.client, request_hash)) is lease:
             del self._by_request[lease.client, request_hash]
         if lease.hold is not None:

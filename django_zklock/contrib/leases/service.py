@@ -213,7 +213,6 @@ class _KeepAliveStream:
             return
         lease.observers[self._on_change] = None
         self._leases[lease_id] = lease, sent_at
-        await lease.recorded()
         self._send(lease_id, None)
 
     def _on_change(self, lease: Lease) -> None:

@@ -47,6 +47,7 @@ BURST = 2000
 RESTARTS = 20
 RESTART_EVERY = 7.0
 LASTING_TERM = 60.0
+FORGOTTEN_TERM = 4.0
 LASTING_SESSION = 300.0
 LEFT = LASTING_TERM * USABLE * 2 / 3  # seconds of a lease, at least, when a restart begins
 TOKEN = "t" * 40
@@ -304,7 +305,9 @@ class Restarts:
         async with grpc.aio.insecure_channel(self._coordinator.serving.address, options=options) as channel:
 
             async def acquire(**more):
-                wanted = pb.RecordLockRequest(resource_path=key, client_id="x", session_timeout_ms=4000, **more)
+                wanted = pb.RecordLockRequest(
+                    resource_path=key, client_id="x", session_timeout_ms=round(FORGOTTEN_TERM * 1000), **more
+                )
                 while True:
                     with contextlib.suppress(grpc.RpcError):  # it restarts
                         answer = await stub_of(channel).RecordLock(wanted, timeout=20, wait_for_ready=True)
@@ -320,7 +323,7 @@ class Restarts:
 
 
 async def test_leases_survive_restarts_of_their_coordinator(arena, tmp_path, pytestconfig):
-    """None is lost, and none lasts longer than its client was told."""
+    """None is lost, and a restart prolongs one that nobody keeps by its term at most."""
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(Proxy(arena.address))
         state = ("--state", str(tmp_path / "state"))
@@ -365,7 +368,7 @@ def judge_restarts(run, restarts):
     print(f"late: {[round(seconds, 2) for seconds in restarts.late]}, load: {os.getloadavg()}")
     assert max(restarts.lasted) < LEFT / 2, "a restart took longer than leases last"
     assert min(restarts.late) > -0.1, "a lock was free before the end of its lease"
-    assert max(restarts.late) < 2.0, "a lease lasted longer than its client was told"
+    assert max(restarts.late) < FORGOTTEN_TERM + 2.0, "a restart prolonged a lease by more than its term"
     assert min(grants[language] for language in SOAKS) > LEASES / 8, "hardly a lease was granted"
 
 
