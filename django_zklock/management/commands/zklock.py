@@ -32,7 +32,7 @@ EXAMPLES: Final = {
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "serve": ("", "--grpc 127.0.0.1:50051"),
     "doctor": ("--strict --json", "--incident"),
-    "devserver": ("", "--port 2182 --data locks.json"),
+    "devserver": ("", "--port 2182"),
 }
 """The arguments of two examples for each module of `management.zklock`."""
 SUBCOMMANDS: Final[dict[str, Any]] = {
