@@ -182,10 +182,10 @@ def _stop(process: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Signal the group of the command; return False if it has ended."""
+    """Signal the group of the command; return False if it has ended, or may not be signalled."""
     try:
         os.killpg(process.pid, number)
-    except ProcessLookupError:
+    except OSError:
         return False
     return True
 
