@@ -3,7 +3,7 @@ Measure the lock coordinator: what a lease costs, and what the coordinator does 
 
 Three real ZooKeeper servers sync every write to disk; the coordinator and the direct client use the same follower.
 
-* In turns, a lock is acquired directly, by gRPC and by HTTP on loopback, and a lease is kept by each of them.
+* In turns, a lock is acquired directly and by gRPC on loopback.
 * One client acquires and releases, in turns alone and while another one floods the coordinator.
 * Many leases (`--leases`) are kept every three seconds, for a while; none may be lost.
 * As many calls come at once for one key. Each must get in, or be refused with a code.
@@ -15,9 +15,7 @@ goes by the coordinator is slower.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import itertools
-import json
 import multiprocessing
 import os
 import random
@@ -40,7 +38,7 @@ import psutil
 
 SESSION = 40.0  # seconds: leases of up to 16 s
 #: What goes by the coordinator, the other, and the ratio of their medians at most.
-BUDGETS = [("gRPC", "direct", 1.9), ("HTTP", "direct", 1.58), ("HTTP keep", "gRPC keep", 1.0)]
+BUDGETS = [("gRPC", "direct", 1.9)]
 FLOOD = 64  # calls at a time
 CLIENTS: dict[str, dict[str, object]] = {"bench": {"MAX_RATE": 100_000}, "crowd": {}, "flood": {}}
 BATCH = 40  # of each kind, in a round
@@ -66,7 +64,7 @@ class GrpcClient:
         return await self.stub.RecordLock(self._request(resource, **more), metadata=self.metadata)
 
     def acquire_blocking(self, resource: str) -> Any:
-        """Acquire a lease, and block the event loop meanwhile, as `HttpClient` does."""
+        """Acquire a lease, and block the event loop meanwhile."""
         return self.blocking_stub.RecordLock(self._request(resource), metadata=self.metadata)
 
     def _request(self, resource: str, **more: Any) -> Any:
@@ -81,27 +79,11 @@ class GrpcClient:
         return self.stub.KeepAlive(metadata=self.metadata)
 
 
-class HttpClient:
-    """A client by HTTP, on one connection, with the token that is its name."""
-
-    def __init__(self, port: int, name: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port)
-        self._headers = {"Authorization": f"Bearer {name}", "Content-Type": "application/json"}
-
-    def request(self, method: str, path: str, **fields: Any) -> Any:
-        """Send a request; return its answer."""
-        self._connection.request(method, f"/locks/{path}", json.dumps(fields) if fields else None, self._headers)
-        with self._connection.getresponse() as response:
-            body = response.read()
-            assert response.status < 300, body
-            return json.loads(body) if body else None
-
-
 class Compared:
-    """Acquire directly, by gRPC and by HTTP; each method returns the seconds of what it did."""
+    """Acquire directly and by gRPC; each method returns the seconds of what it did."""
 
-    def __init__(self, grpc_client: GrpcClient, web: HttpClient, slower: float) -> None:
-        self._grpc, self._web, self._slower = grpc_client, web, slower
+    def __init__(self, grpc_client: GrpcClient, slower: float) -> None:
+        self._grpc, self._slower = grpc_client, slower
         self._stream = grpc_client.keep_alive()
 
     async def direct(self, key: int) -> dict[str, float]:
@@ -126,30 +108,20 @@ class Compared:
         await self._stream.read()  # that it is over
         return {"gRPC": took, "gRPC keep": kept}
 
-    async def http(self, key: int) -> dict[str, float]:
-        """Acquire a lease, and keep it once."""
-        request = {"resource_path": f"http/{key}", "client_id": "bench", "wait_limit_ms": 30_000}
-        leases: list[Any] = []
-        took = pairs.slowed(lambda: leases.append(self._web.request("POST", "", **request)), self._slower)
-        lease_id = leases[0]["lease_id"]
-        kept = pairs.slowed(lambda: self._web.request("PUT", lease_id), self._slower)
-        self._web.request("DELETE", lease_id)
-        return {"HTTP": took, "HTTP keep": kept}
-
     async def round(self) -> dict[str, float]:
         """Return the median times of a round, in milliseconds."""
         times: dict[str, list[float]] = defaultdict(list)
         for key in range(BATCH):
-            for acquire in random.SystemRandom().sample([self.direct, self.grpc, self.http], 3):
+            for acquire in random.SystemRandom().sample([self.direct, self.grpc], 2):
                 for name, seconds in (await acquire(key)).items():
                     times[name].append(seconds)
         return {name: statistics.median(values) * 1000 for name, values in times.items()}
 
 
-async def compare(address: str, http_port: int, options: Any) -> list[pairs.Figure]:
-    """Compare an acquisition, direct and by the coordinator, and a keep by gRPC and HTTP."""
+async def compare(address: str, options: Any) -> list[pairs.Figure]:
+    """Compare an acquisition, direct and by the coordinator."""
     client = GrpcClient(address, "bench")
-    compared = Compared(client, HttpClient(http_port, "bench"), options.slower)
+    compared = Compared(client, options.slower)
     shown = [pairs.Figure(name) for name in await compared.round()]  # which warms up, too
     ratios = [pairs.Figure(f"{ours} / {other}", budget) for ours, other, budget in BUDGETS]
     for _ in pairs.rounds(ratios, options.seconds):
@@ -302,7 +274,7 @@ async def measure(serving: Any, options: Any) -> list[pairs.Figure]:
     """Return all figures."""
     address = serving.address
     return [
-        *await compare(address, serving.http_port, options),
+        *await compare(address, options),
         *await with_a_flood(address, options),
         *await keep_many(address, psutil.Process(serving.process.pid), options.leases),
         *await burst(address, options.leases),
@@ -330,7 +302,7 @@ def main() -> int:
         from django_zklock.contrib.leases.access import hash_of  # noqa: PLC0415
 
         clients = {name: {"TOKENS": [hash_of(name)], **more} for name, more in CLIENTS.items()}
-        with Serving(zoo, hosts=follower, session_timeout=SESSION, leases={"CLIENTS": clients}, http=True) as serving:
+        with Serving(zoo, hosts=follower, session_timeout=SESSION, leases={"CLIENTS": clients}) as serving:
             figures = asyncio.run(measure(serving, options))
     return pairs.finish(figures, check=options.check)
 

@@ -6,7 +6,6 @@ import pytest
 from support.ensemble import Ensemble
 from support.faults import connected, proxied, warmed
 from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE
-from support.transcripts import REAPED, TICK
 from support.zoo import SESSION, namespace
 
 from django_zklock.core.execution import waiters
@@ -141,6 +140,6 @@ def emptied(zoo):
 @pytest.fixture(scope="session")
 def pair():
     """The ports of a real server and of a dev server whose answers are compared, and which nobody else uses."""
-    limits = {"min_session_timeout": 2 * TICK, "max_session_timeout": 20.0, "container_check": REAPED, "tick": TICK}
+    limits = {"min_session_timeout": 0.2, "max_session_timeout": 20.0, "tick": 0.1}
     with Ensemble(**limits) as real, DevServer(**limits) as dev:
         yield {"real": real.servers[0].port, "dev": dev.port}

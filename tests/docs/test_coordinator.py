@@ -7,24 +7,26 @@ import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
+import sys
 
 import grpc
 import pytest
+from google.protobuf import json_format
 from support import lease_clients
 from support.certificates import authority, certificate
 from support.docs import files_of, programs_of, run, text_of
 from support.ensemble import free_ports
 from support.serving import Serving
-from support.zoo import SESSION
+from support.zoo import SESSION, TESTS
 
-from django_zklock.contrib import leases
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
 
 GUIDE, LEASES = "how-to/lock-coordinator.md", "reference/leases.md"
+LANGUAGES = "how-to/lock-from-other-languages.md"
+CLIENT = TESTS.parent / "clients" / "python"
 
 
 def rows(page, heading):
@@ -42,14 +44,22 @@ def lease_settings():
     return run(files_of(GUIDE)["settings.py"])["ZKLOCK"]["LEASES"]
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_request_of_the_guide_is_answered_as_shown(zoo):
-    (command,) = re.findall(r"^```sh\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
+    """Grpcurl writes and reads messages as protobuf's own JSON."""
+    (wanted,) = re.findall(r"^grpcurl .* -d '(.*?)' ", text_of(GUIDE), re.MULTILINE)
     (shown,) = re.findall(r"^```json\n(.*?)^```$", text_of(GUIDE), re.MULTILINE | re.DOTALL)
-    with Serving(zoo, http=True) as serving:
-        words = shlex.split(command.replace(":8080", f":{serving.http_port}"))
-        done = subprocess.run([*words, "--silent"], capture_output=True, text=True, timeout=30, check=True)
-    assert [*json.loads(done.stdout)] == [*json.loads(shown)], done.stdout
+    with Serving(zoo) as serving, grpc.insecure_channel(serving.address) as channel:
+        request = json_format.Parse(wanted, pb.RecordLockRequest())
+        answer = pb_grpc.LockCoordinatorStub(channel).RecordLock(request, timeout=20)
+    assert [*json_format.MessageToDict(answer)] == [*json.loads(shown)]
+
+
+def test_the_command_for_shell_scripts_runs(zoo):
+    (command,) = re.findall(r"^python -m (zklock_client run .*)$", text_of(LANGUAGES), re.MULTILINE)
+    with Serving(zoo, session_timeout=20) as serving:
+        words = command.replace("127.0.0.1:50051", serving.address).replace("./report.sh", "sh -c 'exit 9'")
+        done = subprocess.run([sys.executable, "-m", *shlex.split(words)], cwd=CLIENT, check=False, timeout=60)
+    assert done.returncode == 9
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -73,9 +83,8 @@ def test_the_command_with_tls_serves_the_clients_of_the_settings(zoo, tmp_path):
 
 
 def test_the_guide_names_each_refusal():
-    shown = [(quoted(slug)[0], quoted(status)[0], int(http)) for slug, status, http, _ in rows(GUIDE, "Refusals")]
-    codes = [(code.slug, "acquired" if code is Code.BUSY else code.grpc, code.http) for code in Code]
-    assert shown == codes
+    shown = [(quoted(slug)[0], quoted(status)[0]) for slug, status, _ in rows(GUIDE, "Refusals")]
+    assert shown == [(code.slug, "acquired" if code is Code.BUSY else code.grpc) for code in Code]
 
 
 def test_the_names_in_the_table_have_these_keys():
@@ -84,17 +93,16 @@ def test_the_names_in_the_table_have_these_keys():
 
 
 def test_the_tables_name_each_field():
-    """Those of gRPC and of HTTP, without the state of a lease and what it says, which a text explains."""
-    schemas = json.loads(Path(leases.__file__).with_name("openapi.json").read_text())["components"]["schemas"]
+    """Without the state of a lease and what it says, which a text explains."""
     request = {quoted(name)[0] for name, _ in rows(LEASES, "Fields of a request")}
     answer = {quoted(name)[0] for name, _ in rows(LEASES, "Fields of an answer")}
-    assert request == {*pb.RecordLockRequest.DESCRIPTOR.fields_by_name, *schemas["LeaseRequest"]["properties"]}
+    assert request == {*pb.RecordLockRequest.DESCRIPTOR.fields_by_name}
     fields = {*pb.RecordLockResponse.DESCRIPTOR.fields_by_name, *pb.LeaseState.DESCRIPTOR.fields_by_name}
-    assert answer == {*fields, *schemas["Lease"]["properties"]} - {"state", "detail", "signed_token", *request}
+    assert answer == fields - {"state", "detail", "signed_token"}
 
 
 def test_the_examples_in_python_run(zoo):
-    files = files_of("how-to/lock-from-other-languages.md")
+    files = files_of(LANGUAGES)
     with Serving(zoo, session_timeout=20) as coordinator:
         code = files["report.py"].replace("127.0.0.1:50051", "127.0.0.1:1")
         report = run(code.replace("127.0.0.1:50052", coordinator.address))
@@ -125,7 +133,7 @@ def test_the_examples_in_python_run(zoo):
 @pytest.mark.timeout(600)
 def test_the_programs_in_other_languages_run(zoo, language, file, tmp_path):
     with Serving(zoo, session_timeout=20) as coordinator:
-        code = programs_of("how-to/lock-from-other-languages.md")[file]
+        code = programs_of(LANGUAGES)[file]
         code = code.replace("127.0.0.1:50051", "127.0.0.1:1").replace("127.0.0.1:50052", coordinator.address)
         (tmp_path / file).write_text(code)
         words, env = lease_clients.program(language, tmp_path / file)

@@ -1,8 +1,12 @@
-"""A queue whose ACL refuses to delete what is in it, as while ACLs are turned on."""
+"""ACLs that forbid something, as while ACLs are turned on."""
 
 import contextlib
 
+import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+
+on_real_server = pytest.mark.parametrize("server", ["real"], indirect=True)
+"""For tests whose ACLs forbid something: the dev server keeps ACLs, and forbids nothing."""
 
 NO_DELETES = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
 

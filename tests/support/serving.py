@@ -14,22 +14,11 @@ from support.zoo import TESTS, eventually
 class Serving:
     """`manage.py zklock serve`, for the length of a with block; it may be killed, paused and started again."""
 
-    def __init__(
-        self,
-        zoo,
-        *options,
-        hosts=None,
-        session_timeout=4,
-        env=None,
-        leases=None,
-        http=False,
-    ):
-        """Prepare it; `leases` are its settings of this name, and `http` lets it serve HTTP, too."""
+    def __init__(self, zoo, *options, hosts=None, session_timeout=4, env=None, leases=None):
+        """Prepare it; `leases` are its settings of this name."""
         self.zoo = zoo
-        self.port, self.http_port = free_ports(2)
+        self.port = free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
-        if http:
-            options = ("--http", f"127.0.0.1:{self.http_port}", *options)
         self._command = ["-u", "-m", "django", "zklock", "serve", "--grpc", self.address, *options]
         self._env = {**zoo.environment(hosts, session_timeout), **(env or {})}
         self._leases = leases

@@ -105,8 +105,7 @@ class Access:
     """
 
     def __init__(self, options: LeaseOptions) -> None:
-        self.anybody = not options.clients
-        """Whether the coordinator serves its own machine, without asking who a client is."""
+        self._anybody = not options.clients  # this machine is served, and no client is asked who it is
         self._by_token = {token: client for client in options.clients.values() for token in client.tokens}
         self._by_certificate = {name: client for client in options.clients.values() for name in client.certificates}
         self.asking = Pace()
@@ -137,7 +136,7 @@ class Access:
         return client
 
     def _known(self, authorization: str, certificate_names: Iterable[str]) -> LeaseClient | None:
-        if self.anybody:
+        if self._anybody:
             return ANYBODY
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() == "bearer":

@@ -14,12 +14,11 @@ logger = Logger("django_zklock.leases")
 
 
 class _Files(NamedTuple):
-    """The content of the files, and what HTTP makes of it."""
+    """The content of the files."""
 
     certificate: bytes
     key: bytes
     client_ca: bytes | None
-    context: ssl.SSLContext
 
 
 class Certificate:
@@ -39,9 +38,6 @@ class Certificate:
             require_client_authentication=client_ca is not None,
         )
         """The TLS side of a gRPC server."""
-        self.context = self._files.context
-        """The TLS side of an HTTP server. It hands each connection on to the latest one."""
-        self.context.sni_callback = self._hand_on
 
     def refresh(self) -> None:
         """Read the files again. If they cannot be used, go on with what was read before."""
@@ -53,7 +49,7 @@ class Certificate:
             if self._problem != former:
                 logger.warning("the renewed TLS certificate cannot be used; new connections get the old one: %s", error)
             return
-        if files[:3] != self._files[:3]:
+        if files != self._files:
             self._files = files
             logger.info("new connections get the renewed TLS certificate")
 
@@ -66,8 +62,7 @@ class Certificate:
             context.load_verify_locations(client_ca or certificate)
         except ssl.SSLError as error:  # gRPC would not say that it is them
             raise OSError(f"The certificate, its key or the clients' authority cannot be used: {error}") from error
-        context.verify_mode = ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE
-        return _Files(*pems, context)
+        return _Files(*pems)
 
     def _renewed(self) -> Any:
         """Return the configuration if it is new. gRPC calls it for each connection, on a thread of its own."""
@@ -76,9 +71,6 @@ class Certificate:
             return None
         self._served = files
         return _configuration(files)
-
-    def _hand_on(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._files.context
 
 
 def _configuration(files: _Files) -> Any:

@@ -26,7 +26,7 @@ from django_zklock import conf
 from django_zklock.conf.leases import KINDS, LeaseClient
 from django_zklock.contrib.leases.access import Denials, counted
 from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
-from django_zklock.contrib.leases.refusal import Addresses, Code, Refusal, for_client, over
+from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import printable, show_tails
@@ -63,7 +63,7 @@ floods a coordinator has one acquisition under way at a time.
 LONGEST_START: Final = 1.0
 """Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 READ_AGE: Final = 1.0
-"""Seconds for which one read of a queue serves all callers that ask for their position."""
+"""Seconds for which one read of a queue serves all calls that found the lock busy."""
 MOST_ENDED: Final = 10_000
 """Leases whose ends are remembered, for clients that ask why."""
 SOON: Final = 0.05
@@ -76,7 +76,7 @@ LOSSES_WITHIN: Final = 1.0
 """Seconds whose lost leases are one line of the log."""
 DRAINING: Final = "the coordinator is about to end"
 
-_signer = Signer(salt="zklock.leases", sep=".")  # of the addresses in lease ids
+_signer = Signer(salt="zklock.leases", sep=".")  # of the address in a lease id
 
 
 class Coordinator:
@@ -87,8 +87,8 @@ class Coordinator:
         self._state = state
         self._key = secrets.token_bytes(16) if state is None else state.key  # of the secrets in lease ids
         self._options = conf.current().leases
-        self._addresses = Addresses()
-        self._id_suffix = ""  # with the addresses, signed
+        self._address = ""  # where clients reach it, as "host:port"; empty if that is not known
+        self._id_suffix = ""  # with the address, signed
         self._leases: dict[str, Lease] = {}  # by `_own_part` of the lease id; also those that wait, or are about to end
         self._by_request: dict[tuple[str, str], Lease] = {}  # by client and the hash of the request id
         self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, likewise; the oldest first
@@ -102,14 +102,14 @@ class Coordinator:
         self._lost = 0  # leases that no line of the log tells of yet
         self._draining = False
 
-    def advertise(self, addresses: Addresses) -> None:
+    def advertise(self, address: str) -> None:
         """
-        Put the addresses of this coordinator into its lease ids.
+        Put the address of this coordinator into its lease ids.
 
-        So any coordinator can tell a client where its lease is. They are signed: a client that is given a false lease
+        So any coordinator can tell a client where its lease is. It is signed: a client that is given a false lease
         id must not send its token to a false address.
         """
-        self._addresses, self._id_suffix = addresses, f".{_signer.sign_object(addresses)}"
+        self._address, self._id_suffix = address, f".{_signer.sign(address)}"
 
     # --- acquire, keep, release -----------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Coordinator:
         """Return a lease of this client. Raises `Refusal`."""
         lease = self._leases.get(_own_part(lease_id))
         if lease is not None and lease.client == client.name and lease.hold is not None:
-            lease.id = lease_id  # the process that gave it may have had other addresses
+            lease.id = lease_id  # the process that gave it may have had another address
             return lease
         owner, reason = self._ended.get(_own_part(lease_id), ("", ""))
         if reason and owner == client.name:
@@ -205,8 +205,8 @@ class Coordinator:
         if coordinator == self.id or len(rest) < 2:
             text = "There is no such lease. It is over, was never given, or belongs to another client."
             return Refusal(Code.OVER, text)
-        elsewhere = _addresses(rest[2]) if len(rest) > 2 else Addresses()
-        if elsewhere.grpc and elsewhere.grpc == self._addresses.grpc:
+        elsewhere = _address(rest[2]) if len(rest) > 2 else ""
+        if elsewhere and elsewhere == self._address:
             return over("the coordinator that gave it has ended, or has the same --advertise as this one")
         return Refusal(
             Code.ELSEWHERE,
@@ -214,26 +214,6 @@ class Coordinator:
             "to the process that gave the lease. If that has ended, so has the lease.",
             elsewhere,
         )
-
-    def find_queued(self, client: LeaseClient, resource: str, client_id: str) -> Lease:
-        """Return the lease of this client that waits here for a lock, or has it. Raises `Refusal`."""
-        key = key_of(resource)
-        wanted = (client.name, _label(client_id), key)
-        for lease in self._leases.values():
-            if (lease.client, lease.client_id, lease.lock.name) == wanted and not lease.end_reason:
-                return lease
-        raise Refusal(Code.OVER, f"Nothing of {client_id!r} waits here for the lock {key!r}, or has it.")
-
-    async def position(self, lease: Lease) -> int:
-        """
-        Return how many are ahead of a lease that waits; 0 if that is not known.
-
-        It is known for the first fifty of a queue, and for 200 queues a second.
-        """
-        if lease.settled.done() or (info := await self._read_queue(lease.lock.name)) is None:
-            return 0
-        waiters = [waiter.about.get("lease") for waiter in info.waiters]
-        return len(info.holders) + waiters.index(lease.number) if lease.number in waiters else 0
 
     async def count_ahead(self, resource: str) -> int:
         """Return how many hold a lock, or wait for it; 0 if that is not known."""
@@ -319,13 +299,12 @@ class Coordinator:
         lock = self._lock(key, request, waited, client_id, about)
         return self._begin(lock, request, client_id, about, request_hash)
 
-    def restore(self, node: Node, remaining: float | None, most: float) -> Lease:
+    def restore(self, node: Node, most: float) -> Lease:
         """
         Go on with the lease of an earlier process, whose znode this is.
 
-        `remaining` are the seconds until its end. None: they are unknown, but no client was told more than `most`, and
-        perhaps it was no lease yet. Raises `Refusal` if the settings forbid such a lock, or if the data of the znode
-        are lost.
+        No client was told an end in more than `most` seconds, so it lasts until then; perhaps it still waited, and is
+        over then. Raises `Refusal` if the settings forbid such a lock, or if the data of the znode are lost.
         """
         payload = Payload.decode(node.data)
         if payload is None:
@@ -340,10 +319,8 @@ class Coordinator:
             limit=payload.limit if kind == "semaphore" else 0,  # else it is that of the settings
         )
         lock = self._lock(request.resource_path, request, 0.0, payload.what, about)
-        lock.resume(node, may_have_waited=remaining is None)
-        if remaining is None:
-            remaining = min(request.session_timeout_ms / 1000 or DEFAULT_TERM, most)  # a client comes again before that
-        until = asyncio.get_running_loop().time() + remaining
+        lock.resume(node)
+        until = asyncio.get_running_loop().time() + min(request.session_timeout_ms / 1000 or DEFAULT_TERM, most)
         return self._begin(lock, request, payload.what, about, about.get("request_hash", ""), until)
 
     def _begin(
@@ -366,7 +343,6 @@ class Coordinator:
             client=client,
             client_id=client_id,
             term=self._term(request),
-            state=self._state,
             until=until,
         )
         self._leases[own_part] = lease
@@ -417,8 +393,6 @@ class Coordinator:
 
     def _on_end(self, lease: Lease, own_part: str, request_hash: str) -> None:
         del self._leases[own_part]
-        if self._state is not None:
-            self._state.forget(lease.token)
         if self._by_request.get((lease.client, request_hash)) is lease:
             del self._by_request[lease.client, request_hash]
         if lease.hold is not None:
@@ -448,12 +422,12 @@ def key_of(resource: str) -> str:
         raise Refusal(Code.INVALID, f"resource_path: {error}") from error
 
 
-def _addresses(signed: str) -> Addresses:
-    """Return the addresses in a lease id, if a coordinator with the same SECRET_KEY has written them."""
+def _address(signed: str) -> str:
+    """Return the address in a lease id; empty unless a coordinator with the same SECRET_KEY has written it."""
     try:
-        return Addresses(*_signer.unsign_object(signed)[:2])  # a later release may add some
+        return _signer.unsign(signed)
     except (BadSignature, ValueError):  # a ValueError for a lone surrogate
-        return Addresses()
+        return ""
 
 
 def _read_queue(key: str) -> LockInfo | None:
@@ -472,7 +446,7 @@ def _asked(request: LeaseRequest) -> LeaseRequest:
 
 
 def _own_part(lease_id: str) -> str:
-    """Return a lease id without the addresses of the coordinator that gave it."""
+    """Return a lease id without the address of the coordinator that gave it."""
     return ".".join(lease_id.split(".", 3)[:3])
 
 

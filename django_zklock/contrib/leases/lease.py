@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.leases.state import StateFile
     from django_zklock.core.zk.gateway import Node
 
 audit = Logger("zklock.audit")
@@ -26,12 +24,11 @@ logger = Logger("django_zklock.leases")
 NOT_KEPT: Final = "it was not kept in time"
 RELEASED: Final = "the client has released it"
 LEFT: Final = "the client has left the queue"
-NOT_RECORDED: Final = "the coordinator cannot write its state file; its log says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """The request of a client for a lease, with the names that gRPC and HTTP have for its fields."""
+    """The request of a client for a lease, with the names that its fields have in gRPC."""
 
     resource_path: str = ""
     client_id: str = ""
@@ -53,10 +50,10 @@ class LeaseLock(Lock):
     _lasts = "lease"
     queued: asyncio.Future[None]
 
-    def resume(self, node: Node, *, may_have_waited: bool) -> None:
+    def resume(self, node: Node) -> None:
         """Acquire it by the znode by which an earlier process of this session had it, or waited for it."""
         of_key = self.resolve
-        own: dict[str, Any] = {"resumes": node, "may_have_waited": may_have_waited, "timeout": None}
+        own: dict[str, Any] = {"resumes": node, "timeout": None}
         self.resolve = lambda config: replace(of_key(config), **own)
 
     def _on_wait(self, waiter: Any) -> None:
@@ -85,7 +82,6 @@ class Lease:
         client: str,
         client_id: str,
         term: float,
-        state: StateFile | None = None,
         until: float = -math.inf,
     ) -> None:
         """Begin. `until` is the end of a lease that an earlier process has given, on the loop's clock."""
@@ -100,11 +96,8 @@ class Lease:
         self.error: ZkLockError | None = None  # why it was not acquired, or was lost
         self.end_reason = ""  # why it is over; empty while it waits or is held
         self.release_requested = ""  # why the client should release it
-        self.token = 0  # set by the grant
         self.promised_until = -math.inf  # the latest end told, on the loop's clock; not that of an earlier process
         self.kept_at = -math.inf  # on the loop's clock
-        self.recording: asyncio.Future[bool] | None = None  # the latest write of its end, if there is a state file
-        self._state = state
         self._term = term
         self._kept_until = until  # on the loop's clock; set by the grant
         self._is_restored = until > -math.inf  # an earlier process has given it
@@ -188,25 +181,7 @@ class Lease:
         if not self.is_held or now >= self._kept_until:
             raise over(self.end_reason or NOT_KEPT)
         self.kept_at = now
-        self._extend(min(now + self._term, self._last_end))
-
-    async def recorded(self) -> None:
-        """Wait until the state file has its end, if there is one; not beyond the end that it has."""
-        if self.recording is not None:
-            await asyncio.wait([self.recording], timeout=self.remaining)
-
-    def _extend(self, until: float) -> None:
-        """Let it last until then, or for longer, as soon as the state file says so, if there is one."""
-        until = max(self._kept_until, until)
-        if self._state is None:
-            self._kept_until = until
-        else:
-            self.recording = self._state.set_end(self.token, until)
-            self.recording.add_done_callback(functools.partial(self._on_recorded, until))
-
-    def _on_recorded(self, until: float, recording: asyncio.Future[bool]) -> None:
-        if recording.result():
-            self._kept_until = max(self._kept_until, until)
+        self._kept_until = max(self._kept_until, min(now + self._term, self._last_end))
 
     def let_run_out(self, reason: str) -> None:
         """Do not renew beyond one more term; ask the client to release it. End it if it waits."""
@@ -247,10 +222,6 @@ class Lease:
     async def _run(self) -> None:
         try:
             async with self.lock as hold:
-                self.token = hold.token
-                if not await self._set_end():
-                    self._over(NOT_RECORDED)
-                    return
                 self._begin(hold)
                 await self._until_not_kept()
                 self._over(NOT_KEPT)
@@ -263,17 +234,10 @@ class Lease:
             logger.exception("lease %s failed", self.number)
             self._over("the coordinator has failed; its log says why")
 
-    async def _set_end(self) -> bool:
-        """Set its first end here. Return False if that cannot be recorded before it is over."""
-        now = self._loop.time()
-        until = self._kept_until if self._is_restored else min(now + self._term, self._last_end)
-        self._extend(until)
-        if self.recording is not None:
-            await asyncio.wait([self.recording], timeout=until - now)
-        return self._kept_until > -math.inf
-
     def _begin(self, hold: Hold) -> None:
         self.hold = hold
+        if not self._is_restored:
+            self._kept_until = min(self._loop.time() + self._term, self._last_end)
         hold.add_release_request_callback(self._on_release_request)
         hold.add_lost_callback(self._on_lost)
         held_of(hold).grant.logs_loss = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import math
 import operator
@@ -28,8 +27,6 @@ from django_zklock.core.zk.options import Secret
 from django_zklock.signals import connection_state_changed
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["LockCoordinator"].full_name
-LOOK_EVERY: Final = 1.0
-"""Seconds between two reads of a position in the queue."""
 MOST_UNREAD: Final = 100
 """Answers to one stream that its client has not read; with more, its requests wait."""
 LARGEST_MESSAGE: Final = 16 * 1024
@@ -40,7 +37,6 @@ REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
 COST_OF_UNKNOWN: Final = 0.1
 """The part of a request that a message on a `KeepAlive` stream counts for, if the client has no such lease."""
-ASKING: Final = (pb.RecordLockRequest, pb.WatchQueueRequest)
 QUEUED: Final = (("zklock-queued", "true"),)
 OPTIONS: Final = {
     "grpc.max_receive_message_length": LARGEST_MESSAGE,
@@ -63,9 +59,9 @@ _Handler = Callable[[LeaseClient, Any, Context], Coroutine[Any, Any, Any]]
 
 
 async def _abort(context: Context, refusal: Refusal) -> None:
-    metadata = [("zklock-code", refusal.code.slug), *refusal.code.headers.items()]
-    if refusal.elsewhere.grpc:
-        metadata.append(("zklock-address", refusal.elsewhere.grpc))
+    metadata = [("zklock-code", refusal.code.slug)]
+    if refusal.elsewhere:
+        metadata.append(("zklock-address", refusal.elsewhere))
     await context.abort(grpc.StatusCode[refusal.code.grpc], str(refusal), tuple(metadata))
 
 
@@ -88,7 +84,6 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
                 ("RecordLock", grpc.stream_unary_rpc_method_handler, self._record_lock, pb.RecordLockRequest),
                 ("ReleaseLock", grpc.stream_unary_rpc_method_handler, self._release_lock, pb.ReleaseLockRequest),
                 ("KeepAlive", grpc.stream_stream_rpc_method_handler, self._keep_alive, None),
-                ("WatchQueue", grpc.stream_stream_rpc_method_handler, self._watch_queue, pb.WatchQueueRequest),
             )
         }
 
@@ -104,7 +99,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         self._calls.add(task)
         try:
             client = await self._client(context)
-            if message in ASKING:
+            if message is pb.RecordLockRequest:
                 await self._access.asking.wait(client)
             request = None if message is None else await _only_request(message, context)
             return await handler(client, request, context)
@@ -164,30 +159,6 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         with counted(self._streams, client, "open streams"):
             await _KeepAliveStream(self._coordinator, self._access, client, context).run()
 
-    async def _watch_queue(self, client: LeaseClient, request: pb.WatchQueueRequest, context: Context) -> None:
-        if request.lease_id:
-            lease = self._coordinator.find(client, request.lease_id)
-        else:
-            lease = self._coordinator.find_queued(client, request.resource_path, request.client_id)
-        changed, reported = asyncio.Event(), pb.LeaseState()
-
-        def on_change(_: Lease) -> None:
-            changed.set()
-
-        with counted(self._streams, client, "open streams"):
-            lease.observers[on_change] = None
-            try:
-                while reported.state != pb.LeaseState.STATE_OVER:
-                    changed.clear()
-                    state = _state(request.lease_id, lease, position=await self._coordinator.position(lease))
-                    if _without_end(state) != _without_end(reported):
-                        await context.write(state)
-                        reported = state
-                    with contextlib.suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(changed.wait(), LOOK_EVERY)
-            finally:
-                del lease.observers[on_change]
-
 
 class _KeepAliveStream:
     """A stream by which a client renews its leases."""
@@ -235,14 +206,13 @@ class _KeepAliveStream:
         try:
             lease = self._coordinator.keep(self._client, lease_id)
         except Refusal as refusal:
-            if refusal.elsewhere.grpc:
+            if refusal.elsewhere:
                 raise  # the stream ends with the address of the coordinator that has the lease
             over = pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=str(refusal))
             self._send(lease_id, None if lease_id in self._leases else over)  # a known lease tells of its end itself
             return
         lease.observers[self._on_change] = None
         self._leases[lease_id] = lease, sent_at
-        await lease.recorded()
         self._send(lease_id, None)
 
     def _on_change(self, lease: Lease) -> None:
@@ -305,23 +275,15 @@ def _lease_request(request: pb.RecordLockRequest) -> LeaseRequest:
     )
 
 
-def _state(lease_id: str, lease: Lease, position: int = 0) -> pb.LeaseState:
-    """Return the state for a client that knows this lease id, which may be empty."""
+def _state(lease_id: str, lease: Lease) -> pb.LeaseState:
     if lease.end_reason:
         return pb.LeaseState(state=pb.LeaseState.STATE_OVER, lease_id=lease_id, detail=lease.end_reason)
-    if lease.hold is None:
-        return pb.LeaseState(state=pb.LeaseState.STATE_WAITING, place=position)
     return pb.LeaseState(
         state=pb.LeaseState.STATE_HELD,
         release_requested=bool(lease.release_requested),
         detail=lease.release_requested,
         **{**lease.describe(), "lease_id": lease_id},
     )
-
-
-def _without_end(state: pb.LeaseState) -> tuple[object, ...]:
-    """Return all that a watcher is told of, without the end of the lease: that changes all the time."""
-    return state.state, state.place, state.release_requested, state.detail
 
 
 class Server:

@@ -6,14 +6,13 @@ import asyncio
 import math
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.contrib.leases.state import StateFile
-from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.protocol.resumption import Claim, Claimed
@@ -55,10 +54,8 @@ class Takeover:
             return
         if former is not None and claimed.session.id == former.id:
             await self._restore(claimed, former.timeout)
-        else:
-            self._state.clear()
-            if former is not None:
-                self._say(f"The session of {self._state.path} is over. Starting without leases.")
+        elif former is not None:
+            self._say(f"The session of {self._state.path} is over. Starting without leases.")
         if session.session_id == claimed.session.id:  # else the file has the next one already
             await self._state.set_session(claimed.session)
 
@@ -75,38 +72,24 @@ class Takeover:
         session.post(session.attached(Registry).delete, guid, node.path)
 
     async def _restore(self, claimed: Claimed, timeout: float) -> None:
-        """Go on with the leases of the process before, and delete all other znodes of its session."""
-        state, most = self._state, LEASE_SHARE * timeout
-        ends = state.ends_after(claimed.former)
-        if ends is None:
-            state.clear()
-        else:
-            await state.set_session(claimed.session)  # the ends in the file are right for the next process, too
-            for token in ends.keys() - {node.czxid for node in claimed.nodes.values()}:
-                state.forget(token)
-        restored = [self._go_on(guid, node, ends, most) for guid, node in claimed.nodes.items()]
+        """Go on with the leases of the process before."""
+        most = LEASE_SHARE * timeout  # no client was told a later end
+        restored = [self._go_on(guid, node, most) for guid, node in claimed.nodes.items()]
         leases = [lease for lease in restored if lease is not None]
         if leases:
             await asyncio.wait([lease.settled for lease in leases], timeout=timeout)
         held = sum(lease.is_held for lease in leases)
-        unknown = "" if ends is not None else f" Their ends are unknown, but are over in {most:g} s."
         self._say(
-            f"{held} leases of the process before go on, with its session timeout of {timeout:g} s.{unknown} "
-            f"{len(claimed.nodes) - held} znodes are deleted."
+            f"{held} leases of the process before go on, with its session timeout of {timeout:g} s. Those that no "
+            f"client keeps are over in {most:g} s. {len(claimed.nodes) - held} znodes are deleted."
         )
 
-    def _go_on(self, guid: str, node: Node, ends: Mapping[int, float] | None, most: float) -> Lease | None:
+    def _go_on(self, guid: str, node: Node, most: float) -> Lease | None:
         """Go on with a lease; see `Coordinator.restore`. If it cannot go on, its lock is free at its end."""
-        if ends is not None and node.czxid not in ends:
-            self._delete(guid, node)  # no client knows of it
-            return None
-        remaining = None if ends is None else ends[node.czxid] - clock.now()
         try:
-            return self._coordinator.restore(node, remaining, most)
+            return self._coordinator.restore(node, most)
         except Refusal as error:
-            seconds = most if remaining is None else remaining
             reason = str(error)  # a record with the error itself would keep all these frames
-            logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, seconds, reason)  # noqa: TRY400
-            self._state.set_end(node.czxid, self._loop.time() + seconds)
-            self._loop.call_later(seconds, self._delete, guid, node)
+            logger.error("the lease of %s cannot go on, and ends in %.1f s: %s", node.path, most, reason)  # noqa: TRY400
+            self._loop.call_later(most, self._delete, guid, node)
             return None

@@ -20,7 +20,7 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import order
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.core.queue.nodes import Payload, parse
+from django_zklock.core.queue.nodes import Payload, own_limit, parse
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.gateway import DirectoryState, Node
 from django_zklock.core.zk.multi import Create
@@ -34,10 +34,8 @@ class Claimed(NamedTuple):
     """A session that this process has claimed."""
 
     session: FormerSession
-    former: bytes = b""
-    """The name of the process that had claimed it before; empty if there was none."""
     nodes: Mapping[str, Node] = {}
-    """The znodes by which that process held locks or waited for them, by guid. They are registered here now."""
+    """The znodes by which the process before held locks or waited for them, by guid. They are registered here now."""
 
 
 class Claim(StoryRun):
@@ -57,7 +55,6 @@ class Claim(StoryRun):
     ) -> None:
         super().__init__(session, self._claim)
         self._name = name
-        self._former = b""
         self._claimed_id: int | None = None  # of the last session that was claimed
         self._on_claimed = on_claimed
         self._on_replaced = on_replaced
@@ -79,8 +76,6 @@ class Claim(StoryRun):
             yield partial(gateway.ensure_path, base)
             yield partial(gateway.commit, (Create(path=path, data=self._name, ephemeral=True),))
         else:
-            if before.data != self._name:  # else this story has begun again
-                self._former = before.data
             yield partial(gateway.write, path, self._name, -1)
         session.fence = Fence(path, self._name, self._on_replaced)
         yield partial(gateway.quorum_check, [path])  # it confirms the session for all locks
@@ -90,7 +85,7 @@ class Claim(StoryRun):
         nodes = {guid: read[path] for guid, path in paths.items() if path in read}
         for guid, node in nodes.items():
             registry.add(guid, node.path)  # else the audit would delete it
-        return Claimed(session.described(), self._former, nodes)
+        return Claimed(session.described(), nodes)
 
     def conclude(self, outcome: Claimed | ZkLockError) -> None:
         """Report the outcome, and go on for the next session."""
@@ -119,14 +114,15 @@ class Resumed(Contender):
         created = clock.now() - max(0.0, (self.session.gateway.clock.now() or node.ctime) - node.ctime)
         self._own = OwnNode(child.guid, created, node=node)
         self._registry.add(child.guid, node.path)
-        if self.spec.may_have_waited:
-            self._list()
-        else:
-            self._grant_if_proven()
+        self._list()
 
     def _wait_or_give_up(self, queue: order.Queue, name: str, verdict: order.WaitFor) -> None:
-        """Leave the queue: the earlier process has waited there, and nobody waits here."""
-        self._give_up(queue, Busy())
+        """Leave the queue: the earlier process waited there, and nobody waits here. A lower limit ends no permit."""
+        index, own = queue.index_of(name), self._own.node
+        if verdict.depends_on_limit and own is not None and index is not None and index < own_limit(own.data):
+            self._grant_if_proven()
+        else:
+            self._give_up(queue, Busy())
 
     def _create(self) -> None:
         """Give up: the znode is gone, and a new one would be another place in the queue."""

@@ -32,7 +32,6 @@ class QueueSpec:
     lasts: str = ""  # "leader", "run" or "lease" if the hold is meant to last; see `Payload`
     adopts: HandOver | None = None  # the hand-over to adopt, instead of queueing
     resumes: Node | None = None  # the znode by which an earlier process of this session held the lock
-    may_have_waited: bool = False  # or by which that process waited for it, so that the queue decides
 
 
 class Caller(NamedTuple):

@@ -57,13 +57,6 @@ def digits(value: object, most: int = LARGEST, *, default: int | None = None) ->
     return integer(int(value) if isinstance(value, str) and is_short else None, 0, most, default=default)
 
 
-def boolean(value: object) -> bool:
-    """Return a bool."""
-    if not isinstance(value, bool):
-        raise ValueError("not a bool")  # noqa: TRY004 - all errors here are of one type
-    return value
-
-
 def text(
     value: object, most: int = MAX_READ, *, least: int = 0, default: str | None = None, surrogates: bool = False
 ) -> str:

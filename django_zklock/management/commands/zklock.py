@@ -30,9 +30,9 @@ EXAMPLES: Final = {
     "end-hold": ("--token=4294967311 --reason='deploy done' -- reports",),
     "limit": ("--reason='all is well' -- imports none", "--reason='the database is slow' -- imports 3"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
-    "serve": ("", "--http 127.0.0.1:8080"),
+    "serve": ("", "--grpc 127.0.0.1:50051"),
     "doctor": ("--strict --json", "--incident"),
-    "devserver": ("", "--port 2182 --data locks.json"),
+    "devserver": ("", "--port 2182"),
 }
 """The arguments of two examples for each module of `management.zklock`."""
 SUBCOMMANDS: Final[dict[str, Any]] = {

@@ -7,7 +7,6 @@ import errno
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -26,7 +25,6 @@ POLL_INTERVAL: Final = 0.2  # seconds between two reads of the sessions
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="0 takes any free port (default: that of your settings, or 2181)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="keep the tree in this file over a restart")
     tick = "seconds; session timeouts are 2 to 20 ticks (default: %(default)s)"
     parser.add_argument("--tick", type=float, default=2.0, help=tick)
     parser.add_argument("--force", action="store_true", help="run although settings.DEBUG is off")
@@ -40,10 +38,10 @@ def run(out: Output, options: argparse.Namespace) -> None:
             "it ends, all locks end with it. Point ZKLOCK to a real ZooKeeper, or use --force."
         )
     port = [*_ports_in_settings(options.host), url.DEFAULT_PORT][0] if options.port is None else options.port
-    server = DevServer(port, host=options.host, tick=options.tick, data=options.data)
+    server = DevServer(port, host=options.host, tick=options.tick)
     try:
         server.start()
-    except (OSError, OverflowError, ValueError) as error:
+    except (OSError, OverflowError) as error:
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         hint = ". Change the port in ZKLOCK, or pass another one as --port." if in_use else ""
         raise failure(f"The dev server cannot start on {options.host}:{port}: {error}{hint}") from error
@@ -51,21 +49,19 @@ def run(out: Output, options: argparse.Namespace) -> None:
         set_handler(number, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt):
-            _welcome(out, server, options.host, options.data)
+            _welcome(out, server, options.host)
             _report_sessions(out, server)
     finally:
         server.stop()
-    write_line(out, "Stopped." if options.data is None else f"Stopped. The tree is kept in {options.data}")
+    write_line(out, "Stopped.")
 
 
-def _welcome(out: Output, server: DevServer, host: str, data: Path | None) -> None:
+def _welcome(out: Output, server: DevServer, host: str) -> None:
     if server.port in _ports_in_settings(host):
         out.write(f"The dev server listens on {server.address}, as your settings say.\n")
     else:
         out.write(f"The dev server listens on {server.address}. For your settings:\n\n")
         out.write(f'    ZKLOCK = {{"URL": "{server.url("myproject")}"}}\n\n')
-    if data is not None:
-        write_line(out, f"The tree will be kept in {data}")
     if not url.is_loopback(host):
         write_line(out, "Other machines can reach this server, and have full power over the locks.")
     out.write("Ctrl-C (or SIGTERM) stops it.\n\n")

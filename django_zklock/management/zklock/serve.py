@@ -1,4 +1,4 @@
-"""Run a lock coordinator: programs in any language acquire locks through it, by gRPC or HTTP."""
+"""Run a lock coordinator: programs in any language acquire locks through it, by gRPC."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, discard, write_line
 
 if TYPE_CHECKING:
-    from django_zklock.contrib.leases.access import Access
     from django_zklock.contrib.leases.certificate import Certificate
     from django_zklock.contrib.leases.coordinator import Coordinator
-    from django_zklock.contrib.leases.http_server import HttpServer
     from django_zklock.contrib.leases.service import Server
     from django_zklock.contrib.leases.state import StateFile
 
@@ -43,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     grpc = "where to serve gRPC (default: %(default)s)"
     add("--grpc", type=_address, default=DEFAULT_GRPC, metavar="HOST:PORT", help=grpc)
-    add("--http", type=_address, metavar="HOST:PORT", help="where to serve HTTP, too; needs uvicorn")
     advertised = "the host by which clients reach this coordinator (default: the one that it serves at)"
     add("--advertise", type=_host, metavar="HOST", help=advertised)
     state = "a file by which the next process goes on with the leases of this one"
@@ -85,19 +82,19 @@ def _check(options: argparse.Namespace) -> None:
         raise failure("Give --tls-certificate and --tls-key together.", ExitCode.USAGE)
     if options.tls_client_ca and not options.tls_certificate:
         raise failure("--tls-client-ca needs --tls-certificate and --tls-key.", ExitCode.USAGE)
-    for address in filter(None, (options.grpc, options.http)):
-        if url.is_loopback(address.rpartition(":")[0].strip("[]")):
-            continue
-        if not conf.current().leases.clients:
-            raise failure(
-                f"{address} can be reached from other machines, and there are no clients in the settings: anybody "
-                'could acquire any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
-            )
-        if not options.tls_certificate and not options.insecure:
-            raise failure(
-                f"{address} can be reached from other machines, and tokens would travel in plain text. Give "
-                "--tls-certificate and --tls-key, or --insecure if the network or a proxy encrypts."
-            )
+    address = options.grpc
+    if url.is_loopback(address.rpartition(":")[0].strip("[]")):
+        return
+    if not conf.current().leases.clients:
+        raise failure(
+            f"{address} can be reached from other machines, and there are no clients in the settings: anybody "
+            'could acquire any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
+        )
+    if not options.tls_certificate and not options.insecure:
+        raise failure(
+            f"{address} can be reached from other machines, and tokens would travel in plain text. Give "
+            "--tls-certificate and --tls-key, or --insecure if the network or a proxy encrypts."
+        )
 
 
 def _address(text: str) -> str:
@@ -113,7 +110,7 @@ def _host(text: str) -> str:
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(text.strip("[]")))
     if not re.fullmatch(r"[\w.-]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a host. The ports are those of --grpc and --http")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a host. The port is that of --grpc")
     return text
 
 
@@ -132,7 +129,6 @@ async def _serve(out: Output, options: argparse.Namespace, state: StateFile | No
     from django_zklock.contrib.leases.access import Access  # noqa: PLC0415 - as in `run`
     from django_zklock.contrib.leases.certificate import Certificate  # noqa: PLC0415
     from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
-    from django_zklock.contrib.leases.refusal import Addresses  # noqa: PLC0415
     from django_zklock.contrib.leases.service import Server  # noqa: PLC0415
     from django_zklock.contrib.leases.takeover import Takeover  # noqa: PLC0415
 
@@ -142,17 +138,12 @@ async def _serve(out: Output, options: argparse.Namespace, state: StateFile | No
     if options.tls_certificate:
         certificate = Certificate(options.tls_certificate, options.tls_key, options.tls_client_ca)
     server = Server(coordinator, access, options.grpc, certificate)
-    http = _http_server(options.http, coordinator, access, certificate) if options.http else None
-    scheme = "https" if options.tls_certificate else "http"
-    by_http = _reached(options, options.http, http.port) if http else ""
-    coordinator.advertise(
-        Addresses(_reached(options, options.grpc, server.port), f"{scheme}://{by_http}" if by_http else "")
-    )
+    coordinator.advertise(_reached(options, options.grpc, server.port))
     _refresh_on_hangup(certificate)
     try:
         if state is not None:
             await Takeover(state, coordinator, functools.partial(_say, out)).run(session_options)
-        await _serve_until_drained(out, coordinator, server, http)
+        await _serve_until_drained(out, coordinator, server)
     finally:  # after an error, too: the leases end with this process, or go on in the next one
         await coordinator.stop()
         coordinator.pass_on()
@@ -179,16 +170,11 @@ def _on_signal(number: signal.Signals, callback: Callable[[], object]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
-async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server, http: HttpServer | None) -> None:
+async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server) -> None:
     signals: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         _on_signal(number, functools.partial(signals.put_nowait, None))
     await server.start()
-    serving_http: asyncio.Task[None] | None = None
-    if http is not None:
-        serving_http = asyncio.create_task(http.serve())
-        serving_http.add_done_callback(lambda _: signals.put_nowait(None))  # it failed: drain, and say so at the end
-        _say(out, f"HTTP is served on port {http.port}, at /locks/.")
     _say(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
     await signals.get()
     _say(out, f"No more leases are granted. {PASSED_ON if coordinator.has_successor else WAITING}")
@@ -197,20 +183,7 @@ async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Se
     await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
     await coordinator.stop()
     await server.stop()
-    if http is not None and serving_http is not None:
-        http.stop()
-        await serving_http
     _say(out, "Stopped.")
-
-
-def _http_server(address: str, coordinator: Coordinator, access: Access, certificate: Certificate | None) -> HttpServer:
-    try:
-        from django_zklock.contrib.leases.http_server import HttpServer  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise failure(f"--http needs a server: pip install uvicorn. ({error})") from error
-    from django_zklock.contrib.leases.http import HttpApplication  # noqa: PLC0415
-
-    return HttpServer(HttpApplication(coordinator, access), address, certificate)
 
 
 def _reached(options: argparse.Namespace, served: str, port: int) -> str:

@@ -1,8 +1,8 @@
-"""The numbers of ZooKeeper's protocol: operations, errors, kinds of nodes, events, permissions."""
+"""The numbers of ZooKeeper's protocol: operations, errors, kinds of nodes, events."""
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Final
 
 #: `jute.maxbuffer`: no frame, string or buffer may be longer (bytes).
@@ -32,7 +32,6 @@ class Op(IntEnum):
     CREATE_CONTAINER = 19
     MULTI_READ = 22
     AUTH = 100
-    SET_WATCHES = 101
     SASL = 102
     GET_EPHEMERALS = 103
     CONNECT = -10
@@ -52,7 +51,6 @@ class Error(IntEnum):
     NO_CHILDREN_FOR_EPHEMERALS = -108
     NODE_EXISTS = -110
     NOT_EMPTY = -111
-    INVALID_ACL = -114
     AUTH_FAILED = -115
 
 
@@ -91,14 +89,3 @@ class Event(IntEnum):
     DELETED = 2
     CHANGED = 3
     CHILD = 4
-
-
-class Perm(IntFlag):
-    """The permissions of an ACL entry."""
-
-    READ = 1
-    WRITE = 2
-    CREATE = 4
-    DELETE = 8
-    ADMIN = 16
-    ALL = 31

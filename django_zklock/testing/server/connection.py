@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Final
 
 from django_zklock.core import clock
-from django_zklock.testing.server.acl import Credential
 from django_zklock.testing.server.codes import MAX_FRAME
 from django_zklock.testing.server.database import Session
 
@@ -36,7 +35,6 @@ class Connection:
         self.address = address
         self.port = port
         self.session: Session | None = None
-        self.credentials = [Credential("ip", address)]
         self.since = clock.now()
         self.handshaken = False  # the handshake was read: four-letter commands are no longer accepted
         self.closing = False  # it closes when all is sent; nothing more is read

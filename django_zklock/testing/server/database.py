@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from django_zklock.core import clock
 from django_zklock.testing.server import records as r
-from django_zklock.testing.server.acl import Credential, allows
-from django_zklock.testing.server.codes import Error, Event, Perm, Refused
+from django_zklock.testing.server.codes import Error, Refused
+from django_zklock.testing.server.faults import Faults
 from django_zklock.testing.server.records import Malformed, Reader
 from django_zklock.testing.server.tree import Origin, Tree
 from django_zklock.testing.server.watches import Watches
@@ -71,8 +71,6 @@ class Sessions(dict[int, Session]):
 class Client(Protocol):
     """A connection, as far as requests need it. Watches use the connection itself as their key."""
 
-    credentials: list[Credential]
-
     @property
     def session_id(self) -> int:
         """The id of its session."""
@@ -84,10 +82,11 @@ class Client(Protocol):
 class Database:
     """The tree, the sessions, the watches, and the id of the last transaction."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, faults: Faults) -> None:
         self.tree = Tree()
         self.sessions = sessions
         self.watches = Watches()
+        self.faults = faults
         self.zxid = 0
 
     def open_session(self) -> Session:
@@ -97,7 +96,7 @@ class Database:
 
     def origin(self, client: Client) -> Origin:
         """Return the origin of an operation of this client, in the present transaction."""
-        return Origin(client.credentials, client.session_id, self.zxid, now())
+        return Origin(client.session_id, self.zxid, now())
 
     def end_session(self, session_id: int) -> bool:
         """End a session and delete its ephemeral nodes. Return whether it existed."""
@@ -116,24 +115,20 @@ class Database:
         self.fire()
 
     def fire(self) -> None:
-        """
-        Send watch events for all changes.
-
-        A client that may not read the node gets no event (CVE-2024-23944), but its watch is used up.
-        """
+        """Send watch events for all changes."""
         changes, self.tree.changes = self.tree.changes, []
         for change in changes:
             for client, kind, where in self.watches.fire(change.event, change.path):
-                acl = change.parent_acl if kind is Event.CHILD else change.acl
-                if allows(acl, Perm.READ, client.credentials):
-                    client.send(r.event(kind, where))
+                client.send(r.event(kind, where))
 
-    def reply_to(self, client: Client, xid: int, reader: Reader, operation: Operation) -> bytes:
+    def reply_to(self, client: Client, xid: int, op: int, operation: Operation, reader: Reader) -> bytes:
         """Carry out a request and return the reply as a frame."""
         if operation.writes:
             self.zxid += 1  # also if it fails
         try:
-            body = operation.handler(self, client, *operation.read(reader))
+            fields = operation.read(reader)
+            self.faults.check(op, *fields[:1])
+            body = operation.handler(self, client, *fields)
         except Refused as refused:
             return r.reply(xid, self.zxid, refused.code)
         except (Malformed, ValueError):

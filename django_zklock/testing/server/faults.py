@@ -1,4 +1,4 @@
-"""Inject faults into a running server: expired sessions, cut connections, delays, dropped replies, pauses."""
+"""Inject faults into a running server: expired sessions, cut connections, delays, refusals, dropped replies, pauses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from django_zklock.core import clock
-from django_zklock.testing.server.codes import Op
+from django_zklock.testing.server.codes import Error, Op, Refused
 
 if TYPE_CHECKING:
     from django_zklock.testing.server.loop import Loop
@@ -54,6 +54,13 @@ class Faults:
         self.stall = False
         self.dropped_replies: list[DroppedReply] = []
         self.delays: dict[int, float] = {}
+        self.denials: list[tuple[tuple[Op, ...], str]] = []
+
+    def check(self, op: int, path: object = None) -> None:
+        """Raise Refused if this operation is denied at this path."""
+        for ops, below in self.denials:
+            if op in ops and f"{path}/".startswith(below):
+                raise Refused(Error.NO_AUTH)
 
     def pop_dropped_reply(self, op: int, session_id: int) -> DroppedReply | None:
         """Return the fault that drops this reply, and remove it."""
@@ -148,6 +155,11 @@ class FaultControls:
         delays: dict[int, float] = dict.fromkeys(_operations(op), seconds)
         self._call(lambda: self._service.faults.delays.update(delays))
 
+    def deny(self, op: str, below: str = "/") -> None:
+        """Refuse each operation `op` at a path and below it, as an ACL may do. The parts of a `multi` count alone."""
+        denial = (_operations(op), f"{below.rstrip('/')}/")
+        self._call(lambda: self._service.faults.denials.append(denial))
+
     def pause(self) -> None:
         """
         Pause like a process that received SIGSTOP.
@@ -196,7 +208,7 @@ class FaultControls:
         self._set_refuse(self.refuse)  # it listens, unless it refuses connections
 
     def heal(self) -> None:
-        """End all faults: refusals, stalls, pauses, delays, and replies that would be dropped."""
+        """End all faults: refusals, stalls, pauses, delays, denials, and replies that would be dropped."""
 
         def heal() -> None:
             self._set_paused(False)
@@ -204,6 +216,7 @@ class FaultControls:
             self._set_refuse(False)
             self._service.faults.dropped_replies.clear()
             self._service.faults.delays.clear()
+            self._service.faults.denials.clear()
 
         self._call(heal)
 

@@ -78,10 +78,6 @@ class Reader:
             raise Malformed(f"a list of {count}")
         return [read(self) for _ in range(count)]
 
-    def texts(self) -> list[str] | None:
-        """Return a list of strings."""
-        return self.vector(lambda item: item.text() or "")
-
     def acls(self) -> list[Acl] | None:
         """Return an access control list."""
         return self.vector(lambda entry: Acl(entry.int32(), entry.text() or "", entry.text() or ""))

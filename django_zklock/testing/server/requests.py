@@ -1,7 +1,7 @@
 """
 The handlers of requests: what each operation does to the tree, the sessions and the watches.
 
-Handlers use no sockets and no threads. A client is anything with credentials that can be sent bytes.
+Handlers use no sockets and no threads. A client is anything that can be sent bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from functools import partial
 from typing import Any, Final
 
 from django_zklock.testing.server import records as r
-from django_zklock.testing.server.acl import allows, masked, require
-from django_zklock.testing.server.codes import Error, Event, Mode, Op, Perm, Refused
+from django_zklock.testing.server.codes import Error, Mode, Op, Refused
 from django_zklock.testing.server.database import Client, Database, Operation
 from django_zklock.testing.server.records import Acl, Malformed, Reader
-from django_zklock.testing.server.tree import Node, Tree
-from django_zklock.testing.server.watches import Table
+from django_zklock.testing.server.tree import Tree
 
 
 def create(
@@ -60,7 +58,6 @@ def _exists(db: Database, client: Client, path: str | None, watch: bool) -> byte
 def get_data(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
     """Read a node's data and Stat."""
     node = db.tree.node(path)
-    require(node.acl, Perm.READ, client.credentials)
     if watch:
         db.watches.data[path or ""][client] = None
     return r.blob_bytes(node.data) + node.stat()
@@ -69,7 +66,6 @@ def get_data(db: Database, client: Client, path: str | None, watch: bool) -> byt
 def get_children(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
     """Read the names of a node's children."""
     node = db.tree.node(path)
-    require(node.acl, Perm.READ, client.credentials)
     if watch:
         db.watches.child[path or ""][client] = None
     return r.list_bytes([r.text_bytes(name) for name in node.children])
@@ -81,9 +77,7 @@ def _get_children2(db: Database, client: Client, path: str | None, watch: bool) 
 
 def _get_acl(db: Database, client: Client, path: str | None) -> bytes:
     node = db.tree.node(path)
-    require(node.acl, Perm.READ | Perm.ADMIN, client.credentials)
-    shown = node.acl if allows(node.acl, Perm.ADMIN, client.credentials) else masked(node.acl)
-    return r.list_bytes([r.acl_bytes(acl) for acl in shown]) + node.stat()
+    return r.list_bytes([r.acl_bytes(acl) for acl in node.acl]) + node.stat()
 
 
 def _sync(db: Database, client: Client, path: str | None) -> bytes:
@@ -93,32 +87,6 @@ def _sync(db: Database, client: Client, path: str | None) -> bytes:
 def _get_ephemerals(db: Database, client: Client, prefix: str | None) -> bytes:
     own = db.tree.ephemerals.get(client.session_id, {})
     return r.list_bytes([r.text_bytes(path) for path in own if path.startswith(prefix or "")])
-
-
-_Paths = Sequence[str] | None
-
-
-def set_watches(db: Database, client: Client, zxid: int, data: _Paths, exist: _Paths, child: _Paths) -> bytes:
-    """Set the watches of a client that has reconnected. It last saw `zxid`, and gets the events that it missed."""
-    if data is None or exist is None or child is None:
-        raise Refused(Error.MARSHALLING)
-
-    def again(paths: Sequence[str], table: Table, missed_by: Callable[[Node | None], Event | None]) -> None:
-        for path in paths:
-            missed = missed_by(db.tree.nodes.get(path))
-            if missed is None:
-                table[path][client] = None
-            else:
-                client.send(r.event(missed, path))
-
-    def changed(change: Event, since: int) -> Event | None:
-        return change if since > zxid else None
-
-    watches, gone = db.watches, Event.DELETED
-    again(data, watches.data, lambda node: changed(Event.CHANGED, node.mzxid) if node else gone)
-    again(exist, watches.data, lambda node: Event.CREATED if node else None)
-    again(child, watches.child, lambda node: changed(Event.CHILD, node.pzxid) if node else gone)
-    return b""
 
 
 # --- several operations in one request ---
@@ -162,6 +130,7 @@ def multi(db: Database, client: Client, parts: _Parts) -> bytes:
 
 
 def _change(db: Database, client: Client, op: Op, fields: list[Any]) -> bytes:
+    db.faults.check(op, fields[0])
     if op not in _CREATES:
         return r.MULTI.pack(op, False, 0) + _CHANGES[op](db, client, *fields)
     # In a multi, the flags choose a container, and create2 is the same as create.
@@ -175,6 +144,7 @@ def multi_read(db: Database, client: Client, parts: _Parts) -> bytes:
     results = []
     for op, fields in parts:
         try:
+            db.faults.check(op, fields[0])
             results.append(r.MULTI.pack(op, False, 0) + OPERATIONS[op].handler(db, client, *fields))
         except Refused as refused:
             results.append(_error(refused.code))
@@ -204,7 +174,6 @@ OPERATIONS: Final[dict[int, Operation]] = {
     Op.SYNC: Operation(_PATH, _sync),
     Op.PING: Operation((), lambda db, client: b""),
     Op.GET_EPHEMERALS: Operation(_PATH, _get_ephemerals),
-    Op.SET_WATCHES: Operation((Reader.int64, Reader.texts, Reader.texts, Reader.texts), set_watches),
     Op.MULTI: Operation((partial(_parts, (*_CREATES, *_CHANGES)),), multi, writes=True),
     Op.MULTI_READ: Operation((partial(_parts, (Op.GET_DATA, Op.GET_CHILDREN)),), multi_read),
 }

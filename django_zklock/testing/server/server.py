@@ -11,14 +11,12 @@ import threading
 import weakref
 from collections.abc import Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from django_zklock.testing.server.database import Database, Sessions, now
-from django_zklock.testing.server.faults import FaultControls
+from django_zklock.testing.server.faults import FaultControls, Faults
 from django_zklock.testing.server.loop import Loop
 from django_zklock.testing.server.service import Service
-from django_zklock.testing.server.snapshot import load, save
 from django_zklock.testing.server.tree import CONTAINER
 
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ class DevServer(FaultControls):
     With `port` 0 the system chooses a free port, and the server keeps it over restarts. `tick` is ZooKeeper's tickTime
     in seconds. Session timeouts are between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout`
     (seconds) are given. `container_check` is how often, in seconds, empty containers are deleted.
-    `data` is a file that keeps the nodes from a stop to the next start. Without it they are lost.
 
     Transaction ids begin at the time of the start, in units of about a microsecond. So fencing tokens rise over
     restarts.
@@ -65,7 +62,6 @@ class DevServer(FaultControls):
         min_session_timeout: float | None = None,
         max_session_timeout: float | None = None,
         container_check: float = 1.0,
-        data: str | os.PathLike[str] | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -73,9 +69,8 @@ class DevServer(FaultControls):
         self._shortest = 2 * tick if min_session_timeout is None else min_session_timeout
         self._longest = 20 * tick if max_session_timeout is None else max_session_timeout
         self._container_check = container_check
-        self._data = Path(data) if data is not None else None
         self._loop: Loop | None = None  # guarded by _lock; None while stopped
-        self._service = self._new_service(None)
+        self._service = self._new_service(None, Faults())
         self._lock = threading.RLock()  # for start and stop, and for calls while the server is stopped
         _servers.add(self)
 
@@ -104,24 +99,14 @@ class DevServer(FaultControls):
         return f"zk://{self.hosts}{'/' + chroot.strip('/') if chroot else ''}"
 
     def start(self) -> None:
-        """
-        Start the server. Do nothing if it runs already.
-
-        Raises OSError if the port is taken, and ValueError if the data file is not valid.
-        """
+        """Start the server. Do nothing if it runs already. Raises OSError if the port is taken."""
         with self._lock:
             if self._loop is not None:
                 return
-            loaded = load(self._data) if self._data is not None and self._data.exists() else None
             loop = Loop(self.host, self.port)
             before = self._service
-            self._service = self._new_service(loop)
-            self._service.faults = before.faults
-            db = self._service.db
-            db.zxid = max(before.db.zxid, _zxid_of_now())
-            if loaded is not None:
-                db.tree, kept = loaded
-                db.zxid = max(db.zxid, kept)  # the clock may have been set back
+            self._service = self._new_service(loop, before.faults)
+            self._service.db.zxid = max(before.db.zxid, _zxid_of_now())
             loop.service = self._service
             loop.start()
             try:
@@ -141,8 +126,6 @@ class DevServer(FaultControls):
                 return
             loop.stop()
             self._service.faults.stall = False
-            if self._data is not None:
-                save(self._data, self._service.db.tree, self._service.db.zxid)
 
     # inspection
 
@@ -187,11 +170,11 @@ class DevServer(FaultControls):
 
     # the thread
 
-    def _new_service(self, loop: Loop | None) -> Service:
+    def _new_service(self, loop: Loop | None, faults: Faults) -> Service:
         first = (1 << 56) | (now() << 16 & (1 << 56) - 1)
         sessions = Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first)
         return Service(
-            Database(sessions),
+            Database(sessions, faults),
             port=loop.port if loop else self.port,
             container_check=self._container_check,
             on_closed=loop.forget if loop else lambda connection: None,

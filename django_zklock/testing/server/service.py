@@ -11,11 +11,9 @@ from typing import Final
 
 from django_zklock.core import clock
 from django_zklock.testing.server import records as r
-from django_zklock.testing.server.acl import authenticate
-from django_zklock.testing.server.codes import XID_PING, Error, Op, Refused
+from django_zklock.testing.server.codes import XID_PING, Error, Op
 from django_zklock.testing.server.connection import BrokenFrame, Connection
 from django_zklock.testing.server.database import Database, Session
-from django_zklock.testing.server.faults import Faults
 from django_zklock.testing.server.four_letter import COMMANDS
 from django_zklock.testing.server.records import Malformed, Reader
 from django_zklock.testing.server.requests import OPERATIONS
@@ -32,7 +30,7 @@ class Service:
     ) -> None:
         self.db = database
         self.port = port
-        self.faults = Faults()
+        self.faults = database.faults
         self.connections: set[Connection] = set()
         self.dirty: set[Connection] = set()  # those with data to send
         self.by_session: dict[int, Connection] = {}
@@ -133,7 +131,7 @@ class Service:
         sessions = self.db.sessions
         self.wiped.update(sessions)
         sessions.clear()
-        self.db = Database(sessions)
+        self.db = Database(sessions, self.faults)
 
     def expire(self, session_id: int) -> bool:
         """End a session as if it had timed out. Return whether it existed."""
@@ -197,7 +195,7 @@ class Service:
         if operation is not None:
             if op == Op.PING:
                 xid = XID_PING
-            self._send(connection, op, self.db.reply_to(connection, xid, reader, operation))
+            self._send(connection, op, self.db.reply_to(connection, xid, op, operation, reader))
         elif op == Op.AUTH:
             self._auth(connection, xid, reader)
         elif op == Op.CLOSE:
@@ -212,16 +210,12 @@ class Service:
             connection.close_when_sent()
 
     def _auth(self, connection: Connection, xid: int, reader: Reader) -> None:
-        _kind, scheme, auth = reader.int32(), reader.text(), reader.blob()
-        try:
-            credential = authenticate(scheme, auth, connection.address)
-        except Refused as refused:
-            self._send(connection, Op.AUTH, r.reply(xid, 0, refused.code))
+        """Accept any credentials of a known scheme: they give no rights here."""
+        _kind, scheme = reader.int32(), reader.text()
+        is_known = scheme in ("digest", "ip")
+        self._send(connection, Op.AUTH, r.reply(xid, 0, 0 if is_known else Error.AUTH_FAILED))
+        if not is_known:
             connection.close_when_sent()
-            return
-        if credential not in connection.credentials:
-            connection.credentials.append(credential)
-        self._send(connection, Op.AUTH, r.reply(xid, 0, 0))
 
     def _send(self, connection: Connection, op: int, data: bytes) -> None:
         """Send a reply, unless a fault drops it."""

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from django_zklock.testing.server.acl import OPEN, READ_ONLY, Credential, require, resolve
-from django_zklock.testing.server.codes import Error, Event, Mode, Perm, Refused
+from django_zklock.testing.server.codes import Error, Event, Mode, Refused
 from django_zklock.testing.server.records import STAT, Acl
 
 #: Containers have this number instead of a session id.
@@ -22,6 +21,8 @@ CONTAINER: Final = -(1 << 63)
 
 _LAST_SEQUENCE: Final = (1 << 31) - 1
 
+OPEN: Final = (Acl(31, "world", "anyone"),)
+"""The ACL of the first nodes. ACLs are kept and told, and forbid nothing."""
 
 #: Nodes that exist on every server and cannot be deleted.
 FIXED: Final = ("/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config")
@@ -32,19 +33,16 @@ _FORBIDDEN: Final = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U000
 class Origin(NamedTuple):
     """The client of an operation, its transaction and its time in milliseconds."""
 
-    credentials: Sequence[Credential]
     session: int
     zxid: int
     now: int
 
 
 class Change(NamedTuple):
-    """A change of a node by an operation, the lists that decide which clients may see it, and how to undo it."""
+    """A change of a node by an operation, and how to undo it."""
 
     event: Event
     path: str
-    acl: tuple[Acl, ...]
-    parent_acl: tuple[Acl, ...]
     undo: Callable[[], None]
 
 
@@ -101,7 +99,7 @@ class Tree:
                 parent, name = split(path)
                 self.nodes[parent or "/"].children.add(name)
             if path == "/zookeeper/config":
-                node.acl, node.aversion = READ_ONLY, -1
+                node.aversion = -1
         self.nodes[""] = self.nodes["/"]
 
     def node(self, path: str | None) -> Node:
@@ -130,9 +128,7 @@ class Tree:
         """Create a node and return its path. With `sequential`, the server appends the number of the parent to it."""
         owner = CONTAINER if mode is Mode.CONTAINER else origin.session if mode.ephemeral else 0
         where, name = split(path)
-        acls = resolve(acl, origin.credentials)
         parent = self.node(where)
-        require(parent.acl, Perm.CREATE, origin.credentials)
         if sequential:
             name += f"{parent.creations:010d}"
         path = validate(f"{where}/{name}")
@@ -141,22 +137,21 @@ class Tree:
         if parent.ephemeral:
             raise Refused(Error.NO_CHILDREN_FOR_EPHEMERALS)
         before = (parent.creations, parent.pzxid)
-        node = self.nodes[path] = Node(data, acls, owner, origin.zxid, origin.now)
+        node = self.nodes[path] = Node(data, tuple(acl or OPEN), owner, origin.zxid, origin.now)
         parent.children.add(name)
         if parent.creations < _LAST_SEQUENCE:  # the real server's counter stops there, too
             parent.creations += 1
             parent.pzxid = origin.zxid
         self._register(path, node)
         undo = partial(self._undo_create, path, parent, before)
-        self.changes.append(Change(Event.CREATED, path, node.acl, parent.acl, undo))
+        self.changes.append(Change(Event.CREATED, path, undo))
         return path
 
     def delete(self, path: str | None, version: int, origin: Origin) -> None:
         """Delete a node that has no children. Version -1 matches every version."""
-        where, _ = split(path)
+        split(path)  # which refuses what is no path
         if path is None or path in FIXED:
             raise Refused(Error.BAD_ARGUMENTS)
-        require(self.node(where).acl, Perm.DELETE, origin.credentials)
         node = self.node(path)
         _match(node.version, version)
         if node.children:
@@ -171,34 +166,30 @@ class Tree:
         parent.children.discard(name)
         parent.pzxid = max(parent.pzxid, zxid)
         self._unregister(path, node)
-        self.changes.append(Change(Event.DELETED, path, node.acl, parent.acl, undo))
+        self.changes.append(Change(Event.DELETED, path, undo))
 
     def set_data(self, path: str | None, data: bytes | None, version: int, origin: Origin) -> bytes:
         """Replace the data of a node. Return its Stat."""
         path = validate(path)
         node = self.node(path)
-        require(node.acl, Perm.WRITE, origin.credentials)
         _match(node.version, version)
         undo = partial(_undo_set, node, (node.data, node.version, node.mzxid, node.mtime))
         node.data, node.version = data, _int32(node.version + 1)
         node.mzxid, node.mtime = origin.zxid, origin.now
-        self.changes.append(Change(Event.CHANGED, path, node.acl, OPEN, undo))
+        self.changes.append(Change(Event.CHANGED, path, undo))
         return node.stat()
 
     def set_acl(self, path: str | None, acl: Sequence[Acl] | None, version: int, origin: Origin) -> bytes:
         """Replace the ACL of a node; `version` is the version of the ACL. No watch fires. Return the Stat."""
         path = validate(path)
-        acls = resolve(acl, origin.credentials)
         node = self.node(path)
-        require(node.acl, Perm.ADMIN, origin.credentials)
         _match(node.aversion, version)
-        node.acl, node.aversion = acls, node.aversion + 1
+        node.acl, node.aversion = tuple(acl or OPEN), node.aversion + 1
         return node.stat()
 
     def check(self, path: str | None, version: int, origin: Origin) -> None:
         """Raise Refused unless the node exists and has that version."""
         node = self.node(validate(path))
-        require(node.acl, Perm.READ, origin.credentials)
         _match(node.version, version)
 
     def end_session(self, session: int, *, zxid: int) -> None:

@@ -7,6 +7,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.browser.actors import Part, staged
 from support.faults import connected, expire
 from support.proxy import MULTI_READ, NO_AUTH, with_error
+from support.refused import on_real_server
 from support.zoo import eventually
 
 from django_zklock import inspection
@@ -90,6 +91,7 @@ def test_a_waiter_that_became_the_holder_is_one(many, zoo):
 
 @pytest.mark.parametrize("denied", ["held/0007", "held"])
 @pytest.mark.django_db
+@on_real_server
 def test_a_queue_that_may_not_be_listed_is_unread_and_no_verdict_is_green(many, zoo, denied):
     look()
     path = f"{zoo.base}/{denied}"

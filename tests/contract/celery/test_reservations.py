@@ -7,6 +7,7 @@ import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, connected, die, proxied, within
 from support.proxy import MULTI
+from support.refused import on_real_server
 from support.reserving import Sender, holder, owner_of, path_of, queued, reserved_names
 from support.zoo import eventually
 
@@ -53,6 +54,7 @@ def test_a_reservation_of_a_key_below_another_ends(zoo):
     assert reserved_names(zoo) == ["a/b/c"]
 
 
+@on_real_server
 def test_an_end_that_zookeeper_refuses_says_so(zoo):
     queued()
     directory = path_of(zoo, "a/b")

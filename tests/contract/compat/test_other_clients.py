@@ -8,6 +8,7 @@ import uuid
 import pytest
 from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, client, cut, proxied, session
+from support.refused import on_real_server
 from support.work import assert_refused, seen
 from support.zoo import eventually
 
@@ -119,6 +120,7 @@ PASSWORD = "open-sesame"
 DIGEST = {"AUTH": [("digest", f"alice:{PASSWORD}")], "ACL": "creator"}
 
 
+@on_real_server
 def test_credentials_guard_the_nodes(zoo):
     zoo.use_own_client().add_auth("digest", f"alice:{PASSWORD}")
     with zoo.configured(**DIGEST):

@@ -106,7 +106,7 @@ async def test_a_lease_ends_in_time_though_its_timer_is_late(coordinator):
 
 
 async def test_reads_of_queues_are_bounded(coordinator, monkeypatch):
-    """Or those who watch many queues would delay the answers to all others."""
+    """Or those who ask for many busy locks would delay the answers to all others."""
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
     monkeypatch.setattr("django_zklock.contrib.leases.coordinator.READ_AGE", 60.0)
     for resource in "abc":

@@ -9,6 +9,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import acquire_once, caught_up, die, due
 from support.locking import as_json, zklock
 from support.proxy import CREATE, CREATE_CONTAINER
+from support.refused import on_real_server
 from support.work import assert_refused, seen
 from support.zoo import ROOM, eventually, guid_of
 
@@ -106,6 +107,7 @@ def test_holds_that_are_over_are_counted(zoo, monkeypatch):
     assert len(zoo.contenders()) == 2
 
 
+@on_real_server
 def test_a_look_needs_no_right_to_delete(zoo):
     make_over(zoo, rest, *map(str, range(6)))
     left = [key for key in map(str, range(6)) if zoo.children(key)]  # a slow process has deleted its first ones
@@ -152,6 +154,7 @@ def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo):
     assert_refused(zk_adopt(late), LockNotAdopted)
 
 
+@on_real_server
 def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo, monkeypatch):
     make_over(zoo, rest, *map(str, range(6)))
     monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)

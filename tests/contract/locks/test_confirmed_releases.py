@@ -13,6 +13,7 @@ from support.faults import acquire_once, due, reconnect, session
 from support.locking import zklock
 from support.primitives import LOCK, PRIMITIVES
 from support.proxy import DELETE, MULTI
+from support.refused import on_real_server
 from support.work import assert_refused
 from support.zoo import eventually, guid_of, next_line
 
@@ -197,6 +198,7 @@ def messages(caplog, part):
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
 
 
+@on_real_server
 def test_a_release_that_zookeeper_refuses_is_logged(zoo, caplog):
     directory = f"{zoo.base}/shop/1"
     no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)

@@ -10,6 +10,7 @@ from kazoo.security import make_acl
 from support.faults import BackgroundCall, caught_up, results
 from support.primitives import Taker
 from support.proxy import MULTI
+from support.refused import on_real_server
 from support.signalled import signalled
 from support.work import assert_refused, seen
 from support.zoo import eventually, settle
@@ -64,6 +65,7 @@ def markers_of(zoo):
     return [name for name in zoo.names(f"{zoo.base}/k") if markers.is_marker(name)]
 
 
+@on_real_server
 def test_a_limit_that_zookeeper_refuses_is_an_error_at_once(zoo):
     zoo.client.ensure_path(f"{zoo.base}/k")
     zoo.client.set_acls(f"{zoo.base}/k", [make_acl("world", "anyone", read=True)])

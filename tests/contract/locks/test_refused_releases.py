@@ -3,13 +3,15 @@
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall
-from support.refused import no_deletes
+from support.refused import no_deletes, on_real_server
 from support.signalled import signalled
 from support.work import acquired, assert_refused
 from support.zoo import eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.exceptions import LockTimeout
+
+pytestmark = on_real_server
 
 KEY = "stock/berlin"
 READ_ONLY = make_acl("world", "anyone", read=True, admin=True)

@@ -14,6 +14,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, acquire_once, reconnect, session
 from support.proxy import DELETE, MULTI
+from support.refused import on_real_server
 from support.zoo import eventually
 
 from django_zklock import signals, zk_lock, zk_locks
@@ -200,6 +201,7 @@ def test_an_outage_makes_one_message_wait_and_no_other(zoo, app, lost, monkeypat
     assert seen == [[]]
 
 
+@on_real_server
 def test_a_release_that_zookeeper_refuses_is_not_waited_for(zoo, app, proxy, patient):
     directory = f"{zoo.base}/refused"
     no_deletes = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)

@@ -9,6 +9,7 @@ from kazoo.exceptions import QuotaExceededError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from support.faults import acquire_once, proxied
 from support.proxy import MULTI, with_error
+from support.refused import on_real_server
 from support.reserving import queued
 from support.zoo import eventually
 
@@ -17,6 +18,8 @@ from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.operations import clear_limit, end_hold, hold_lock, set_limit
+
+pytestmark = on_real_server
 
 Use = Callable[[], object]
 OPERATOR = {"reason": "a test", "by": "ann"}

@@ -8,6 +8,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, acquire_once, session, within
 from support.primitives import KEY
 from support.proxy import CREATE2, MULTI, NO_AUTH, Proxy, with_error
+from support.refused import on_real_server
 from support.work import acquired, assert_refused
 from support.zoo import eventually
 
@@ -93,6 +94,7 @@ def test_a_hand_over_beyond_the_quota_says_so_at_once(zoo, proxy):
     zoo.wait_contenders(KEY, 0)
 
 
+@on_real_server
 def test_a_hand_over_that_may_not_be_written_says_so(zoo):
     hold = acquired(zk_lock(KEY))
     with (
@@ -104,12 +106,14 @@ def test_a_hand_over_that_may_not_be_written_says_so(zoo):
     zoo.wait_contenders(KEY, 0)
 
 
+@on_real_server
 def test_a_hold_of_an_operator_that_may_not_be_written_says_so(zoo):
     with no_deletes(zoo), pytest.raises(ZooKeeperUnavailable, match=f"refused the request delete of .*{NO_AUTH}"):
         hold_lock(KEY, seconds=1, reason="test", by="test", reply_timeout=1)
     zoo.wait_contenders(KEY, 0)
 
 
+@on_real_server
 def test_a_waiter_learns_why_the_hold_ahead_does_not_end(zoo):
     hold_lock(KEY, seconds=0.2, reason="test", by="test", reply_timeout=10)
     with no_deletes(zoo):

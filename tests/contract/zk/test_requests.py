@@ -7,6 +7,7 @@ from kazoo.protocol import serialization as wire
 from kazoo.security import make_acl
 from support.faults import BackgroundCall, acquire_once, client, connected, session
 from support.proxy import GET_DATA, MULTI, NO_AUTH, NO_NODE, SYNC, with_error
+from support.refused import on_real_server
 from support.zoo import eventually
 
 from django_zklock.core import clock
@@ -119,6 +120,7 @@ def test_updates_at_the_same_time_lose_nothing(zoo, proxy):
     assert sorted(run_all([counting(path) for _ in range(5)], soon())) == [1, 2, 3, 4, 5]
 
 
+@on_real_server
 def test_an_update_writes_nothing_without_its_fence(zoo, proxy):
     path = f"{zoo.base}/deep/record"
     fence = zoo.client.create(f"{zoo.base}/fence", ephemeral=True, makepath=True)

@@ -1,8 +1,7 @@
-"""`manage.py zklock serve`: what it refuses, how it ends, its HTTP side, and many requests at once."""
+"""`manage.py zklock serve`: what it refuses, how it ends, and many requests at once."""
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -11,16 +10,14 @@ import ssl
 import subprocess
 import threading
 import time
-import urllib.request
 from collections import Counter
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.certificates import authority, certificate
-from support.coordinators import KEY, HttpConnection, stub_of
+from support.coordinators import KEY, stub_of
 from support.ensemble import free_ports
 from support.locking import MANAGE, ending, zklock
 from support.serving import Serving
@@ -40,7 +37,7 @@ from zklock_client.v1 import lock_coordinator_pb2_grpc as pb_grpc
         (["--tls-client-ca", "ca.pem"], 2, "needs --tls-certificate"),
         (["--tls-key", "key.pem", "--tls-certificate", "none.pem"], 1, "No such file"),
         (["--grpc", "127.0.0.1:99999"], 2, "is not HOST:PORT"),
-        (["--advertise", "locks-1:50051"], 2, "is not a host. The ports are those of --grpc"),
+        (["--advertise", "locks-1:50051"], 2, "is not a host. The port is that of --grpc"),
     ],
 )
 def test_serve_refuses_invalid_options(zoo, options, status, message):
@@ -69,22 +66,15 @@ def test_serve_refuses_a_port_in_use(zoo):
         assert (status, "cannot be used" in message) == (1, True), message
 
 
-def test_the_coordinator_serves_grpc_and_http_until_its_leases_end(zoo):
-    port = free_ports(1)[0]
-    with Serving(zoo, "--http", f"127.0.0.1:{port}", session_timeout=20) as serving:
-        wanted = {"resource_path": "a", "client_id": "curl", "session_timeout_ms": 4000}
-        request = urllib.request.Request(
-            f"http://localhost:{port}/locks/", json.dumps(wanted).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=20) as response:
-            lease = json.load(response)
-        with grpc.insecure_channel(serving.address) as channel:
-            stub = pb_grpc.LockCoordinatorStub(channel)
-            asked = time.monotonic()
-            kept = next(stub.KeepAlive(iter([pb.KeepAliveRequest(lease_id=lease["lease_id"])])))
-            assert kept.state == pb.LeaseState.STATE_HELD
-            assert serving.drain() == 0
-            assert 3.5 <= time.monotonic() - asked < 25
+def test_the_coordinator_serves_until_its_leases_end(zoo):
+    with Serving(zoo, session_timeout=20) as serving, grpc.insecure_channel(serving.address) as channel:
+        stub = pb_grpc.LockCoordinatorStub(channel)
+        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=4000)
+        lease = stub.RecordLock(wanted, timeout=20)
+        asked = time.monotonic()
+        assert next(_keep(channel, lease.lease_id)).state == pb.LeaseState.STATE_HELD
+        assert serving.drain() == 0
+        assert 3.5 <= time.monotonic() - asked < 25
         assert zoo.children("a") == []
 
 
@@ -125,7 +115,6 @@ def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo):
         lease = stub.RecordLock(wanted, timeout=20)
         answered = time.monotonic()
         streams = [stub.KeepAlive(_never(lease.lease_id)) for _ in range(5)]
-        streams += [stub.WatchQueue(pb.WatchQueueRequest(lease_id=lease.lease_id)) for _ in range(5)]
         for stream in streams:
             assert next(stream).state == pb.LeaseState.STATE_HELD
         health = health_pb2_grpc.HealthStub(channel)
@@ -159,19 +148,19 @@ def test_a_renewed_certificate_is_served_to_new_connections(zoo, tmp_path):
         context = ssl.create_default_context(cafile=str(tmp_path / f"{client}-ca.pem"))
         context.check_hostname = False
         context.load_cert_chain(tmp_path / f"{client}.pem", tmp_path / f"{client}.key")
-        return [_certificate_of(port, context) for port in (serving.port, serving.http_port)]
+        return _certificate_of(serving.port, context)
 
     install("first", "first")
-    with Serving(zoo, *options, http=True) as serving:
-        assert served("first") == [certificates["first"]] * 2
+    with Serving(zoo, *options) as serving:
+        assert served("first") == certificates["first"]
         install("second", "first")
         serving.process.send_signal(signal.SIGHUP)
         eventually(lambda: "cannot be used" in serving.log())
-        assert served("first") == [certificates["first"]] * 2
+        assert served("first") == certificates["first"]
         install("second", "second")
         serving.process.send_signal(signal.SIGHUP)
-        eventually(lambda: served("second") == [certificates["second"]] * 2)
-        assert served("first") == [None, None]
+        eventually(lambda: served("second") == certificates["second"])
+        assert served("first") is None
         assert serving.drain() == 0
 
 
@@ -190,10 +179,9 @@ def test_a_disk_that_does_not_answer_stops_no_coordinator(zoo, tmp_path):
 
 def _certificate_of(port, context):
     """Return the certificate of a server; None if it is not valid, or the server does not take that of the client."""
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.set_alpn_protocols(["h2"])
     try:
         with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as tls:
-            tls.sendall(b"GET /locks/1.2.3 HTTP/1.1\r\nhost: localhost\r\n\r\n")
             tls.recv(1)  # with TLS 1.3, the refusal of a certificate comes after the handshake
             return tls.getpeercert(binary_form=True)
     except (ssl.SSLError, ConnectionError):
@@ -245,10 +233,6 @@ def _refuses(stub):
     return False
 
 
-WANTED = {"resource_path": KEY, "client_id": "curl"}
-TOKEN = {"authorization": "Bearer secret"}
-
-
 @pytest.mark.chaos
 async def test_calls_that_come_all_at_once_are_all_answered(zoo):
     """They come so after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
@@ -268,21 +252,22 @@ async def _answer(call):
         return str(dict(error.trailing_metadata()).get("zklock-code", error.code()))
 
 
-async def test_a_request_by_http_that_waits_costs_no_thread(zoo):
-    client = {"TOKENS": [hash_of("secret")], "MAX_WAITING": 100}
-    with Serving(zoo, session_timeout=20, http=True, leases={"CLIENTS": {"crowd": client}}) as serving:
-        async with zk_lock(KEY), AsyncExitStack() as stack:
-            connections = [await stack.enter_async_context(HttpConnection(serving.http_port)) for _ in range(101)]
-            first = connections.pop()
-            assert (await first.request("POST", "/locks/", WANTED, **TOKEN)).status == 409
+async def test_a_call_that_waits_costs_no_thread(zoo):
+    with Serving(zoo, session_timeout=20) as serving, grpc.insecure_channel(serving.address) as channel:
+        record_lock = pb_grpc.LockCoordinatorStub(channel).RecordLock
+        async with zk_lock(KEY):
+            await asyncio.to_thread(record_lock, pb.RecordLockRequest(resource_path=KEY, client_id="x"))
             before = _threads(serving)
             # The last one may get the lock before its end is seen. Then its lease runs out, which the drain waits for.
-            waiting = {**WANTED, "wait_limit_ms": 25_000, "session_timeout_ms": 1000}
-            for connection in connections:
-                connection.send("POST", "/locks/", waiting, **TOKEN)
-            while (await first.request("POST", "/locks/", WANTED, **TOKEN)).status != 429:
-                pass  # not all of them wait
+            waiting = pb.RecordLockRequest(
+                resource_path=KEY, client_id="x", wait_blocking=True, wait_limit_ms=25_000, session_timeout_ms=1000
+            )
+            calls = [record_lock.future(waiting) for _ in range(100)]
+            for call in calls:
+                await asyncio.to_thread(call.initial_metadata)  # it waits in the queue
             assert _threads(serving) <= before + 5
+            for call in calls:
+                call.cancel()
         assert await asyncio.to_thread(serving.drain) == 0
 
 

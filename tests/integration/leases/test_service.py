@@ -18,8 +18,7 @@ from django_zklock import zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.certificate import Certificate
-from django_zklock.contrib.leases.refusal import Addresses
-from django_zklock.contrib.leases.service import SERVICE
+from django_zklock.contrib.leases.service import OPTIONS, SERVICE
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 
 HELD, OVER = pb.LeaseState.STATE_HELD, pb.LeaseState.STATE_OVER
@@ -85,21 +84,6 @@ async def test_an_open_stream_alone_renews_no_lease(zoo, served):
     stream.cancel()
 
 
-async def test_a_stream_follows_the_position_in_the_queue(zoo, served):
-    async with zk_lock(KEY):
-        call = asyncio.ensure_future(served.acquire(wait_blocking=True))
-        await asyncio.to_thread(zoo.wait_contenders, KEY, 2)
-        stream = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="node-1"))
-        waiting = await stream.read()
-        assert (waiting.state, waiting.place) == (pb.LeaseState.STATE_WAITING, 1)
-    held = await asyncio.wait_for(stream.read(), 10)
-    assert (held.state, held.lease_id) == (HELD, "")
-    lease = await call
-    await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id))
-    assert (await asyncio.wait_for(stream.read(), 10)).state == OVER
-    assert await stream.read() == grpc.aio.EOF
-
-
 async def test_a_client_that_closes_its_stream_leaves_the_queue(zoo, served):
     async with zk_lock(KEY):
         request = pb.RecordLockRequest(resource_path=KEY, client_id="node-1", wait_blocking=True)
@@ -120,8 +104,6 @@ async def test_wrong_requests_are_refused_with_a_sentence(zoo, served):
     assert "empty" in await refused(served.acquire(""), invalid)
     too_large = grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger" in await refused(served.acquire("x" * 100_000), too_large)
-    nothing = served.stub.WatchQueue(pb.WatchQueueRequest(resource_path=KEY, client_id="nobody")).read()
-    await refused(nothing, grpc.StatusCode.NOT_FOUND)
 
 
 async def test_a_client_is_known_by_its_certificate(zoo, tmp_path):
@@ -176,7 +158,7 @@ async def test_reflection_lists_the_services(zoo, served):
             service = descriptor_pool.DescriptorPool(database).FindServiceByName(SERVICE)
             return [method.name for method in service.methods]
 
-    assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"]
+    assert await asyncio.to_thread(reflect) == ["RecordLock", "KeepAlive", "ReleaseLock"]
 
 
 SECRET = (("authorization", "Bearer secret"),)
@@ -201,15 +183,13 @@ async def flooded(zoo):
 
 async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(flooded):
     """Nor does it at the next stream or connection of the client."""
-    first, second, third = list(flooded.coordinator._leases)[:3]
+    leases = list(flooded.coordinator._leases)[:3]
     stream = flooded.stub.KeepAlive(metadata=SECRET)
-    for lease_id in (first, second, third):
+    for lease_id in leases:
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
         assert (await stream.read()).state == HELD
-    assert (await flooded.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=first), metadata=SECRET)).released
-    for method, lease_id, status in (("PUT", second, 200), ("DELETE", third, 204)):
-        answer = await flooded.http(method, f"/locks/{lease_id}", authorization="Bearer secret")
-        assert answer.status == status
+    for lease_id in leases:
+        assert (await flooded.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease_id), metadata=SECRET)).released
     stream.cancel()
 
 
@@ -221,8 +201,6 @@ async def _record(served, resource, metadata):
 async def test_a_call_that_is_sent_again_gets_the_same_lease(served):
     leases = [await served.acquire(request_id="r1") for _ in range(2)]
     assert leases[0].lease_id == leases[1].lease_id
-    by_http = {"resource_path": KEY, "client_id": "node-1", "request_id": "r1"}
-    assert (await served.http("POST", "/locks/", by_http)).content["lease_id"] == leases[0].lease_id
     assert "128 characters" in await refused(
         served.acquire("other", request_id="r" * 129), grpc.StatusCode.INVALID_ARGUMENT
     )
@@ -264,18 +242,16 @@ async def test_the_streams_of_a_client_are_bounded(zoo):
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
         metadata = (("authorization", "Bearer secret"),)
         lease = await served.stub.RecordLock(pb.RecordLockRequest(resource_path=KEY, client_id="x"), metadata=metadata)
-        wanted = pb.WatchQueueRequest(lease_id=lease.lease_id)
-        first = served.stub.WatchQueue(wanted, metadata=metadata)
+        wanted = pb.KeepAliveRequest(lease_id=lease.lease_id)
+        first, second = (served.stub.KeepAlive(metadata=metadata) for _ in range(2))
+        await first.write(wanted)
         assert (await first.read()).state == HELD
-        too_many = grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "1 open streams" in await refused(served.stub.WatchQueue(wanted, metadata=metadata).read(), too_many)
-        await refused(served.stub.KeepAlive(metadata=metadata).read(), too_many)
-        await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), metadata=metadata)
-        assert (await first.read()).state == OVER
+        assert "1 open streams" in await refused(second.read(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        await first.done_writing()
         assert await first.read() is grpc.aio.EOF
-        keeper = served.stub.KeepAlive(metadata=metadata)
-        await keeper.write(pb.KeepAliveRequest(lease_id=lease.lease_id))
-        assert (await keeper.read()).state == OVER
+        third = served.stub.KeepAlive(metadata=metadata)
+        await third.write(wanted)
+        assert (await third.read()).state == HELD
 
 
 async def test_others_are_served_while_a_reader_does_not_read(zoo, served):
@@ -304,6 +280,21 @@ async def _flood(stream, lease_id):
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE])
+async def test_a_connection_that_makes_no_call_ends(zoo, monkeypatch, sent):
+    monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 500)
+    monkeypatch.setitem(OPTIONS, "grpc.max_connection_idle_ms", 1000)
+    async with Served(LeaseOptions()) as served:
+        reader, writer = await asyncio.open_connection("localhost", served.server.port)
+        writer.write(sent)
+        while await asyncio.wait_for(reader.read(1000), 10):
+            pass  # the settings of HTTP/2, and its goodbye
+        writer.close()
+
+
 async def _raw(served, method, message, authorization=""):
     call = served.channel.stream_stream(f"/{SERVICE}/{method}")(metadata=(("authorization", authorization),))
     await call.write(message)
@@ -311,7 +302,7 @@ async def _raw(served, method, message, authorization=""):
     return await call.read()
 
 
-@pytest.mark.parametrize("method", ["RecordLock", "KeepAlive", "ReleaseLock", "WatchQueue"])
+@pytest.mark.parametrize("method", ["RecordLock", "KeepAlive", "ReleaseLock"])
 async def test_a_malformed_message_is_an_invalid_request(zoo, caplog, method):
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
@@ -330,7 +321,7 @@ async def test_a_call_without_a_message_is_refused_in_time(zoo, monkeypatch):
 
 async def test_the_refusal_of_a_lease_from_elsewhere_says_where(zoo, served):
     async with Served(LeaseOptions()) as other:
-        other.coordinator.advertise(Addresses(grpc="locks-2.example.com:50051"))
+        other.coordinator.advertise("locks-2.example.com:50051")
         lease = await other.acquire()
         stream = served.stub.KeepAlive()
         await stream.write(pb.KeepAliveRequest(lease_id=lease.lease_id))

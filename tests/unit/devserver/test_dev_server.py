@@ -9,18 +9,15 @@ from contextlib import contextmanager
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from support.chaos.servers import looking_in
 from support.faults import BackgroundCall, results
 from support.zoo import eventually
 
 from django_zklock.testing.server import DevServer
-from django_zklock.testing.server.acl import OPEN
-from django_zklock.testing.server.codes import Mode
-from django_zklock.testing.server.snapshot import load, save
-from django_zklock.testing.server.tree import Origin, Tree
 
 
 def test_the_dev_server_restarts_on_its_port():
@@ -60,24 +57,6 @@ def test_a_fault_before_the_start_is_active_from_the_start():
         socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
 
 
-def test_data_outlives_a_stop(tmp_path):
-    file = tmp_path / "data.json"
-    with DevServer(data=file) as server, looking_in(server.hosts) as client:
-        client.create("/a", b"\0\xff")
-        client.set("/a", b"\1\xff")
-        client.create("/a/s-", sequence=True)
-        client.create("/a/e", ephemeral=True)
-        before = client.get("/a")[1].mzxid
-    assert list(tmp_path.iterdir()) == [file]
-    with DevServer(data=file) as server, looking_in(server.hosts) as client:
-        data, stat = client.get("/a")
-        assert (data, stat.version, stat.mzxid) == (b"\1\xff", 1, before)
-        assert client.get_children("/a") == ["s-0000000000"]
-        path, made = client.create("/a/s-", sequence=True, include_data=True)
-        assert path == "/a/s-0000000002"
-        assert made.czxid > before
-
-
 def written(server):
     with looking_in(server.hosts) as client:
         created = client.create("/new", include_data=True, ephemeral=True)
@@ -93,29 +72,6 @@ def test_transaction_ids_rise_over_restarts():
             ids.append(written(server))
     assert ids == sorted(set(ids))
     assert ids[-1] < 1 << 53
-
-
-def test_transaction_ids_rise_though_the_clock_was_set_back(tmp_path):
-    file = tmp_path / "data.json"
-    save(file, Tree(), 1 << 60)
-    with DevServer(data=file) as server:
-        assert written(server) > 1 << 60
-
-
-def test_a_snapshot_has_all_znodes_but_ephemerals(tmp_path):
-    tree = Tree()
-    for path, mode in (("/c", Mode.CONTAINER), ("/c/x", Mode.PERSISTENT), ("/e", Mode.EPHEMERAL)):
-        tree.create(path, None, OPEN, mode, Origin((), session=1, zxid=7, now=99), sequential=False)
-    save(tmp_path / "file", tree, 7)
-    again, zxid = load(tmp_path / "file")
-    assert zxid == 7
-    assert again.containers == {"/c"}
-    assert again.paths() == [path for path in tree.paths() if path != "/e"]
-    assert again.nodes["/c/x"].stat() == tree.nodes["/c/x"].stat()
-    assert again.nodes[""] is again.nodes["/"]
-    (tmp_path / "file").write_text("{}")
-    with pytest.raises(ValueError, match="not a snapshot"), DevServer(data=tmp_path / "file"):
-        pass
 
 
 FORK = """
@@ -323,6 +279,32 @@ def test_there_are_no_faults_of_operations_that_do_not_exist(server):
         server.lose_reply("creat")
     with pytest.raises(ValueError, match="not one of the operations"):
         server.delay("nope", 1)
+
+
+def test_operations_can_be_denied_below_a_path(server, client):
+    """Alone, and as parts of a transaction."""
+    client.zk.ensure_path("/a/b")
+    server.deny("delete", "/a")
+    server.deny("create", "/a/b")
+    client.zk.create("/a/other")
+    for call in (lambda: client.zk.delete("/a/b"), lambda: client.zk.create("/a/b/c", sequence=True)):
+        with pytest.raises(NoAuthError):
+            call()
+    transaction = client.zk.transaction()
+    transaction.set_data("/a", b"new")
+    transaction.delete("/a/other")
+    assert isinstance(transaction.commit()[1], NoAuthError)
+    assert client.zk.get("/a")[0] == b""
+    server.heal()
+    client.zk.delete("/a", recursive=True)
+
+
+def test_an_acl_is_told_and_forbids_nothing(client):
+    acl = [make_digest_acl("anna", "secret", read=True)]
+    client.zk.create("/a", acl=acl)
+    client.zk.set("/a", b"1")
+    assert client.zk.get_acls("/a")[0] == acl
+    assert client.zk.set_acls("/a", OPEN_ACL_UNSAFE).aversion == 1
 
 
 def test_operations_can_be_delayed(server, client):

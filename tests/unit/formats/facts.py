@@ -15,6 +15,7 @@ from typing import get_args
 
 from django.apps import apps
 from django.test import RequestFactory
+from django_zklock.contrib.events.history import PastEvent
 from google.protobuf.descriptor import FieldDescriptor
 from prometheus_client import CollectorRegistry
 
@@ -24,7 +25,6 @@ from django_zklock import checks, conf, signals
 from django_zklock.conf import arguments, leases
 from django_zklock.conf import settings as zklock_settings
 from django_zklock.contrib.celery import control, events
-from django_zklock.contrib.events.history import PastEvent
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2
 from django_zklock.contrib.metrics.prometheus import Metrics
@@ -285,19 +285,8 @@ def proto():
     return made
 
 
-def http():
-    described = json.loads((PACKAGE / "contrib/leases/openapi.json").read_text())
-    made = {path: sorted(set(calls) - {"parameters"}) for path, calls in described["paths"].items()}
-    for name, schema in described["components"]["schemas"].items():
-        required = schema.get("required", ())
-        made[name] = {
-            field: f"{of['type']}{', required' * (field in required)}" for field, of in schema["properties"].items()
-        }
-    return made
-
-
 def answers():
-    codes = {code.slug: f"{code.grpc} {code.http} {dict(code.headers)}" for code in Code}
+    codes = {code.slug: code.grpc for code in Code}
     codes |= {code: str(status) for status, (code, _) in views._ANSWERS.items()}
     late = LockBusy()
     late.not_rolled_back = True
@@ -357,7 +346,6 @@ FACTS = {
     "tables": tables,
     "fields of models": columns,
     "gRPC": proto,
-    "HTTP": http,
     "codes of answers": answers,
     "events and commands of Celery": around_celery,
     "entry points and extras": entry_points,

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6django_zklock/contrib/leases/v1/lock_coordinator.proto\x12\tzklock.v1\"\xdf\x01\n\x11RecordLockRequest\x12\x15\n\rresource_path\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\x03\x12\x15\n\rwait_blocking\x18\x04 \x01(\x08\x12\x15\n\rwait_limit_ms\x18\x05 \x01(\x03\x12\x1d\n\x04kind\x18\x06 \x01(\x0e\x32\x0f.zklock.v1.Kind\x12\r\n\x05limit\x18\x07 \x01(\x05\x12\x14\n\x0csigned_token\x18\x08 \x01(\x08\x12\x12\n\nrequest_id\x18\t \x01(\t\"\xd6\x01\n\x12RecordLockResponse\x12\x10\n\x08\x61\x63quired\x18\x01 \x01(\x08\x12\x1b\n\x13\x61\x63quired_znode_path\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\x12\x18\n\x10lease_expires_at\x18\x04 \x01(\x03\x12\x10\n\x08lease_id\x18\x05 \x01(\t\x12\x19\n\x11lease_duration_ms\x18\x06 \x01(\x03\x12\r\n\x05place\x18\x07 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\x12\x14\n\x0csigned_token\x18\t \x01(\t\"5\n\x10KeepAliveRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0f\n\x07sent_at\x18\x02 \x01(\x03\"\xb4\x02\n\nLeaseState\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.zklock.v1.LeaseState.State\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x18\n\x10lease_expires_at\x18\x03 \x01(\x03\x12\x19\n\x11lease_duration_ms\x18\x04 \x01(\x03\x12\r\n\x05place\x18\x05 \x01(\x05\x12\x19\n\x11release_requested\x18\x06 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x07 \x01(\t\x12\x15\n\rfencing_token\x18\x08 \x01(\x03\x12\x0f\n\x07sent_at\x18\t \x01(\x03\"Q\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_WAITING\x10\x01\x12\x0e\n\nSTATE_HELD\x10\x02\x12\x0e\n\nSTATE_OVER\x10\x03\"&\n\x12ReleaseLockRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"7\n\x13ReleaseLockResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"O\n\x11WatchQueueRequest\x12\x15\n\rresource_path\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t*H\n\x04Kind\x12\r\n\tKIND_LOCK\x10\x00\x12\r\n\tKIND_READ\x10\x01\x12\x0e\n\nKIND_WRITE\x10\x02\x12\x12\n\x0eKIND_SEMAPHORE\x10\x03\x32\xb4\x02\n\x0fLockCoordinator\x12I\n\nRecordLock\x12\x1c.zklock.v1.RecordLockRequest\x1a\x1d.zklock.v1.RecordLockResponse\x12\x43\n\tKeepAlive\x12\x1b.zklock.v1.KeepAliveRequest\x1a\x15.zklock.v1.LeaseState(\x01\x30\x01\x12L\n\x0bReleaseLock\x12\x1d.zklock.v1.ReleaseLockRequest\x1a\x1e.zklock.v1.ReleaseLockResponse\x12\x43\n\nWatchQueue\x12\x1c.zklock.v1.WatchQueueRequest\x1a\x15.zklock.v1.LeaseState0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n6django_zklock/contrib/leases/v1/lock_coordinator.proto\x12\tzklock.v1\"\xdf\x01\n\x11RecordLockRequest\x12\x15\n\rresource_path\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\x03\x12\x15\n\rwait_blocking\x18\x04 \x01(\x08\x12\x15\n\rwait_limit_ms\x18\x05 \x01(\x03\x12\x1d\n\x04kind\x18\x06 \x01(\x0e\x32\x0f.zklock.v1.Kind\x12\r\n\x05limit\x18\x07 \x01(\x05\x12\x14\n\x0csigned_token\x18\x08 \x01(\x08\x12\x12\n\nrequest_id\x18\t \x01(\t\"\xd6\x01\n\x12RecordLockResponse\x12\x10\n\x08\x61\x63quired\x18\x01 \x01(\x08\x12\x1b\n\x13\x61\x63quired_znode_path\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\x12\x18\n\x10lease_expires_at\x18\x04 \x01(\x03\x12\x10\n\x08lease_id\x18\x05 \x01(\t\x12\x19\n\x11lease_duration_ms\x18\x06 \x01(\x03\x12\r\n\x05place\x18\x07 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\x12\x14\n\x0csigned_token\x18\t \x01(\t\"5\n\x10KeepAliveRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0f\n\x07sent_at\x18\x02 \x01(\x03\"\x92\x02\n\nLeaseState\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.zklock.v1.LeaseState.State\x12\x10\n\x08lease_id\x18\x02 \x01(\t\x12\x18\n\x10lease_expires_at\x18\x03 \x01(\x03\x12\x19\n\x11lease_duration_ms\x18\x04 \x01(\x03\x12\x19\n\x11release_requested\x18\x05 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\t\x12\x15\n\rfencing_token\x18\x07 \x01(\x03\x12\x0f\n\x07sent_at\x18\x08 \x01(\x03\">\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_HELD\x10\x01\x12\x0e\n\nSTATE_OVER\x10\x02\"&\n\x12ReleaseLockRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"7\n\x13ReleaseLockResponse\x12\x10\n\x08released\x18\x01 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t*H\n\x04Kind\x12\r\n\tKIND_LOCK\x10\x00\x12\r\n\tKIND_READ\x10\x01\x12\x0e\n\nKIND_WRITE\x10\x02\x12\x12\n\x0eKIND_SEMAPHORE\x10\x03\x32\xef\x01\n\x0fLockCoordinator\x12I\n\nRecordLock\x12\x1c.zklock.v1.RecordLockRequest\x1a\x1d.zklock.v1.RecordLockResponse\x12\x43\n\tKeepAlive\x12\x1b.zklock.v1.KeepAliveRequest\x1a\x15.zklock.v1.LeaseState(\x01\x30\x01\x12L\n\x0bReleaseLock\x12\x1d.zklock.v1.ReleaseLockRequest\x1a\x1e.zklock.v1.ReleaseLockResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'django_zklock.contrib.leases.v1.lock_coordinator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KIND']._serialized_start=1056
-  _globals['_KIND']._serialized_end=1128
+  _globals['_KIND']._serialized_start=941
+  _globals['_KIND']._serialized_end=1013
   _globals['_RECORDLOCKREQUEST']._serialized_start=70
   _globals['_RECORDLOCKREQUEST']._serialized_end=293
   _globals['_RECORDLOCKRESPONSE']._serialized_start=296
@@ -40,15 +40,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KEEPALIVEREQUEST']._serialized_start=512
   _globals['_KEEPALIVEREQUEST']._serialized_end=565
   _globals['_LEASESTATE']._serialized_start=568
-  _globals['_LEASESTATE']._serialized_end=876
-  _globals['_LEASESTATE_STATE']._serialized_start=795
-  _globals['_LEASESTATE_STATE']._serialized_end=876
-  _globals['_RELEASELOCKREQUEST']._serialized_start=878
-  _globals['_RELEASELOCKREQUEST']._serialized_end=916
-  _globals['_RELEASELOCKRESPONSE']._serialized_start=918
-  _globals['_RELEASELOCKRESPONSE']._serialized_end=973
-  _globals['_WATCHQUEUEREQUEST']._serialized_start=975
-  _globals['_WATCHQUEUEREQUEST']._serialized_end=1054
-  _globals['_LOCKCOORDINATOR']._serialized_start=1131
-  _globals['_LOCKCOORDINATOR']._serialized_end=1439
+  _globals['_LEASESTATE']._serialized_end=842
+  _globals['_LEASESTATE_STATE']._serialized_start=780
+  _globals['_LEASESTATE_STATE']._serialized_end=842
+  _globals['_RELEASELOCKREQUEST']._serialized_start=844
+  _globals['_RELEASELOCKREQUEST']._serialized_end=882
+  _globals['_RELEASELOCKRESPONSE']._serialized_start=884
+  _globals['_RELEASELOCKRESPONSE']._serialized_end=939
+  _globals['_LOCKCOORDINATOR']._serialized_start=1016
+  _globals['_LOCKCOORDINATOR']._serialized_end=1255
 # @@protoc_insertion_point(module_scope)

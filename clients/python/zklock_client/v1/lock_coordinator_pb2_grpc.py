@@ -49,19 +49,15 @@ class LockCoordinatorStub(object):
                 request_serializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.ReleaseLockRequest.SerializeToString,
                 response_deserializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.ReleaseLockResponse.FromString,
                 _registered_method=True)
-        self.WatchQueue = channel.unary_stream(
-                '/zklock.v1.LockCoordinator/WatchQueue',
-                request_serializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.WatchQueueRequest.SerializeToString,
-                response_deserializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.LeaseState.FromString,
-                _registered_method=True)
 
 
 class LockCoordinatorServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def RecordLock(self, request, context):
-        """Acquire a lock, or a permit of a semaphore, as a lease. The call waits in line if `wait_blocking` is set; to cancel
-        it is to leave the line.
+        """Acquire a lock, or a permit of a semaphore, as a lease. The call waits in the queue if `wait_blocking` is set. The
+        header `zklock-queued` says that it has begun to wait. A client that cancels the call leaves the queue. If the answer
+        is lost, send the same request again: with the same `request_id`, it gets the same lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,13 +73,6 @@ class LockCoordinatorServicer(object):
 
     def ReleaseLock(self, request, context):
         """End a lease. The reply comes when the lock is free, or when its release no longer depends on the client.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def WatchQueue(self, request, context):
-        """Follow a place in line, or a lease, until it ends: one state now, and one for each change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,11 +95,6 @@ def add_LockCoordinatorServicer_to_server(servicer, server):
                     servicer.ReleaseLock,
                     request_deserializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.ReleaseLockRequest.FromString,
                     response_serializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.ReleaseLockResponse.SerializeToString,
-            ),
-            'WatchQueue': grpc.unary_stream_rpc_method_handler(
-                    servicer.WatchQueue,
-                    request_deserializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.WatchQueueRequest.FromString,
-                    response_serializer=django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.LeaseState.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -194,33 +178,6 @@ class LockCoordinator(object):
             '/zklock.v1.LockCoordinator/ReleaseLock',
             django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.ReleaseLockRequest.SerializeToString,
             django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.ReleaseLockResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def WatchQueue(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/zklock.v1.LockCoordinator/WatchQueue',
-            django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.WatchQueueRequest.SerializeToString,
-            django__zklock_dot_contrib_dot_leases_dot_v1_dot_lock__coordinator__pb2.LeaseState.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,22 +69,19 @@ class KeepAliveRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., sent_at: _Optional[int] = ...) -> None: ...
 
 class LeaseState(_message.Message):
-    __slots__ = ("state", "lease_id", "lease_expires_at", "lease_duration_ms", "place", "release_requested", "detail", "fencing_token", "sent_at")
+    __slots__ = ("state", "lease_id", "lease_expires_at", "lease_duration_ms", "release_requested", "detail", "fencing_token", "sent_at")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LeaseState.State]
-        STATE_WAITING: _ClassVar[LeaseState.State]
         STATE_HELD: _ClassVar[LeaseState.State]
         STATE_OVER: _ClassVar[LeaseState.State]
     STATE_UNSPECIFIED: LeaseState.State
-    STATE_WAITING: LeaseState.State
     STATE_HELD: LeaseState.State
     STATE_OVER: LeaseState.State
     STATE_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     LEASE_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
-    PLACE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_REQUESTED_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -93,12 +90,11 @@ class LeaseState(_message.Message):
     lease_id: str
     lease_expires_at: int
     lease_duration_ms: int
-    place: int
     release_requested: bool
     detail: str
     fencing_token: int
     sent_at: int
-    def __init__(self, state: _Optional[_Union[LeaseState.State, str]] = ..., lease_id: _Optional[str] = ..., lease_expires_at: _Optional[int] = ..., lease_duration_ms: _Optional[int] = ..., place: _Optional[int] = ..., release_requested: bool = ..., detail: _Optional[str] = ..., fencing_token: _Optional[int] = ..., sent_at: _Optional[int] = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[LeaseState.State, str]] = ..., lease_id: _Optional[str] = ..., lease_expires_at: _Optional[int] = ..., lease_duration_ms: _Optional[int] = ..., release_requested: bool = ..., detail: _Optional[str] = ..., fencing_token: _Optional[int] = ..., sent_at: _Optional[int] = ...) -> None: ...
 
 class ReleaseLockRequest(_message.Message):
     __slots__ = ("lease_id",)
@@ -113,13 +109,3 @@ class ReleaseLockResponse(_message.Message):
     released: bool
     detail: str
     def __init__(self, released: bool = ..., detail: _Optional[str] = ...) -> None: ...
-
-class WatchQueueRequest(_message.Message):
-    __slots__ = ("resource_path", "client_id", "lease_id")
-    RESOURCE_PATH_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
-    resource_path: str
-    client_id: str
-    lease_id: str
-    def __init__(self, resource_path: _Optional[str] = ..., client_id: _Optional[str] = ..., lease_id: _Optional[str] = ...) -> None: ...
