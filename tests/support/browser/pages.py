@@ -18,6 +18,7 @@ from urllib.request import urlopen
 from django.contrib.admin.utils import quote
 from playwright.sync_api import expect
 
+from django_zklock.dashboard.acts import ACTS
 from support.browser.policy import THEMED
 
 LIST = "/admin/zklock/lock/"
@@ -57,9 +58,9 @@ def axe():
 
 
 def address(key, what="change"):
-    """Return the path of a page of a lock: "change", which only shows it, "history", "break", "hold" or "limit"."""
-    if what in {"break", "hold", "limit"}:
-        return f"{LIST}{what}/?key={quoted(key, safe='')}"
+    """Return the path of a page of a lock: "change", which only shows it, or the name of an act."""
+    if what in ACTS:
+        return f"{LIST}act/{what}/?key={quoted(key, safe='')}"
     return f"{LIST}{quoted(quote(key))}/{what}/"
 
 
