@@ -11,7 +11,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.auth.decorators import login_not_required, permission_required
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, re_path, reverse
 from django.utils.html import format_html
@@ -177,6 +177,8 @@ class LockViews:
     ) -> HttpResponse:
         """Show the holders and waiters of one lock, and the possible acts."""
         self._require(request)
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
         lock = self.get_object(request, unquote(object_id))
         if lock is None:
             return HttpResponseRedirect(self.url("changelist"))
@@ -196,6 +198,7 @@ class LockViews:
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the rows of an app that records events. Without one, show the actions in Django's own log."""
+        self._require(request)
         if past.source is None:
             return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
         query = urlencode({"q": unquote(object_id)})
@@ -254,28 +257,35 @@ class LockViews:
         deadline = clock.now() + MAX_TIME
         by = clean(request.user.get_username(), 150)
         failed: dict[str, str] = {}
+        late: list[str] = []
         with lazy.operations.acting_via("admin") as actions:
             for target in targets:
+                shown = {"lock": key_text(target.key)}
                 if clock.now() > deadline:
-                    failed[target.key] = _("The time was too short, so nothing was done yet. Try again.")
+                    late.append(target.key)
                     continue
                 try:
                     act.run(target, by=by, **values)
                 except LockChangedHands:
-                    failed[target.key] = _("The holder has changed, so nothing was done.")
+                    failed[target.key] = _("The holder of %(lock)s has changed, so nothing was done.") % shown
                 except ZooKeeperUnavailable as error:
-                    failed[target.key] = _("It is unknown whether it was done. %(error)s") % {"error": error}
+                    text = _("It is unknown whether it was done: %(lock)s. %(error)s")
+                    failed[target.key] = text % {**shown, "error": error}
                     deadline = 0.0  # the others would fail as slowly
                 except (ZkLockError, ValueError) as error:
-                    failed[target.key] = _("Nothing was done. %(error)s") % {"error": error}
+                    failed[target.key] = _("Nothing was done: %(lock)s. %(error)s") % {**shown, "error": error}
         for action in actions:
             self._log(request, action)
-        done = list(dict.fromkeys(target.key for target in targets if target.key not in failed))
+        undone = [*failed, *late]
+        done = list(dict.fromkeys(target.key for target in targets if target.key not in undone))
         if done:
             self._tell(request, act.done % {"lock": keys_text(done, MAX_NAMED)}, messages.SUCCESS)
-        for key, text in failed.items():
-            self._tell(request, f"{key_text(key)}: {text}", messages.ERROR)
-        return list(failed)
+        for text in failed.values():
+            self._tell(request, text, messages.ERROR)
+        if late:
+            text = _("The time was too short, so nothing was done yet: %(locks)s. Try again.")
+            self._tell(request, text % {"locks": keys_text(late, MAX_NAMED)}, messages.WARNING)
+        return undone
 
     def _tell(self, request: HttpRequest, text: str, level: int) -> None:
         self.message_user(request, clean(text, MAX_ERROR), level, fail_silently=True)  # type: ignore[attr-defined]
