@@ -13,7 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import path, re_path, reverse
+from django.urls import NoReverseMatch, path, re_path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -197,12 +197,13 @@ class LockViews:
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the rows of an app that records events. Without one, show the actions in Django's own log."""
+        """Show the events of the lock; on a site without their list, the actions in Django's own log."""
         self._require(request)
-        if past.source is None:
+        try:
+            events = reverse("admin:zklock_events_event_changelist", current_app=self.admin_site.name)
+        except NoReverseMatch:
             return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-        query = urlencode({"q": unquote(object_id)})
-        return HttpResponseRedirect(f"{reverse('admin:zklock_events_event_changelist')}?{query}")
+        return HttpResponseRedirect(f"{events}?{urlencode({'q': unquote(object_id)})}")
 
     # --- Acts: a form that names each holder, a reason, and one message for each result ------------------------------
 

@@ -48,10 +48,9 @@ def test_only_a_post_breaks_a_lock(zoo, operator):
         assert zoo.client.exists(path)
 
 
-@pytest.mark.parametrize("target", ["", ":::", "g:x:k", "g:1:../../up", "g:1:!waiting/k", "g:1:" + "k" * 5000, "g::k"])
-def test_an_invalid_target_breaks_nothing(zoo, operator, target):
+def test_without_a_ticked_holder_nothing_is_broken(zoo, operator):
     with zoo.hold_elsewhere("k") as path:
-        response = operator.post(f"{LIST}act/break/", {"break": "1", "target": target, "reason": "r"})
+        response = operator.post(f"{LIST}act/break/?key=k", {"break": "1", "target": "x", "reason": "r"})
         assert "No holder was chosen, so nothing was done." in response.content.decode()
         assert zoo.client.exists(path)
 
@@ -86,7 +85,9 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo, operator):
     with pytest.raises(LockBusy, match="olga"), zk_lock("k", timeout=0):
         pytest.fail("granted while an operator held it")
     response = operator.get(f"{LIST}k/change/")
-    assert_shows(response.content.decode(), "olga holds it until", "deploy of 2.3", "act/end/?key=k", hides=["act/break"])
+    assert_shows(
+        response.content.decode(), "olga holds it until", "deploy of 2.3", "act/end/?key=k", hides=["act/break"]
+    )
     assert "operator olga" in operator.get(f"{LIST}?state=operator").content.decode()
     form = {"target": response.context["lock"].holders[0].target, "reason": "over", "end": "1"}
     assert operator.post(f"{LIST}act/end/", form).status_code == 302
