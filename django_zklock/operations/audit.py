@@ -61,7 +61,7 @@ class Action:
     sure: bool = True
     """False if ZooKeeper's reply was lost, so that it may not have happened."""
     holder: str = ""
-    """Host, process and work of the holder that lost the lock or was asked."""
+    """Host, process and work of the holder that lost the lock or was asked; or the task."""
     token: int | None = None
     """The token of that holder, or of the operator hold."""
     limit: int | None = None
@@ -70,7 +70,8 @@ class Action:
     """How long the operator hold lasts."""
 
     def __str__(self) -> str:
-        text = _TEXTS[self.what] % {"who": self.holder, "limit": self.limit or 0, "time": f"{self.seconds or 0.0:.0f} s"}
+        time_held = f"{self.seconds or 0.0:.0f} s"
+        text = _TEXTS[self.what] % {"who": self.holder, "limit": self.limit or 0, "time": time_held}
         return text if self.sure else f"{text} (perhaps: the answer was lost)"
 
 
