@@ -117,4 +117,3 @@ class Facts:
         keys = [wait.holds for _depth, wait in self.behind([lock.key])[1]]
         locks = [self.locks[key] for key in keys if key in self.locks and self.locks[key].waiting]
         return [(other, holder) for other in locks for holder in other.holders if not holder.lasts]
-

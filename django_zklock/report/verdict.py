@@ -36,7 +36,6 @@ CAUSES: Final[dict[str, type[Incident]]] = {
             holders.Operator,
         ),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
-        queues.Wearing,
     )
 }
 """The causes, the worst first."""
