@@ -195,11 +195,16 @@ class HoldBounds(GrantObserver):
     def _warn(self, held: float) -> None:
         grant = self._grant
         hooks.events.held_long(grant, held)
-        logger.warning(
-            "lock %r has been held for %.1f s, longer than warn_after, %g s",
-            grant.key,
-            held,
-            self._warn_after,
-            about=grant.about,
-            extra=grant.log_fields(),
-        )
+        stack = grant.stack()
+        if stack is not None:
+            logger.warning(
+                "lock %r (token %d) has been held for %.1f s, longer than warn_after, %g s; its holder is %s",
+                grant.key,
+                grant.token,
+                held,
+                self._warn_after,
+                stack.holder,
+                about=grant.about,
+                extra=grant.log_fields(),
+                stack=stack,
+            )

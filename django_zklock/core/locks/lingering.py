@@ -599,12 +599,6 @@ class LingeringLock(GrantObserver):
     def on_release_requested(self, request: ReleaseRequest) -> None:
         self.forward_events()
 
-    def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
-        grant = self.grant
-        if grant is not None:
-            grant.show_stack(answer)
-        return grant is not None
-
     def forward_events(self) -> None:
         """Forward to the owner's grant what happened to the lock; end an idle lock."""
         base, grant = self.base, self.grant

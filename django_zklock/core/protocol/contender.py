@@ -765,7 +765,6 @@ class Contender(SessionObserver):
                 search.answer()
         if grant is not None:
             interventions.read_request(self.session.gateway, grant, node, own.data)
-            interventions.read_stack_requests(self.session, grant, node)
             if not grant.described and not self._timer.pending:
                 self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, grant))
 

@@ -188,8 +188,6 @@ class ContenderProxy:
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "lost" in event:
             self.grant.lose(event["lost"])
-        elif "stack" in event:
-            self.grant.show_stack(functools.partial(self._record.show_stack, event["stack"]))
         elif (request := ReleaseRequest(**event["request"])) != self.grant.release_request:
             self.grant.request_release(request)
 
