@@ -51,7 +51,7 @@ class Action:
     what: str
     """A key of `_MESSAGES`."""
     key: str
-    """The lock; empty if the action is about an incident."""
+    """The lock."""
     by: str
     reason: str
     via: str
@@ -61,13 +61,13 @@ class Action:
     sure: bool = True
     """False if ZooKeeper's reply was lost, so that it may not have happened."""
     holder: str = ""
-    """Host, process and work of the holder that lost the lock or was asked; the title of the incident; or the task."""
+    """Host, process and work of the holder that lost the lock or was asked; or the task."""
     token: int | None = None
     """The token of that holder, or of the operator hold."""
     limit: int | None = None
     """The new limit."""
     seconds: float | None = None
-    """How long the operator hold, or the acknowledgement, lasts."""
+    """How long the operator hold lasts."""
 
     def __str__(self) -> str:
         text = _TEXTS[self.what] % {"who": self.holder, "limit": self.limit or 0, "time": f"{self.seconds or 0.0:.0f} s"}

@@ -96,7 +96,7 @@ async def test_each_public_call_that_may_wait_refuses_and_names_what_to_await(zo
     assert stopped == []
     assert all("await " in text or "async with" in text for text in refused.values())
     expected = {"Lock.acquire", "Hold.wait_lost", "MultiHold.wait_lost", "Hold.wait_release_requested", "Leader.run"}
-    expected |= {"look_at", "snapshot", "check_quorum", "ensemble", "hold_lock", "acknowledgements"}
+    expected |= {"look_at", "snapshot", "check_quorum", "ensemble", "hold_lock"}
     assert expected <= refused.keys()
 
 
