@@ -98,7 +98,6 @@ class SignalEvents(hooks.Events):
             reason=str(error),
             waited=waited,
             about=about,
-            ahead_about=contender.ahead_about,
             **about_lock,
         )
 

@@ -208,11 +208,6 @@ class Contender(SessionObserver):
         """An operator hold ahead, or else the contender just ahead; None if that is not known. From any thread."""
         return self._describe(self._operator_hold or self._ahead)
 
-    @property
-    def ahead_about(self) -> Mapping[str, str]:
-        """The work of `ahead`, item by item."""
-        return {} if (ahead := self.ahead) is None else ahead.about
-
     def info(self, grant: Grant, **fields: Any) -> ContenderInfo | None:
         """Describe itself as the holder since this grant, with these fields of its payload. From any thread."""
         node = self._own.node

@@ -35,10 +35,6 @@ class GrantedContender(Protocol):
     def lingers(self) -> bool:
         """Whether the lock stays in this process after the release."""
 
-    @property
-    def ahead_about(self) -> Mapping[str, str]:
-        """The work of the contender that was just ahead, item by item; empty if it is not known."""
-
     def abandon(self) -> None:
         """Release the lock; see `Contender.abandon`."""
 

@@ -28,7 +28,6 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
 from django_zklock.core.zk.connection import wait_ready
 from django_zklock.core.zk.session import Session
-from django_zklock.locks.events import events
 
 logger = Logger("django_zklock.celery")
 
@@ -67,7 +66,6 @@ class PoolGrant(GrantObserver):
             "session": grant.session_id,
             "template": grant.template,
             "waited": waited,
-            "ahead": {} if events.about is None else dict(self.contender.ahead_about),
         }
 
     def begin(self) -> None:

@@ -146,7 +146,6 @@ class ContenderProxy:
         self.grant.since = payload["since"]
         self.grant.template = payload["template"]
         self.grant.what, self.grant.about = caller.what, caller.about
-        self.ahead_about = payload["ahead"]
         self._waited: float = payload["waited"]
         self._record = record
         self._read_to = 0  # bytes of the record's text

@@ -44,7 +44,6 @@ class GrantPayload(TypedDict):
     session: int | None
     template: str
     waited: float  # seconds
-    ahead: dict[str, str]  # `about` of the contender that was just ahead, for a trace; empty if it is not wanted
 
 
 class WaitPayload(TypedDict, total=False):
