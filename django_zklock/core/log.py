@@ -16,14 +16,9 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django_zklock.core import fork
-
-if TYPE_CHECKING:
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
 
 MOST_RECORDS: Final = 10_000
 """How many records wait for slow handlers. Later ones are dropped, and counted."""
@@ -59,7 +54,7 @@ def work_fields(about: Mapping[str, str]) -> dict[str, str]:
     return {"task_name": about["task"], "task_id": about.get("id", "")} if "task" in about else {}
 
 
-class Logger(_Adapter):
+class Logger(logging.LoggerAdapter[logging.Logger]):
     """
     A logger by name. Its records are handled on another thread if a protocol thread makes them.
 

@@ -1,7 +1,7 @@
 """
 Find which asyncio tasks a thread runs, or waits for in asgiref's `async_to_sync`, and what waits for a task or thread.
 
-It reads private names of asyncio, `concurrent.futures` and asgiref, the same from Python 3.10 to 3.14 and in asgiref
+It reads private names of asyncio, `concurrent.futures` and asgiref, the same from Python 3.11 to 3.14 and in asgiref
 3.13. Without them, less is found.
 """
 
@@ -24,7 +24,7 @@ InnerTasks: TypeAlias = "tuple[asyncio.AbstractEventLoop | None, Callable[[], Co
 """An event loop, and a function that returns the tasks; it runs on the thread of the loop. None: it starts or ends."""
 
 _RUN_FOREVER = asyncio.BaseEventLoop.run_forever.__code__
-_RUN = getattr(getattr(asyncio, "Runner", None), "run", asyncio.run).__code__  # also of a loop without Python frames
+_RUN = asyncio.Runner.run.__code__  # also of a loop without Python frames
 
 
 def inner_tasks(ident: int) -> InnerTasks | None:
@@ -50,8 +50,8 @@ def _running(code: object, variables: Mapping[str, Any]) -> Any:
     """Return the loop of a frame that runs one, or None if the loop starts or ends."""
     if code is _RUN_FOREVER:
         return variables["self"]
-    task = variables.get("task")  # of `Runner.run`; Python 3.10 has the loop here
-    return variables.get("loop") if task is None else task.get_loop()
+    task = variables.get("task")  # of `Runner.run`
+    return None if task is None else task.get_loop()
 
 
 def _awaited(variables: Mapping[str, Any], executors: Any) -> InnerTasks:

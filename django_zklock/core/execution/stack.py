@@ -100,7 +100,7 @@ def read(frames: Iterator[FrameType], *attributes: str) -> list[Any]:
     strikes, and nothing is forked. A frame that outlives its function would keep its variables, and this thread would
     destroy them.
 
-    On Python 3.10 and 3.11 the garbage collector is off meanwhile. It would run in the middle of `_current_frames` or
+    On Python 3.11 the garbage collector is off meanwhile. It would run in the middle of `_current_frames` or
     of `f_back`, and finalizers would let other threads go on. They may end the very frame, which crashes the process,
     or be at their start or end, which hangs it. See https://github.com/python/cpython/issues/106883.
     """
@@ -108,7 +108,7 @@ def read(frames: Iterator[FrameType], *attributes: str) -> list[Any]:
 
 
 def no_collection(call: Callable[[], _Result]) -> _Result:
-    """Return `call()`, a function of C, while the garbage collector of Python 3.10 and 3.11 is off; see `read`."""
+    """Return `call()`, a function of C, while the garbage collector of Python 3.11 is off; see `read`."""
     if sys.version_info >= (3, 12):
         return call()
     before: list[Callable[[], None]] = []

@@ -37,15 +37,13 @@ UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because 
 REPLACE_AFTER = 3.0  # session timeouts without a connection, after which the client is replaced
 
 
-class ConnectionState(str, enum.Enum):
+class ConnectionState(enum.StrEnum):
     """The state of the connection."""
 
     CONNECTING = "connecting"  # no session yet
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may be alive
     LOST = "lost"  # the session is over
-
-    __str__ = str.__str__
 
 
 class SessionObserver:

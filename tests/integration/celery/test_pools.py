@@ -1,7 +1,6 @@
 """Kinds of worker pools: processes, threads, greenlets, and the worker itself."""
 
 import os
-from importlib.util import find_spec
 
 import celery
 import pytest
@@ -13,12 +12,8 @@ from support.zoo import TESTS, Zoo, eventually
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import request_release
 
-EVENTLET = pytest.param(
-    "eventlet", marks=pytest.mark.skipif(find_spec("eventlet") is None, reason="eventlet is not installed")
-)
 
-
-@pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
+@pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent"])
 def shared_worker(request):
     return request.getfixturevalue(f"{request.param}_worker")
 
@@ -82,7 +77,6 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker):
         ("threads", "thread"),
         ("gevent", "greenlet"),
         ("solo", "signal"),
-        pytest.param("eventlet", "greenlet", marks=EVENTLET.marks),
     ],
 )
 @pytest.mark.chaos

@@ -72,7 +72,7 @@ WORKER = replace(VIEW, what=f"task shop.tasks.restock {GUID}", about=TASK)
 ASKED = release_request.release_request(by="anna", reason="deploy 42", at=SINCE)
 
 
-class Size(str, enum.Enum):
+class Size(str, enum.Enum):  # noqa: UP042 - as in a project
     SMALL = "small"
 
 
