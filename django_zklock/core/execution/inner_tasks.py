@@ -148,7 +148,7 @@ def _blocked_threads() -> list[tuple[int, object]]:
     """Return the threads that wait for a future, by their numbers, and for which."""
     asgiref = sys.modules.get("asgiref.sync")
     waits = _code(getattr(asgiref, "AsyncToSync", None), "__call__")
-    names = {**_BLOCKED, waits: ("call_result", "loop_future")}
+    names: dict[object, tuple[str, ...]] = {**_BLOCKED, waits: ("call_result", "loop_future")}
     blocked: list[tuple[int, object]] = []
     for thread in threading.enumerate():
         ident = thread.ident or 0
