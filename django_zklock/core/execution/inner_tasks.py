@@ -73,7 +73,7 @@ def _code(of: object, method: str) -> object:
 _Waited: TypeAlias = "asyncio.Future[Any] | Future[Any] | int"
 """A task or another future; or a thread, by its number."""
 
-_BLOCKED = {  # functions that wait for a future, and their variables that have it
+_BLOCKED: dict[object, tuple[str, ...]] = {  # functions that wait for a future, and their variables that have it
     _RUN: ("task",),
     asyncio.BaseEventLoop.run_until_complete.__code__: ("future",),
     Future.result.__code__: ("self",),
@@ -148,7 +148,7 @@ def _blocked_threads() -> list[tuple[int, object]]:
     """Return the threads that wait for a future, by their numbers, and for which."""
     asgiref = sys.modules.get("asgiref.sync")
     waits = _code(getattr(asgiref, "AsyncToSync", None), "__call__")
-    names: dict[object, tuple[str, ...]] = {**_BLOCKED, waits: ("call_result", "loop_future")}
+    names = {**_BLOCKED, waits: ("call_result", "loop_future")}
     blocked: list[tuple[int, object]] = []
     for thread in threading.enumerate():
         ident = thread.ident or 0
