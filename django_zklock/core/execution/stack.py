@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from types import CodeType, FrameType
+from types import CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from django_zklock.core import fork
@@ -24,6 +24,8 @@ MAX_FRAMES: Final = 60
 """How many functions a stack has at most: the innermost ones."""
 MAX_TEXT: Final = 16 * 1024  # characters
 
+_AWAITING: Final = {CoroutineType: ("cr_frame", "cr_await"), GeneratorType: ("gi_frame", "gi_yieldfrom")}
+"""The attributes that have the frame, and what is awaited there."""
 _CALL: Final = operator.methodcaller("__call__")
 _SWITCHES: Final = (gc.disable, gc.enable)
 
@@ -39,7 +41,7 @@ class Stack:
     Its text is that of a traceback. It is made late, on the thread of the log, because it reads source files.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner | None) -> None:
         self.holder = f"{_description(owner)} in process {os.getpid()} on {socket.gethostname()}"
         """The owner, its process and host."""
         self._rows = _rows(owner)  # the innermost first
@@ -53,16 +55,18 @@ class Stack:
         return "Stack (most recent call last):\n" + "".join(summary.format()).rstrip("\n")[-MAX_TEXT:]
 
 
-def _description(owner: Owner) -> str:
+def _description(owner: Owner | None) -> str:
+    if owner is None:
+        return "no work"
     if owner.kind == "message":
         return "a task that has not begun"
     name = printable(str(owner))
     return f"{name}, which has ended without a release," if owner.is_over else name
 
 
-def _rows(owner: Owner) -> list[_Row]:
+def _rows(owner: Owner | None) -> list[_Row]:
     """Return the rows of an owner, the innermost first."""
-    if owner.kind == "message" or owner.is_over:
+    if owner is None or owner.kind == "message" or owner.is_over:
         return []
     if owner.kind == "task" and asyncio.current_task(owner.subject.get_loop()) is not owner.subject:
         return _of_suspended(owner.subject)
@@ -74,10 +78,10 @@ def _of_suspended(task: asyncio.Task[Any]) -> list[_Row]:
     """Return the rows of the coroutines in a task that waits. Another task that it awaits is no part of it."""
     rows: deque[_Row] = deque(maxlen=MAX_FRAMES)
     awaited: Any = task.get_coro()
-    while awaited is not None:
-        kind = "gi" if hasattr(awaited, "gi_frame") else "cr"
-        rows.extendleft(_read_rows(filter(None, _attribute(awaited, f"{kind}_frame"))))
-        awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else "cr_await", None)
+    while type(awaited) in _AWAITING:  # an object of another class may run its own code when it is asked
+        frame, inner = _AWAITING[type(awaited)]
+        rows.extendleft(_read_rows(filter(None, _attribute(awaited, frame))))
+        awaited = getattr(awaited, inner)
     return list(rows)
 
 

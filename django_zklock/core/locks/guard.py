@@ -196,15 +196,14 @@ class HoldBounds(GrantObserver):
         grant = self._grant
         hooks.events.held_long(grant, held)
         stack = grant.stack()
-        if stack is not None:
-            logger.warning(
-                "lock %r (token %d) has been held for %.1f s, longer than warn_after, %g s; its holder is %s",
-                grant.key,
-                grant.token,
-                held,
-                self._warn_after,
-                stack.holder,
-                about=grant.about,
-                extra=grant.log_fields(),
-                stack=stack,
-            )
+        logger.warning(
+            "lock %r (token %d) has been held for %.1f s, longer than warn_after, %g s; its holder is %s",
+            grant.key,
+            grant.token,
+            held,
+            self._warn_after,
+            stack.holder,
+            about=grant.about,
+            extra=grant.log_fields(),
+            stack=stack,
+        )

@@ -243,26 +243,25 @@ class Grant:
         self._tell(lambda observer: observer.on_release_requested(request))
         if self._end:
             hooks.events.release_requested(self, request)
-            self._log_request(request)
+            if self.shares:  # else the lock lingers: its present owner has a grant of its own
+                self._log_request(request)
 
     def _log_request(self, request: ReleaseRequest) -> None:
         stack = self.stack()
-        if stack is not None:
-            logger.warning(
-                "the holder of lock %r (token %d) is asked to release by %s; it is %s",
-                self.key,
-                self.token,
-                request,
-                stack.holder,
-                about=self.about,
-                extra={**self.log_fields(), "user": request.by, "reason": request.reason},
-                stack=stack,
-            )
+        logger.warning(
+            "the holder of lock %r (token %d) is asked to release by %s; it is %s",
+            self.key,
+            self.token,
+            request,
+            stack.holder,
+            about=self.about,
+            extra={**self.log_fields(), "user": request.by, "reason": request.reason},
+            stack=stack,
+        )
 
-    def stack(self) -> Stack | None:
-        """Return the stack of the work under this grant; None if the lock is idle, or has just been released."""
-        owner = next((held.owner for held in self.held_shares()), None)
-        return None if owner is None else Stack(owner)
+    def stack(self) -> Stack:
+        """Return the stack of the work under this grant; it is empty if there is no work in this process."""
+        return Stack(next((held.owner for held in self.held_shares()), None))
 
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):

@@ -130,6 +130,42 @@ def test_a_coroutine_logs_what_it_awaits(zoo, caplog, hang, innermost):
     assert record.stack_info.index("in locked") < record.stack_info.index(f"in {hang.__name__}")
 
 
+class Waits:
+    """An awaitable of other people's: nobody but the task may ask it anything."""
+
+    def __init__(self, future):
+        self._steps = iter(future)
+        self.asked = []
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._steps)
+
+    def __getattr__(self, name):
+        self.asked.append((name, threading.current_thread()))
+        raise AttributeError(name)
+
+
+def test_no_attribute_of_an_awaitable_of_others_is_read(zoo, caplog):
+    async def locked():
+        end = asyncio.get_running_loop().create_future()
+        awaitable = Waits(end)
+        async with zk_lock("k"):
+            asking = asyncio.create_task(asyncio.to_thread(asked, caplog))
+            asking.add_done_callback(end.set_result)
+            await awaitable
+        return await asking, awaitable
+
+    record, awaitable = asyncio.run(locked())
+    assert "in locked\n" in record.stack_info
+    assert {thread for _, thread in awaitable.asked} <= {threading.current_thread()}
+
+
 def test_a_task_that_runs_logs_the_functions_that_it_calls(zoo, caplog):
     async def locked(near):
         async with zk_lock("k"):
