@@ -29,10 +29,9 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     A lock was not free, and the caller starts to wait. `ahead` is a text about the contender just ahead, or empty.
     `about` describes the work of the caller as items (for a Celery task "task", "id" and more).
 
-`lock_failed(lock, error, reason, waited, template, kind, about, ahead_about)`
+`lock_failed(lock, error, reason, waited, template, kind, about)`
     An acquisition has ended with an error. `error` is its class, `reason` its text. `waited` is the time since the
-    call. `about` describes the work of the caller, `ahead_about` that of the contender that was just ahead, as items;
-    it is empty if that is not known. `template` and `kind` are those of a `Hold`.
+    call. `about` describes the work of the caller as items. `template` and `kind` are those of a `Hold`.
 
 `lock_contended(lock, waited, template, kind, about)`
     A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.

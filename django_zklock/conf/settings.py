@@ -384,7 +384,6 @@ _KEYS: Final = {
     "LOCK_ORDER": Row(
         "E022", _lock_order, 'For example [("orders/{order}", "stock/{sku}")]: the first is acquired before the second.'
     ),
-    "STACKS": Row("E014", boolean, "It is True by default."),
     "JUTE_MAXBUFFER": Row("E021", _buffer_size, "Give the jute.maxbuffer of the servers, 1048575 by default."),
     "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),
     "MAX_METRIC_LOCKS": Row("E020", whole_number, "It is 100 by default."),

@@ -16,14 +16,9 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django_zklock.core import fork
-
-if TYPE_CHECKING:
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
 
 MOST_RECORDS: Final = 10_000
 """How many records wait for slow handlers. Later ones are dropped, and counted."""
@@ -59,7 +54,7 @@ def work_fields(about: Mapping[str, str]) -> dict[str, str]:
     return {"task_name": about["task"], "task_id": about.get("id", "")} if "task" in about else {}
 
 
-class Logger(_Adapter):
+class Logger(logging.LoggerAdapter[logging.Logger]):
     """
     A logger by name. Its records are handled on another thread if a protocol thread makes them.
 
@@ -72,7 +67,11 @@ class Logger(_Adapter):
         self._always = always
 
     def log(self, level: int, msg: object, *args: Any, stacklevel: int = 2, **kwargs: Any) -> None:
-        """Log `msg % args` as the logger does. `about` is the work that it is about: a task is named at the end."""
+        """
+        Log `msg % args` as the logger does. `about` is the work that it is about: a task is named at the end.
+
+        `stack` becomes the `stack_info` of the record. Its text is made where the record is handled.
+        """
         # The logger's own `isEnabledFor` may wait for the mutex of `logging`, which is held while it is configured.
         if level <= self.logger.manager.disable or level < logging.Logger.getEffectiveLevel(self.logger):
             return
@@ -80,14 +79,15 @@ class Logger(_Adapter):
             kwargs["extra"] = {**kwargs.get("extra", {}), **work_fields(about)}
             if "task" in about:
                 msg, args = f"{msg} [task %s %s]", (*args, about["task"], about.get("id", ""))
-        if not self._always and not _current.is_protocol:
+        stack = kwargs.pop("stack", None)
+        if stack is None and not self._always and not _current.is_protocol:
             self.logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
             return
         made = self._made(level, msg, args, **kwargs)
         if _current.is_protocol:
-            _records.put(self._handle, made, kwargs.get("extra"))
+            _records.put(self._handle, made, kwargs.get("extra"), stack)
         else:  # filters see the context of the caller, and a test finds the record
-            _records.put_and_wait(copy_context().run, self._handle, made, kwargs.get("extra"))
+            _records.put_and_wait(copy_context().run, self._handle, made, kwargs.get("extra"), stack)
 
     def _made(
         self, level: int, msg: object, args: Any, *, exc_info: object = None, extra: object = None
@@ -101,11 +101,12 @@ class Logger(_Adapter):
             self.logger.name, level, code.co_filename, frame.f_lineno, msg, args, error, code.co_name
         )
 
-    def _handle(self, made: logging.LogRecord, extra: Any) -> None:
+    def _handle(self, made: logging.LogRecord, extra: Any, stack: object) -> None:
         """Handle the record on the thread for that, as `Logger.log` does."""
         if not self.logger.isEnabledFor(made.levelno):
             return
-        what = made.msg, made.args or (), made.exc_info, made.funcName, extra
+        stack_info = None if stack is None else str(stack)
+        what = made.msg, made.args or (), made.exc_info, made.funcName, extra, stack_info
         record = self.logger.makeRecord(made.name, made.levelno, made.pathname, made.lineno, *what)
         vars(record).update((name, value) for name, value in vars(made).items() if name in _MOMENT)
         self.logger.handle(record)

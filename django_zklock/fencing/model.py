@@ -63,20 +63,6 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]  # Django has 
         return parameters
 
 
-def make_exact(label: str, apps: Any, schema_editor: Any) -> None:
-    """
-    Give the columns of `ExactCharField` in a table their collation, for `RunPython`. All rows stay as they are.
-
-    A table from before there was that field has another. If the collation is there, the server changes nothing.
-    """
-    if schema_editor.connection.vendor == "mysql":
-        options, quote = apps.get_model(label)._meta, schema_editor.quote_name
-        fields = [field for field in options.local_fields if isinstance(field, ExactCharField)]
-        columns = {quote(field.column): field.db_parameters(schema_editor.connection) for field in fields}
-        changes = (f"MODIFY {name} {of['type']} COLLATE {of['collation']} NOT NULL" for name, of in columns.items())
-        schema_editor.execute(f"ALTER TABLE {quote(options.db_table)} {', '.join(changes)}")
-
-
 class FencedManager(models.Manager.from_queryset(FencedQuerySet)[_Model]):  # type: ignore[misc]
     """The manager of a model with fenced rows."""
 

@@ -97,7 +97,6 @@ class SignalEvents(hooks.Events):
             reason=str(error),
             waited=waited,
             about=about,
-            ahead_about=contender.ahead_about,
             **about_lock,
         )
 

@@ -1,14 +1,15 @@
 """`reference/locks.md` names all that the API has, and `explanation/architecture.md` only what the code has."""
 
+import ast
 import configparser
 import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from django.dispatch import Signal
 from prometheus_client import CollectorRegistry
 from support.docs import DOCS, run, text_of
-from unit.formats.facts import INTERNAL, check_ids, exports
 
 import django_zklock
 from django_zklock import conf, exceptions, signals, zk_lock
@@ -68,6 +69,22 @@ PAGES = {
 }
 """The pages that explain the names of each public module. The API page has those that they leave out."""
 MADE_FROM_DOCSTRINGS = set(re.findall(r"^\.\. auto\w+:: (\w+)", text_of("reference/api.md"), flags=re.MULTILINE))
+
+
+PACKAGE = Path(django_zklock.__file__).parent
+INTERNAL = {"conf", "report.lazy", "names.template"}
+"""Modules whose `__all__` is for this package alone."""
+
+
+def exports():
+    modules = {}
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        for node in ast.parse(text).body if "__all__" in text else ():
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                parts = path.relative_to(PACKAGE).with_suffix("").parts
+                modules[".".join(part for part in parts if part != "__init__")] = set(ast.literal_eval(node.value))
+    return modules
 
 
 EXPORTED = exports()
@@ -132,8 +149,10 @@ def test_the_settings_say_which_options_may_be_none():
 
 
 def test_the_list_of_checks_is_that_of_the_code():
+    sources = [*PACKAGE.glob("conf/*.py"), PACKAGE / "checks.py", PACKAGE / "fencing/model.py"]
+    ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
-    assert rows == check_ids()
+    assert rows == sorted(ids)
 
 
 BOUNDS = re.findall(r"^\| ([`\w, ]+) \| (above 0|\d+) \| (none|\d+)[^|]*\|$", SETTINGS, flags=re.MULTILINE)

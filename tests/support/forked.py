@@ -51,7 +51,7 @@ IMPORTS = (
 """Most programs import these. None starts a thread, or reads settings. Pytest rewrites its plugins: none is here."""
 FOR_PYTHON = ("PYTHON", "LC_", "LANG", "TZ", "COVERAGE", "REMAP_SIGTERM")
 """How the names of variables begin that the interpreter reads when it starts, or billiard when it is imported."""
-PATCHING = ("gevent", "eventlet")  # libraries that replace parts of others, and so must be imported first
+PATCHING = ("gevent",)  # libraries that replace parts of others, and so must be imported first
 SUBREAPER = 36  # `PR_SET_CHILD_SUBREAPER`: the orphans among its descendants become children of this process
 NEW_UTS = 0x04000000  # `CLONE_NEWUTS`: a name of the host of its own
 

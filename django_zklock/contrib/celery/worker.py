@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from celery.signals import (
     task_received,
@@ -22,6 +23,11 @@ from django_zklock.core.zk import process
 
 logger = Logger("django_zklock.celery")
 
+EVENTLET: Final = (
+    "django-zklock does not work in the eventlet pool, whose authors have deprecated it. Start the worker with "
+    "--pool=gevent, --pool=threads or --pool=prefork."
+)
+
 
 def begin_worker(*, sender: Any, **kwargs: object) -> None:
     """
@@ -29,8 +35,11 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
 
     Send events of locks if the worker sends events of its tasks: with `-E` or the setting `worker_send_task_events`.
     """
+    pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))
+    if pool.endswith("eventlet"):
+        sys.exit(EVENTLET)  # Celery logs any other exception of a receiver, and goes on
     import_module("django_zklock.contrib.celery.control")  # only now: it imports all of a worker
-    if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)).endswith("thread"):
+    if pool.endswith("thread"):
         logger.warning(
             "in the threads pool, work that has lost its lock is aborted at its next bytecode, so not during "
             "time.sleep() or a wait for a socket or a child process, as in the prefork pool; call hold.check() before "

@@ -1,8 +1,8 @@
 """
 The spans, and the receivers of signals that make them.
 
-A caller only notes its trace, when it starts to acquire: `trace_items` runs there. The items travel with the
-description of its work, also to others in the queue. The spans are made later, on the thread for signals, with their
+A caller only notes its trace, when it starts to acquire: `trace_items` runs there. The items are a part of the
+description of its work. The spans are made later, on the thread for signals, with their
 true times. So a span of a hold is never the current span: what happens under the lock has the caller's span as its
 parent, and is a sibling of the hold.
 """
@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace as api
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, Status, StatusCode, TracerProvider
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from django_zklock import __version__, signals
@@ -47,25 +47,14 @@ def trace_items() -> dict[str, str]:
         return {}
 
 
-def span_of(about: Mapping[str, str]) -> SpanContext:
-    """Return the span that these items name; any client may have written them. It is invalid if they name none."""
-    return api.get_current_span(
-        _FORMAT.extract({"traceparent": trace.header_of(about)}, context=Context())
-    ).get_span_context()
-
-
 def _parent(about: Mapping[str, str]) -> Context:
-    context = span_of(about)
+    """Return the context of the span that these items name; an empty one if they name none."""
+    remote = _FORMAT.extract({"traceparent": trace.header_of(about)}, context=Context())
+    context = api.get_current_span(remote).get_span_context()
     if not context.is_valid:
         return Context()
     local = SpanContext(context.trace_id, context.span_id, is_remote=False, trace_flags=context.trace_flags)
     return api.set_span_in_context(NonRecordingSpan(local), Context())
-
-
-def _links(about: Mapping[str, str]) -> list[Link]:
-    """Return the link of a waiter to the trace of the contender that was just ahead."""
-    ahead = span_of(about)
-    return [Link(ahead)] if ahead.is_valid else []
 
 
 def _wall_time(moment: float) -> int:
@@ -123,7 +112,6 @@ class Spans:
             "zklock.acquire",
             parent,
             attributes={**attributes, "zklock.waited": waited},
-            links=_links(held_of(hold).contender.ahead_about),
             start_time=since - round(waited * 1e9),
         )
         acquire.end(since)
@@ -142,7 +130,6 @@ class Spans:
         template: str,
         kind: str,
         about: Mapping[str, str],
-        ahead_about: Mapping[str, str],
         **kwargs: object,
     ) -> None:
         now = time.time_ns()
@@ -155,7 +142,6 @@ class Spans:
                 "zklock.waited": waited,
                 "error.type": error.__qualname__,
             },
-            links=_links(ahead_about),
             start_time=now - round(waited * 1e9),
         )
         name = f"{error.__module__}.{error.__qualname__}"
@@ -184,21 +170,6 @@ class Spans:
         lost_at = now if receipt is None else now - round(receipt.stopped_after * 1e9)
         span.add_event("lost", {"zklock.reason": reason}, lost_at)
         span.set_status(Status(StatusCode.ERROR, reason))
-        if receipt is not None:
-            abort = self._tracer.start_span(
-                "zklock.abort",
-                api.set_span_in_context(span, Context()),
-                attributes={
-                    "zklock.key_template": hold.template,
-                    "zklock.abort.how": receipt.how,
-                    "zklock.abort.delivered": receipt.delivered,
-                    "zklock.abort.swallowed": receipt.swallowed,
-                },
-                start_time=lost_at,
-            )
-            if receipt.swallowed:
-                abort.set_status(Status(StatusCode.ERROR, "The work swallowed the interrupt."))
-            abort.end(now)
         span.end(now)
 
     def _on_release_requested(self, *, hold: Hold, by: str, reason: str, **kwargs: object) -> None:

@@ -20,7 +20,6 @@ does not, so its clean-up has `AGAIN_AFTER` seconds.
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import ctypes
 import functools
@@ -37,7 +36,7 @@ from typing import Any, TypeAlias, TypeVar
 from django_zklock.core import clock, fork
 from django_zklock.core.errors import LockLost, LockLostInterrupt
 from django_zklock.core.execution.inner_tasks import inner_tasks
-from django_zklock.core.execution.owner import Owner, eventlet_patched, gevent_patched, present_loop
+from django_zklock.core.execution.owner import Owner, gevent_patched, present_loop
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.stack import callers, frames_of, no_collection, read
 from django_zklock.core.execution.waiters import wake_thread
@@ -129,7 +128,7 @@ class Abort:
     """
     Aborts one block of work; it is armed while the block runs.
 
-    This base class aborts nothing. It is for greenlets that neither gevent nor eventlet runs, and for threads whose
+    This base class aborts nothing. It is for greenlets that gevent does not run, and for threads whose
     frames cannot be read: they cannot be interrupted from outside. Their work continues to the end of the block, which
     then raises `LockLost`.
     """
@@ -167,10 +166,8 @@ class Abort:
 
 def _has(error: BaseException | None, kind: type[BaseException]) -> bool:
     """Return whether an error is of this kind, or a group that has such an error, perhaps inside another group."""
-    module = builtins if sys.version_info >= (3, 11) else sys.modules.get("exceptiongroup")
-    group: Any = getattr(module, "BaseExceptionGroup", ())
     return isinstance(error, kind) or (
-        isinstance(error, group) and any(_has(member, kind) for member in error.exceptions)
+        isinstance(error, BaseExceptionGroup) and any(_has(member, kind) for member in error.exceptions)
     )
 
 
@@ -206,7 +203,7 @@ class TaskAbort(Abort):
         self._cancellations = 0  # ours
 
     def arm(self) -> None:
-        self._cancellations_before = _cancelling(self._task)
+        self._cancellations_before = self._task.cancelling()
         self.armed = True
 
     def request(self, reason: str) -> None:
@@ -222,27 +219,9 @@ class TaskAbort(Abort):
     def is_mine(self, error: BaseException | None) -> bool:
         """Return whether our cancellation ended the block, and take it back. A cancellation by other code remains."""
         for _ in range(self._cancellations):
-            _uncancel(self._task)
-        others = _cancelling(self._task)
+            self._task.uncancel()
+        others = self._task.cancelling()
         return isinstance(error, asyncio.CancelledError) and others <= self._cancellations_before
-
-
-if sys.version_info >= (3, 11):
-
-    def _cancelling(task: asyncio.Task[Any]) -> int:
-        return task.cancelling()
-
-    def _uncancel(task: asyncio.Task[Any]) -> int:
-        return task.uncancel()
-
-else:
-    # Python 3.10 does not count cancellations. So any cancellation during an abort is treated as the abort.
-
-    def _cancelling(task: asyncio.Task[Any]) -> int:
-        return 0
-
-    def _uncancel(task: asyncio.Task[Any]) -> int:
-        return 0
 
 
 class GreenletAbort(Abort):
@@ -538,14 +517,11 @@ def _set_async_exception(ident: int, exception: type[BaseException] | None) -> N
 
 
 def _hub_scheduler(greenlet: Any) -> Callable[..., object] | None:
-    """Return the function that schedules a call in the hub of this greenlet, if gevent or eventlet runs it."""
+    """Return the function that schedules a call in the hub of this greenlet, if gevent runs it."""
     gevent = sys.modules.get("gevent.hub")
     if gevent is not None and (gevent_patched() or isinstance(greenlet.parent, gevent.Hub)):
         call_in_hub: Callable[..., object] = gevent.get_hub().loop.run_callback_threadsafe
         return call_in_hub
-    if eventlet_patched():
-        # Then the protocol runs in greenlets of the same hub. This hub accepts no calls from other threads.
-        return functools.partial(sys.modules["eventlet"].hubs.get_hub().schedule_call_global, 0)
     return None
 
 

@@ -1,7 +1,7 @@
 """
 Find which asyncio tasks a thread runs, or waits for in asgiref's `async_to_sync`.
 
-It reads private names of asyncio and asgiref, the same from Python 3.10 to 3.14 and in asgiref 3.13. Without them, less
+It reads private names of asyncio and asgiref, the same from Python 3.11 to 3.14 and in asgiref 3.13. Without them, less
 is found.
 """
 
@@ -19,7 +19,7 @@ InnerTasks: TypeAlias = "tuple[asyncio.AbstractEventLoop | None, Callable[[], Co
 """An event loop, and a function that returns the tasks; it runs on the thread of the loop. None: it starts or ends."""
 
 _RUN_FOREVER = asyncio.BaseEventLoop.run_forever.__code__
-_RUN = getattr(getattr(asyncio, "Runner", None), "run", asyncio.run).__code__  # also of a loop without Python frames
+_RUN = asyncio.Runner.run.__code__  # also of a loop without Python frames
 
 
 def inner_tasks(ident: int) -> InnerTasks | None:
@@ -45,8 +45,8 @@ def _running(code: object, variables: Mapping[str, Any]) -> Any:
     """Return the loop of a frame that runs one, or None if the loop starts or ends."""
     if code is _RUN_FOREVER:
         return variables["self"]
-    task = variables.get("task")  # of `Runner.run`; Python 3.10 has the loop here
-    return variables.get("loop") if task is None else task.get_loop()
+    task = variables.get("task")  # of `Runner.run`
+    return None if task is None else task.get_loop()
 
 
 def _awaited(variables: Mapping[str, Any], executors: Any) -> InnerTasks:

@@ -64,7 +64,7 @@ present_loop: Final = asyncio._get_running_loop
 """
 Returns asyncio's loop of this thread, or None.
 
-A private name, the same from Python 3.10 to 3.15. `asyncio.get_running_loop` is not as cheap, because it raises.
+A private name, the same from Python 3.11 to 3.15. `asyncio.get_running_loop` is not as cheap, because it raises.
 """
 
 
@@ -108,17 +108,6 @@ def gevent_patched() -> bool:
     """Return whether gevent has replaced the threads of this process by greenlets."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
-
-
-def eventlet_patched() -> bool:
-    """Return whether eventlet has replaced the threads of this process by greenlets."""
-    eventlet = sys.modules.get("eventlet")
-    return eventlet is not None and bool(eventlet.patcher.is_monkey_patched("thread"))
-
-
-def threads_are_greenlets() -> bool:
-    """Return whether the threads of this process are greenlets of one thread."""
-    return gevent_patched() or eventlet_patched()
 
 
 def loop_is_running() -> bool:

@@ -195,11 +195,15 @@ class HoldBounds(GrantObserver):
     def _warn(self, held: float) -> None:
         grant = self._grant
         hooks.events.held_long(grant, held)
+        stack = grant.stack()
         logger.warning(
-            "lock %r has been held for %.1f s, longer than warn_after, %g s",
+            "lock %r (token %d) has been held for %.1f s, longer than warn_after, %g s; its holder is %s",
             grant.key,
+            grant.token,
             held,
             self._warn_after,
+            stack.holder,
             about=grant.about,
             extra=grant.log_fields(),
+            stack=stack,
         )

@@ -212,11 +212,6 @@ class LingeringWaiter:
         return None if first is None or grant is None else lock.contender.info(grant, **first.description)
 
     @property
-    def ahead_about(self) -> Mapping[str, str]:
-        """The work of `ahead`, item by item."""
-        return {} if (ahead := self.ahead) is None else ahead.about
-
-    @property
     def guid(self) -> str:
         """The guid of the znode of this process; empty if it has none."""
         return "" if self.lock is None else self.lock.contender.guid
@@ -598,12 +593,6 @@ class LingeringLock(GrantObserver):
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         self.forward_events()
-
-    def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
-        grant = self.grant
-        if grant is not None:
-            grant.show_stack(answer)
-        return grant is not None
 
     def forward_events(self) -> None:
         """Forward to the owner's grant what happened to the lock; end an idle lock."""

@@ -207,11 +207,6 @@ class Contender(SessionObserver):
         """An operator hold ahead, or else the contender just ahead; None if that is not known. From any thread."""
         return self._describe(self._operator_hold or self._ahead)
 
-    @property
-    def ahead_about(self) -> Mapping[str, str]:
-        """The work of `ahead`, item by item."""
-        return {} if (ahead := self.ahead) is None else ahead.about
-
     def info(self, grant: Grant, **fields: Any) -> ContenderInfo | None:
         """Describe itself as the holder since this grant, with these fields of its payload. From any thread."""
         node = self._own.node
@@ -764,7 +759,6 @@ class Contender(SessionObserver):
                 search.answer()
         if grant is not None:
             interventions.read_request(self.session.gateway, grant, node, own.data)
-            interventions.read_stack_requests(self.session, grant, node)
             if not grant.described and not self._timer.pending:
                 self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, grant))
 

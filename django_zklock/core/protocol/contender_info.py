@@ -199,5 +199,4 @@ def _renewal_due(payload: Payload, node: Node) -> datetime | None:
     """A release request stops the renewals, as they would overwrite it."""
     if not payload.renewed_within or payload.release_request:
         return None
-    is_asked = payload.asked_version == node.version > 0  # a request for a stack is no sign of life
-    return to_datetime((node.ctime + payload.last_write if is_asked else node.mtime) + payload.renewed_within / 1000)
+    return to_datetime(node.mtime + payload.renewed_within / 1000)

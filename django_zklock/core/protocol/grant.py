@@ -11,13 +11,12 @@ from typing import Any, Protocol
 
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockLost
-from django_zklock.core.execution.stack import stack_of
+from django_zklock.core.execution.stack import Stack
 from django_zklock.core.log import Logger, on_protocol_thread
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
-from django_zklock.core.zk.loop import quiet_thread
 
 logger = Logger("django_zklock.locks")
 
@@ -35,10 +34,6 @@ class GrantedContender(Protocol):
     @property
     def lingers(self) -> bool:
         """Whether the lock stays in this process after the release."""
-
-    @property
-    def ahead_about(self) -> Mapping[str, str]:
-        """The work of the contender that was just ahead, item by item; empty if it is not known."""
 
     def abandon(self) -> None:
         """Release the lock; see `Contender.abandon`."""
@@ -68,10 +63,6 @@ class GrantObserver:
     def on_release_requested(self, request: ReleaseRequest) -> None:
         """A release request has arrived."""
 
-    def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
-        """Return whether the work under the grant is not that of its shares, and this observer will `answer`."""
-        return False
-
 
 class Grant:
     """
@@ -100,7 +91,6 @@ class Grant:
         self.max_hold = 0.0  # seconds, if it has a maximum hold
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
-        self.asked_version = 0  # of its znode, at the last request for its stack
         self.described = False  # its znode says when it was granted; protocol's thread only
         # The held locks that are not released yet, which are in the room above; True: it only reads.
         self.shares: dict[weakref.ref[Any], bool] = {}
@@ -248,17 +238,30 @@ class Grant:
             logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
 
     def request_release(self, request: ReleaseRequest) -> None:
-        """Record a release request, and report it unless another process reports the events of this grant."""
+        """Record a release request. Report it where the work is: a pool process of Celery does so itself."""
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))
         if self._end:
             hooks.events.release_requested(self, request)
+            if self.shares:  # else the lock lingers: its present owner has a grant of its own
+                self._log_request(request)
 
-    def show_stack(self, answer: Callable[[bytes], object]) -> None:
-        """Call `answer` with what the work under this grant runs, soon and on another thread."""
-        if not any(observer.on_stack_requested(answer) for observer in list(self._observers)):
-            owner = next((held.owner for held in self.held_shares()), None)
-            quiet_thread("zklock-stack", lambda: answer(stack_of(owner))).start()
+    def _log_request(self, request: ReleaseRequest) -> None:
+        stack = self.stack()
+        logger.warning(
+            "the holder of lock %r (token %d) is asked to release by %s; it is %s",
+            self.key,
+            self.token,
+            request,
+            stack.holder,
+            about=self.about,
+            extra={**self.log_fields(), "user": request.by, "reason": request.reason},
+            stack=stack,
+        )
+
+    def stack(self) -> Stack:
+        """Return the stack of the work under this grant; it is empty if there is no work in this process."""
+        return Stack(next((held.owner for held in self.held_shares()), None))
 
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):

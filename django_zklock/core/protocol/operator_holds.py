@@ -225,7 +225,7 @@ class Replacement:
         self.tried = True
         payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
         # These are about the holder's znode.
-        payload = replace(payload, asked_version=0, last_write=0, release_request={}, waits_for={}, unknown=b"")
+        payload = replace(payload, release_request={}, waits_for={}, unknown=b"")
         data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark, task_id=task_id)
         return Create(path=self._path, data=data)
 

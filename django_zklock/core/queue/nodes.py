@@ -215,10 +215,6 @@ class Payload:
     """ "leader", "run" or "lease" if it is meant to hold the lock for as long as its program runs; else empty."""
     renewed_within: int = 0
     """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
-    asked_version: int = 0
-    last_write: int = 0
-    """The version of the znode by the last request for the stack, and the seconds from its create to the write before
-    that. A request is no sign of life. Both are 0 if nobody has asked."""
     adopts: str = ""
     """The guid of the hold by which the lock was handed over to it; empty if it queued for the lock."""
     token: str = ""

@@ -111,8 +111,6 @@ class _TlsSocket(ssl.SSLSocket):
 
 def wait_ready(readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float | None = None) -> Any:
     """Wait like `select.select`, without its limit of 1024 descriptors."""
-    if not hasattr(select, "poll"):  # eventlet has removed it, and its own `select` has no limit
-        return select.select(readers, writers, [], timeout)
     poller = select.poll()
     for reader in readers:
         poller.register(reader, select.POLLIN)

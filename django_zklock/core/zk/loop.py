@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from django_zklock.core import clock, fork
-from django_zklock.core.execution.owner import threads_are_greenlets
+from django_zklock.core.execution.owner import gevent_patched
 from django_zklock.core.log import Logger, mark_protocol_thread
 
 logger = Logger("django_zklock.zk")
@@ -43,7 +43,7 @@ def protocol_thread(name: str, call: _Call) -> threading.Thread:
 
 def quiet_thread(name: str, call: _Call) -> threading.Thread:
     """
-    Return a thread for `call()`, without signals and tracers; a greenlet where gevent or eventlet has patched threads.
+    Return a thread for `call()`, without signals and tracers; a greenlet where gevent has patched threads.
 
     The kernel delivers a signal to any thread that does not block it. An application may block a signal in its main
     thread to protect a critical section. If our threads did not block it, too, the signal would interrupt that section.
@@ -54,7 +54,7 @@ def quiet_thread(name: str, call: _Call) -> threading.Thread:
     """
 
     def run() -> None:
-        if not threads_are_greenlets():  # a greenlet's mask and tracer are the main thread's
+        if not gevent_patched():  # a greenlet's mask and tracer are the main thread's
             sys.settrace(None)
             sys.setprofile(None)
             signal.pthread_sigmask(
@@ -179,7 +179,7 @@ class Loop:
 
     def _run(self) -> None:
         event: _Event | None = _NOTHING
-        outlives_forks = threads_are_greenlets()
+        outlives_forks = gevent_patched()
         logged = ""
         while event is not None:
             try:

@@ -114,7 +114,6 @@ class SessionOptions:
     tls: TlsOptions | None = None
     jute_maxbuffer: int = 0xFFFFF  # bytes; the default of the servers
     max_lingering: int = 1000  # locks that are kept for their next owner
-    stacks: bool = True  # whether operators may see the stacks of holders
     former: FormerSession | None = field(default=None, repr=False)
     """The session to go on with, if it is still alive."""
 

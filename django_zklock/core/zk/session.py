@@ -38,15 +38,13 @@ REFUSED_FENCE_PAUSE = 6.0  # seconds between two connections that are dropped be
 ASK_ANEW_AFTER = 3.0  # session timeouts without a connection; see `_ask_anew`
 
 
-class ConnectionState(str, enum.Enum):
+class ConnectionState(enum.StrEnum):
     """The state of the connection."""
 
     CONNECTING = "connecting"  # no session yet
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may be alive
     LOST = "lost"  # the session is over
-
-    __str__ = str.__str__
 
 
 class SessionObserver:

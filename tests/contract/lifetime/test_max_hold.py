@@ -138,7 +138,7 @@ def test_a_hold_longer_than_warn_after_is_reported_once(zoo, sent, caplog):
     assert (name, kwargs["lock"], kwargs["hold"], last) == ("lock_held_long", "k", hold, "lock_released")
     assert 0.2 <= kwargs["held"] < 5 + ROOM
     (record,) = caplog.records
-    assert "lock 'k' has been held for" in record.getMessage()
+    assert f"lock 'k' (token {hold.token}) has been held for" in record.getMessage()
     assert "warn_after, 0.2 s" in record.getMessage()
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import contextvars
-import sys
 import threading
 
 import pytest
@@ -75,9 +74,8 @@ AWAITED = {
     "sync_to_async": sync_to_async(lock_b),
     "sync_to_async in a pool": sync_to_async(lock_b, thread_sensitive=False),
     "async_to_sync in sync_to_async": sync_to_async(async_to_sync(alock_b)),
+    "TaskGroup": in_group,
 }
-if sys.version_info >= (3, 11):
-    AWAITED["TaskGroup"] = in_group
 
 
 @pytest.mark.parametrize("flow", AWAITED.values(), ids=AWAITED)
@@ -151,6 +149,7 @@ NOT_AWAITED = {
     "sync_to_async": sync_to_async(lock_b),
     "gather": lambda: asyncio.gather(alock_b(), asyncio.to_thread(lock_b)),
     "async_to_sync in sync_to_async": sync_to_async(async_to_sync(alock_b)),
+    "TaskGroup": in_group,
 }
 
 

@@ -30,7 +30,6 @@ ANYWHERE = {
         "ahead",
         "in_local_queue",
         "guid",
-        "ahead_about",
         "info",
         "_describe",
         # The wait of a caller, which its process may grant without the protocol.

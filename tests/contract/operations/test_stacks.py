@@ -1,40 +1,34 @@
-"""The stacks of holders: the function and line that each runs, read while it works or hangs."""
+"""A holder logs its own stack at each release request, and after `warn_after`: the lines that it works or hangs in."""
 
 import asyncio
-import logging
+import os
 import select
 import socket
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 
 import greenlet
 import pytest
-from support.faults import BackgroundCall, acquired_by_many, proxied, within
-from support.primitives import watched
-from support.proxy import GET_CHILDREN
-from support.work import seen
-from support.zoo import ROOM, eventually, next_line
+from support.faults import BackgroundCall, acquired_by_many
+from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.core.execution import stack
-from django_zklock.core.queue.nodes import Payload
-from django_zklock.core.zk import process
-from django_zklock.exceptions import LockChangedHands
-from django_zklock.operations import hold_lock, request_release, show_stacks
-from django_zklock.operations.stacks import FOREIGN, NO_ANSWER
+from django_zklock.core import log
+from django_zklock.operations import request_release
 
 SECRET = "a value that nobody may see"
 
 
-def shown(key="k"):
-    (lines,) = show_stacks(key, by="anna").values()
-    return lines
+def logged(caplog):
+    return [record for record in caplog.records if record.name == "django_zklock.locks" and "holder" in record.msg]
 
 
-def answers(zoo):
-    return zoo.names(f"{zoo.base}/{stack.DIRECTORY}")
+def asked(caplog, reason="why"):
+    """Ask the holder for its release; return the record that it logs."""
+    request_release("k", reason, by="anna")
+    (record,) = eventually(lambda: [record for record in logged(caplog) if record.reason == reason])
+    return record
 
 
 def is_over(near):
@@ -54,40 +48,59 @@ def computation(near):
     any(iter(partial(is_over, near), True))  # here
 
 
-def hanging(zoo, call):
-    """Return the lines of a call that hangs under the lock, and end it."""
+def hanging(zoo, caplog, call):
+    """Return the record of a holder that hangs in this call, and end it."""
     near, far = socket.socketpair()
     with near, far:
         holder = BackgroundCall(lambda: call(near))
         zoo.wait_contenders("k", 1)
-        eventually(lambda: any(line.endswith("# here") for line in shown()))
-        with within(2):
-            lines = shown()
+        for number in range(100):
+            record = asked(caplog, str(number))
+            if "# here" in record.stack_info:
+                break
         far.send(b"x")
         holder.result(30)
-    return lines
+    return record
 
 
 @pytest.mark.parametrize("work", [socket_read, sleep, computation])
 @pytest.mark.parametrize(
     "start", [lambda call, near: call(near), lambda call, near: greenlet.greenlet(call).switch(near)]
 )
-def test_a_thread_or_greenlet_shows_the_line_that_it_hangs_in(zoo, work, start):
+def test_a_thread_or_greenlet_logs_the_line_that_it_hangs_in(zoo, caplog, work, start):
     def locked(near, _secret=SECRET):
         with zk_lock("k"):
             work(near)
 
-    lines = hanging(zoo, lambda near: start(locked, near))
-    places = [line for line in lines if line.endswith("# here")]
-    assert len(places) == 1
-    assert places[0].startswith(f"{work.__name__} at {__file__}:")
-    assert any(line.startswith("locked at ") and line.endswith(": work(near)") for line in lines)
-    assert SECRET not in "".join(lines)
-    eventually(lambda: answers(zoo) == [])
+    record = hanging(zoo, caplog, lambda near: start(locked, near))
+    assert record.stack_info.startswith("Stack (most recent call last):\n")
+    assert f'  File "{__file__}", line ' in record.stack_info
+    assert f"in {work.__name__}\n" in record.stack_info
+    assert "in locked\n    work(near)\n" in record.stack_info
+    assert SECRET not in record.stack_info
+
+
+def test_the_record_names_lock_token_host_process_and_operator(zoo, caplog):
+    with zk_lock("k") as hold:
+        record = asked(caplog, "deploy 42")
+    assert record.getMessage() == (
+        f"the holder of lock 'k' (token {hold.token}) is asked to release by anna: deploy 42; "
+        f"it is thread 'MainThread' in process {os.getpid()} on {socket.gethostname()}"
+    )
+    assert (record.lock, record.token, record.user, record.reason) == ("k", hold.token, "anna", "deploy 42")
 
 
 async def inner(end):
     await end.wait()  # here
+
+
+async def awaits(end):
+    await inner(end)
+
+
+async def in_generator(end):
+    async for _ in steps(end):
+        pass
 
 
 async def steps(end):
@@ -95,144 +108,137 @@ async def steps(end):
     yield 1
 
 
-async def loop_over(end):
-    async for _ in steps(end):
-        pass
-
-
 @pytest.mark.parametrize(
-    ("hang", "between"),
-    [(inner, []), (loop_over, ["steps", "loop_over"]), (lambda end: asyncio.create_task(inner(end)), [])],
-    ids=["coroutine", "generator", "task"],
+    ("hang", "innermost"),
+    [(awaits, "await end.wait()  # here"), (in_generator, "async for _ in steps(end):")],
 )
-def test_a_coroutine_shows_what_it_awaits(zoo, hang, between):
+def test_a_coroutine_logs_what_it_awaits(zoo, caplog, hang, innermost):
+    """The step of an asynchronous generator is an object in C. The frames below it cannot be seen."""
+
     async def locked():
         end = asyncio.Event()
         async with zk_lock("k"):
-            asking = asyncio.create_task(asyncio.to_thread(shown))
+            asking = asyncio.create_task(asyncio.to_thread(asked, caplog))
             asking.add_done_callback(lambda _done: end.set())
             await hang(end)
         return await asking
 
-    lines = asyncio.run(locked())
-    names = [line.partition(" at ")[0] for line in lines]
-    here = names.index("inner")
-    assert lines[here].endswith(": await end.wait()  # here")
-    assert names[here + 1 : -1] == between
-    assert names[-1].endswith("locked")
-    assert lines[0].startswith("task 'Task-")
+    record = asyncio.run(locked())
+    assert "; it is task 'Task-" in record.getMessage()
+    assert f"in {hang.__name__}\n" in record.stack_info
+    assert innermost in record.stack_info
+    assert record.stack_info.index("in locked") < record.stack_info.index(f"in {hang.__name__}")
 
 
-def test_a_task_that_runs_shows_the_functions_that_it_calls(zoo):
+class Waits:
+    """An awaitable of other people's: nobody but the task may ask it anything."""
+
+    def __init__(self, future):
+        self._steps = iter(future)
+        self.asked = []
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._steps)
+
+    def __getattr__(self, name):
+        self.asked.append((name, threading.current_thread()))
+        raise AttributeError(name)
+
+
+def test_no_attribute_of_an_awaitable_of_others_is_read(zoo, caplog):
+    async def locked():
+        end = asyncio.get_running_loop().create_future()
+        awaitable = Waits(end)
+        async with zk_lock("k"):
+            asking = asyncio.create_task(asyncio.to_thread(asked, caplog))
+            asking.add_done_callback(end.set_result)
+            await awaitable
+        return await asking, awaitable
+
+    record, awaitable = asyncio.run(locked())
+    assert "in locked\n" in record.stack_info
+    assert {thread for _, thread in awaitable.asked} <= {threading.current_thread()}
+
+
+def test_a_task_that_runs_logs_the_functions_that_it_calls(zoo, caplog):
     async def locked(near):
         async with zk_lock("k"):
             sleep(near)
 
-    lines = hanging(zoo, lambda near: asyncio.run(locked(near)))
-    assert lines[0].startswith("task ")
-    assert lines[-1].endswith(": sleep(near)")
+    record = hanging(zoo, caplog, lambda near: asyncio.run(locked(near)))
+    assert "; it is task 'Task-" in record.getMessage()
+    assert "in locked\n    sleep(near)\n" in record.stack_info
 
 
-def test_each_holder_of_a_shared_lock_answers(zoo):
+def test_each_holder_of_a_shared_lock_logs_its_own_stack(zoo, caplog):
     with acquired_by_many("k", 2, 2, kind="read") as holds:
-        stacks = show_stacks("k", by="anna")
-        assert {holder.token for holder in stacks} == {hold.token for hold in holds}
-        assert all(len(lines) > 1 for lines in stacks.values())
-    with pytest.raises(LockChangedHands, match="has no holder"):
-        show_stacks("k", by="anna")
+        request_release("k", "why", by="anna")
+        records = eventually(lambda: len(logged(caplog)) == 2 and logged(caplog))
+    assert {record.token for record in records} == {hold.token for hold in holds}
+    assert len({record.getMessage().partition("; it is ")[2] for record in records}) == 2
+    assert all(record.stack_info for record in records)
 
 
-def test_a_lock_that_lingers_shows_its_owner(zoo):
+def test_a_lock_that_is_asked_twice_logs_twice(zoo, caplog):
+    with zk_lock("k"):
+        asked(caplog, "first")
+        asked(caplog, "second")
+    assert [record.reason for record in logged(caplog)] == ["first", "second"]
+
+
+def test_a_lock_that_lingers_logs_the_stack_of_its_owner(zoo, caplog):
     with zk_lock("k", linger=60):
-        assert any("test_a_lock_that_lingers_shows_its_owner at " in line for line in shown())
-    assert shown() == ["No work runs under the lock."]
-    process.reset()
+        assert "in test_a_lock_that_lingers_logs_the_stack_of_its_owner\n" in asked(caplog).stack_info
+    assert len(logged(caplog)) == 1
 
 
-def test_a_later_event_of_the_holder_asks_for_nothing(zoo):
-    with proxied(zoo, 20) as proxy, zk_lock("k") as hold:
-        shown()
-        proxy.reset()
-        request_release("k", "deploy", by="anna")
-        eventually(lambda: hold.release_requested)
-        assert proxy.counts[GET_CHILDREN] <= 1, "the request reads the queue"
+def test_a_lock_that_is_idle_logs_no_stack(zoo, caplog):
+    with zk_lock("k", linger=60):
+        pass
+    request_release("k", "why", by="anna")
+    zoo.wait_contenders("k", 0)
+    assert not logged(caplog)
 
 
-def test_an_owner_that_has_ended_is_named(zoo):
+def test_an_owner_that_has_ended_is_named_without_a_stack(zoo, caplog):
     """Its number may be that of another thread by now."""
     lock = zk_lock("k")
     ended = threading.Thread(target=lambda: lock.acquire(timeout=5), name="old")
     ended.start()
     ended.join()
-    assert shown() == ["thread 'old'", stack.OVER]
+    record = asked(caplog)
+    assert "; it is thread 'old', which has ended without a release, in process " in record.getMessage()
+    assert not record.stack_info
     lock.release()
 
 
-def test_many_operators_may_ask_at_the_same_time(zoo, caplog):
-    with caplog.at_level(logging.WARNING, "zklock.audit"), zk_lock("k") as hold:
-        asking = [BackgroundCall(shown) for _ in range(8)]
-        assert all(len(call.result(30)) > 1 for call in asking)
-        eventually(lambda: answers(zoo) == [])
-        hold.check()
-    asked = [record.getMessage().partition("; ")[0] for record in caplog.records if record.name == "zklock.audit"]
-    assert asked == ["the stack of the holder of lock 'k' was asked for by anna"] * 8
+def test_a_hold_that_lasts_longer_than_warn_after_logs_its_stack_once(zoo, caplog):
+    with zk_lock("k", warn_after=0.2) as hold:
+        (record,) = eventually(lambda: logged(caplog))
+        assert record.getMessage().startswith(f"lock 'k' (token {hold.token}) has been held for 0.")
+        assert "longer than warn_after, 0.2 s; its holder is thread 'MainThread' in process " in record.getMessage()
+        assert "in test_a_hold_that_lasts_longer_than_warn_after_logs_its_stack_once\n" in record.stack_info
+    assert len(logged(caplog)) == 1
 
 
-def test_a_request_is_no_sign_of_life_of_a_leader(zoo):
-    """A leader that hangs would count as alive for a while; its next write counts again."""
+def test_the_stack_is_that_of_the_moment_though_a_log_handler_is_slow(zoo, caplog):
+    """The record waits behind a handler that blocks. The holder goes on meanwhile."""
+    blocked, end = threading.Event(), threading.Event()
+
+    def before(hold):
+        request_release("k", "why", by="anna")
+        assert hold.wait_release_requested(30)
+
     with zk_lock("k") as hold:
-        eventually(lambda: b"waited" in zoo.client.get(hold.path)[0])  # its own last write
-        payload = Payload.decode(zoo.client.get(hold.path)[0])
-        assert payload is not None
-        zoo.client.set(hold.path, replace(payload, lasts="leader", renewed_within=5000).encode())
-
-        def due():
-            lock = seen("k")
-            assert lock.holders[0].renewal_due is not None
-            return lock.holders[0].renewal_due.timestamp()
-
-        before = due()
-        time.sleep(1.1)
-        shown()
-        shown()
-        assert before - 1 <= due() <= before
-        data, stat = zoo.client.get(hold.path)
-        zoo.client.set(hold.path, data, stat.version)
-        assert due() > before + 1
-
-
-def test_without_stacks_the_holder_shows_none(zoo):
-    with zoo.configured(STACKS=False), zk_lock("k"):
-        assert shown() == ["STACKS is False in its settings."]
-
-
-def test_an_operator_hold_has_no_stack(zoo):
-    hold_lock("k", seconds=60, reason="drain", by="ben")
-    assert shown() == [FOREIGN]
-    zoo.delete("k")
-
-
-def test_a_process_whose_interpreter_is_busy_is_named_after_two_seconds(zoo):
-    """A call into C keeps the interpreter from all threads. The znode for the answer goes away."""
-    script = "import ctypes\nwith zk_lock('k'):\n    print('held', flush=True)\n    ctypes.PyDLL(None).sleep(300)"
-    with zoo.running(script) as busy:
-        assert next_line(busy) == "held"
-        eventually(lambda: shown() == [NO_ANSWER])
-        began = time.monotonic()
-        assert shown() == [NO_ANSWER]
-        assert 1.9 < time.monotonic() - began < 4 + ROOM
-        eventually(lambda: answers(zoo) == [])
-    zoo.wait_contenders("k", 0)
-
-
-def test_an_answer_goes_away_after_a_loss_of_the_connection(zoo, proxy):
-    with zoo.running("import os, signal\nwith zk_lock('k'):\n    os.kill(os.getpid(), signal.SIGSTOP)"):
-        zoo.wait_contenders("k", 1)
-        asking = BackgroundCall(shown)
-        eventually(lambda: answers(zoo) and any(stack.DIRECTORY in path for path in watched(zoo)))
-        proxy.hang = True
-        assert asking.result(30) == [NO_ANSWER]
-        proxy.heal()
-        proxy.cut_all()
-        eventually(lambda: answers(zoo) == [], timeout=4)
-    zoo.wait_contenders("k", 0)
+        log._records.put(lambda: (blocked.set(), end.wait(30)))
+        assert blocked.wait(30)
+        before(hold)
+    end.set()
+    (record,) = eventually(lambda: logged(caplog))
+    assert "in before\n" in record.stack_info

@@ -1,7 +1,7 @@
 """Fields of a later release survive in a znode when a process of this release writes it again."""
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from celery import Celery
 from celery.beat import ScheduleEntry
@@ -9,11 +9,10 @@ from celery.schedules import schedule
 from support.reserving import path_of, queued
 from support.zoo import eventually
 
-from django_zklock import ReadWriteLock, zk_lock
+from django_zklock import zk_lock
 from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import ScheduleRecords
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.core.zk import process
 from django_zklock.operations import clear_limit, request_release, set_limit
 
 WHY = {"reason": "why", "by": "anna"}
@@ -47,28 +46,6 @@ def test_a_holder_keeps_unknown_fields_when_it_writes_its_grant(zoo):
         eventually(lambda: "waited" in read(zoo, hold.path))
 
 
-def test_a_lock_that_lingers_keeps_unknown_fields(zoo):
-    lock = zk_lock("k", linger=60)
-    with lock as hold:
-        path = hold.path
-        add(zoo, path)
-        eventually(lambda: "waited" in read(zoo, path))
-    eventually(lambda: "idle" in read(zoo, path))
-    with lock:
-        eventually(lambda: "idle" not in read(zoo, path))
-        add(zoo, path)
-    eventually(lambda: "idle" in read(zoo, path))
-    process.reset()
-
-
-def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo):
-    with ReadWriteLock("k").write() as hold:
-        add(zoo, hold.path)
-        hold.downgrade()
-        eventually(lambda: zoo.client.exists(hold.path).version > 1)
-        assert read(zoo, hold.path)["guid"]
-
-
 def test_a_change_of_a_limit_keeps_unknown_fields(zoo):
     directory = f"{zoo.base}/k"
     set_limit("k", 5, **WHY)
@@ -94,7 +71,7 @@ def test_a_reservation_keeps_unknown_fields_when_its_task_is_sent_again(zoo):
 def test_the_record_of_a_schedule_keeps_unknown_fields(zoo):
     app = Celery("records", set_as_current=False)
     entry = ScheduleEntry(
-        name="report", task="t", schedule=schedule(60, app=app), last_run_at=datetime.now(timezone.utc), app=app
+        name="report", task="t", schedule=schedule(60, app=app), last_run_at=datetime.now(UTC), app=app
     )
     path = f"{zoo.base}/!beat/nightly/report"
     for leader in (1, 2):

@@ -17,7 +17,7 @@ from django_zklock.contrib.celery.messages import COPY_HEADER, MESSAGE_HEADER
 from django_zklock.core.queue.nodes import Kind, Payload, prefix
 from django_zklock.exceptions import LockLost, LockTimeout
 from django_zklock.inspection import look_at
-from django_zklock.operations import break_lock, request_release, show_stacks
+from django_zklock.operations import break_lock, request_release
 
 
 @pytest.fixture(scope="module", params=["redis", pytest.param("files", marks=pytest.mark.chaos)])
@@ -98,17 +98,6 @@ def test_a_release_by_hand_waits_until_the_main_process_has_released_the_lock(wo
     """The task has acquired its lock once more. `release()` is the way to tell others afterwards."""
     for _ in range(20):
         assert worker.run("waiting.releases", "by-hand")
-
-
-def test_the_pool_process_shows_the_stack_of_its_task(worker):
-    held, gate = worker.begin("waiting.wait", "k")
-    with worker.zoo.configured():
-        for _ in range(3):
-            (lines,) = eventually(lambda: [lines for lines in show_stacks("k", by="anna").values() if len(lines) > 1])
-            assert any(line.startswith("do at ") and "celeryapp.py:" in line for line in lines)
-            assert any(line.startswith("work at ") and line.endswith(": return do(verb, argument)") for line in lines)
-    gate.open()
-    worker.get(held)
 
 
 def test_the_znode_shows_the_pool_process_that_works(worker):

@@ -13,9 +13,7 @@ def _worker(pool, concurrency):
     @pytest.fixture(scope="package", name=f"{pool}_worker")
     def worker(single, tmp_path_factory):
         home = tmp_path_factory.mktemp(pool)
-        # eventlet's own look-up of names cannot be imported together with trio.
-        env = {"EVENTLET_NO_GREENDNS": "yes"}
-        options = {"concurrency": concurrency, "options": ["--task-events"], "env": env}
+        options = {"concurrency": concurrency, "options": ["--task-events"]}
         with Zoo(single.hosts, single) as zoo, Worker(zoo, home, pool=pool, **options) as worker:
             yield worker
 
@@ -25,7 +23,6 @@ def _worker(pool, concurrency):
 prefork_worker = _worker("prefork", 2)
 threads_worker = _worker("threads", TASKS_AT_ONCE)
 gevent_worker = _worker("gevent", TASKS_AT_ONCE)
-eventlet_worker = _worker("eventlet", TASKS_AT_ONCE)
 solo_worker = _worker("solo", 1)
 
 

@@ -1,7 +1,6 @@
 """Kinds of worker pools: processes, threads, greenlets, and the worker itself."""
 
 import os
-from importlib.util import find_spec
 
 import celery
 import pytest
@@ -11,13 +10,10 @@ from support.worker import Worker
 from support.zoo import TESTS, Zoo, eventually
 
 from django_zklock.exceptions import LockLost
-
-EVENTLET = pytest.param(
-    "eventlet", marks=pytest.mark.skipif(find_spec("eventlet") is None, reason="eventlet is not installed")
-)
+from django_zklock.operations import request_release
 
 
-@pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent", EVENTLET])
+@pytest.fixture(params=["prefork", "threads", pytest.param("solo", marks=pytest.mark.chaos), "gevent"])
 def shared_worker(request):
     return request.getfixturevalue(f"{request.param}_worker")
 
@@ -52,6 +48,24 @@ def test_a_running_task_gets_a_lock_granted_for_the_next_task(worker):
     worker.get(waiting)
 
 
+def test_a_task_logs_its_own_stack_in_the_process_that_works(worker):
+    held, gate = worker.begin("waiting.wait", "stack")
+    pid = gate.wait_at_work()
+    begin = worker.log.stat().st_size
+    with worker.zoo.configured():
+        request_release("stack", "why", by="anna")
+    asked = "the holder of lock 'stack' (token "
+    text = eventually(lambda: (text := worker.log.read_bytes()[begin:].decode()).count("in do\n") and text)
+    gate.open()
+    worker.get(held)
+    line = next(line for line in text.splitlines() if asked in line)
+    assert "is asked to release by anna: why; it is " in line
+    assert f" in process {pid} on " in line
+    assert f"[task waiting.wait {held.id}]" in line
+    assert text.count(asked) == 1
+    assert text.index(asked) < text.index("Stack (most recent call last):") < text.index("in do\n")
+
+
 def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker):
     assert isinstance(worker.lose_lock_in_inner_wait(), LockLost)
 
@@ -63,7 +77,6 @@ def test_the_loss_of_a_tasks_lock_ends_its_wait_for_another_one(worker):
         ("threads", "thread"),
         ("gevent", "greenlet"),
         ("solo", "signal"),
-        pytest.param("eventlet", "greenlet", marks=EVENTLET.marks),
     ],
 )
 @pytest.mark.chaos

@@ -91,23 +91,37 @@ print(sorted(greenlet.value for greenlet in greenlets))
     assert run(zoo, script) == ["[0, 0, 3]"]
 
 
-def test_a_greenlet_shows_its_own_stack(zoo, run):
+def test_a_greenlet_logs_its_own_stack(zoo, run):
     script = """
-from django_zklock.operations import show_stacks
+import logging
+from django_zklock.operations import request_release
+from django_zklock.testing import flush_logs
+records = []
+class Handler(logging.Handler):
+    def emit(self, record):
+        records.append(record)
+logger, handler = logging.getLogger("django_zklock.locks"), Handler()
+logger.addHandler(handler)
 held, end = threading.Event(), threading.Event()
 def hang():
-    with zk_lock("k"):
+    with zk_lock("k") as hold:
         held.set()
+        hold.wait_release_requested(30)
         end.wait()
 greenlet = gevent.spawn(hang)
 held.wait()
-for _ in range(3):
-    (lines,) = show_stacks("k", by="anna").values()
-    print(lines[0].split()[0], lines[-1].partition(" at ")[0], "show_stacks" in str(lines))
+request_release("k", "why", by="anna")
+while not records:
+    gevent.sleep(0.02)
+    flush_logs()
+logger.removeHandler(handler)
 end.set()
 greenlet.get()
+(record,) = records
+text = record.stack_info
+print("; it is greenlet " in record.getMessage(), "in hang" in text, "request_release(" in text)
 """
-    assert run(zoo, script) == ["greenlet hang False"] * 3
+    assert run(zoo, script) == ["True True False"]
 
 
 def test_a_greenlet_is_an_owner_of_its_own(zoo, run):

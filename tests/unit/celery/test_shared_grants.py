@@ -76,7 +76,7 @@ def test_a_pool_process_reads_each_event_of_its_grant_once(shared):
 
 def payload_of(number):
     payload = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
-    return payload | {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "ahead": {}, "waited": 0.0}
+    return payload | {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "waited": 0.0}
 
 
 @dataclass

@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from pydantic import BaseModel
 
 from django_zklock import zk_locked
+from django_zklock.contrib.celery import worker
 from django_zklock.contrib.celery.context import running_task
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.exceptions import InvalidLockName
@@ -437,3 +438,15 @@ def test_a_task_may_be_defined_before_django_is_set_up():
     plain, unique, error = run(CELERY_FIRST)
     assert [plain, unique] == ["False", "True"]
     assert "django.setup()" in error
+
+
+class EventletWorker:
+    """The part of a worker that `worker_init` gives away. The tests run without eventlet."""
+
+    pool_cls = type("TaskPool", (), {"__module__": "celery.concurrency.eventlet"})
+
+
+def test_a_worker_with_the_eventlet_pool_does_not_start():
+    """The exception is no `Exception`: Celery would log that, and start."""
+    with pytest.raises(SystemExit, match=r"not work in the eventlet pool.*--pool=gevent, --pool=threads or"):
+        worker.begin_worker(sender=EventletWorker())

@@ -1,13 +1,10 @@
-"""The checker of histories and the judge of two versions find each kind of fault, and take nothing else for one."""
+"""The checker of histories finds each kind of fault, and takes nothing else for one."""
 
 import itertools
 import json
-import subprocess
 
 import pytest
 from support.chaos.checker import check_history
-from support.versions.judge import judge
-from support.versions.states import old_commit
 
 
 def written(text):
@@ -184,87 +181,3 @@ def test_an_impossible_history_is_refused(text):
     """It shows a fault of the harness, not of the lock."""
     with pytest.raises((KeyError, AssertionError)):
         check_history(written(text))
-
-
-# --- two versions -----------------------------------------------------------------------------------------------------
-
-
-ROOTS = {"old": "/old", "new": "/new"}
-WORKER, OTHER = "old-worker-1-12", "new-worker-2-34"
-
-
-def event(process, kind, t=1.0, /, **about):
-    return {"t": t, "p": process, "o": f"{process}/main", "e": kind, **about}
-
-
-def visit(process, token, begin, end):
-    about = {"op": token, "key": "k"}
-    return [
-        event(process, "invoke", begin - 0.1, timeout=None, **about),
-        event(process, "granted", begin, token=token, until=end + 4, **about),
-        event(process, "fenced", end - 0.1, **about),
-        event(process, "release", end, **about),
-    ]
-
-
-def done(**about):
-    return event(WORKER, "unit", kind="wait", ref="a", **about)
-
-
-def ticks(*sent):
-    return [event(WORKER, "tick", tick=tick, token=token) for tick, token in sent]
-
-
-SENT = event("driver", "sent", kind="wait", ref="a")
-KEPT = event(WORKER, "kept", key="k", token=7)
-
-HISTORIES = [
-    ("", [*visit(WORKER, 1, 1, 2), *visit(OTHER, 2, 3, 4)]),
-    ("exclusion", [*visit(WORKER, 1, 1, 3), *visit(OTHER, 2, 2, 4)]),
-    ("k is 2 after 1 updates", visit(WORKER, 1, 1, 2)),
-    ("wait a is missing", [SENT]),
-    ("", [SENT, done()]),
-    ("", [SENT, done(), done(copy=True)]),  # the broker brought the message back, and it came when the first was done
-    ("wait a was done twice", [SENT, done(), done()]),
-    ("", ticks((1, 7), (2, 7), (3, 9))),
-    ("3 follows 1", ticks((1, 7), (3, 7))),
-    ("1 follows 1", ticks((1, 7), (1, 7))),
-    ("2 is of an earlier leader than 1", ticks((1, 9), (2, 7))),
-    ("r was not noticed", [event("driver", "requested", token=7, reason="r")]),
-    ("the break of 7 was not noticed", [event("driver", "break", token=7)]),
-    ("", [event("driver", "break", token=7), event(WORKER, "left", token=7)]),
-    ("k is shown with process 13", [KEPT, event("driver", "shown", lock="k", token=7, pid=13)]),
-    ("old-web-1-56 imported /new", [event("old-web-1-56", "imported", file="/new/django_zklock/__init__.py")]),
-]
-
-
-@pytest.mark.parametrize(("problem", "events"), HISTORIES)
-def test_a_history_has_only_the_problems_of_its_faults(problem, events):
-    counts = {"k": 2} if any(event["e"] == "fenced" for event in events) else {}
-    problems = judge(events, roots=ROOTS, balances=counts, left={}, logs={})
-    assert problem in "\n".join(problems)
-    assert bool(problems) == bool(problem)
-
-
-def test_an_error_in_a_log_is_found():
-    logs = {"log": "INFO zklock connected\nERROR zklock a queue cannot be read"}
-    assert "ERROR zklock" in judge([], roots=ROOTS, balances={}, left={}, logs=logs)[0]
-
-
-def test_the_older_version_is_the_last_tag_before_this_commit(tmp_path):
-    def git(*arguments):
-        who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True)
-
-    def commit(*tags):
-        git("commit", "--allow-empty", "--message=a")
-        for tag in tags:
-            git("tag", tag)
-
-    git("init")
-    commit("0.1.0")
-    assert old_commit(tmp_path) is None
-    commit("0.2.0", "nightly")
-    assert old_commit(tmp_path) == "0.1.0"
-    commit()
-    assert old_commit(tmp_path) == "0.2.0"

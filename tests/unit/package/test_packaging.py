@@ -220,7 +220,7 @@ def test_only_the_sdist_has_the_documentation_and_none_has_tests(source, distrib
 def test_the_wheel_says_what_it_is_and_needs(distributions):
     text = distributions.metadata
     assert f"Version: {django_zklock.__version__}\n" in text
-    assert "Requires-Python: >=3.10\n" in text
+    assert "Requires-Python: >=3.11\n" in text
     assert "License-Expression: BSD-3-Clause\n" in text
     assert re.findall(r"^Provides-Extra: (.*)$", text, re.MULTILINE) == ["celery", "gevent", "grpc", "metrics", "otel"]
     labels = re.findall(r"^Project-URL: (\w+),", text, re.MULTILINE)

@@ -40,7 +40,7 @@ KNOWN = {
     "_wrapped": ("names/field_values.py", "django.utils.functional"),
     # Django REST framework 3.15 to 3.18
     "_request": ("http/requests.py", "rest_framework.request"),
-    # Python 3.10 to 3.15
+    # Python 3.11 to 3.15
     "_GeneratorContextManagerBase": ("decorators/validation.py", "contextlib"),
     "_actions": ("management/commands/zklock.py", "argparse"),
     "_WorkItem": ("testing/awaits.py", "concurrent.futures.thread"),

@@ -32,7 +32,7 @@ from django_zklock.names.field_values import text_of
 from django_zklock.names.template import MAX_DIGESTED, Template, digest
 
 
-class Size(str, enum.Enum):
+class Size(str, enum.Enum):  # noqa: UP042 - as in a project
     SMALL = "small"
     LARGE = "large"
 

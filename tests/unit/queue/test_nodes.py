@@ -124,7 +124,7 @@ def test_a_long_field_is_cut_with_an_ellipsis_and_the_guid_is_kept():
 
 
 def test_long_fields_do_not_cut_the_trace_of_a_task():
-    """So is its id. A waiter is linked to the trace, and a copy of the task is known by the id; a part says nothing."""
+    """So is its id. `ADMIN_LINKS` lead to both; a part says nothing."""
     header = f"00-{'a' * 32}-{'b' * 16}-01"
     long = dict.fromkeys(("host", "thread", "what", "template"), "x" * 5000)
     about = {"task": "x" * 5000, "id": HEX, "queue": "x" * 5000, "retries": "3", **trace.of_header(header)}
@@ -143,7 +143,7 @@ def test_an_invalid_trace_header_adds_nothing_to_the_payload(header):
 
 
 UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "refused", "release_request"}
-UNSET |= {"waits_for", "asked_version", "last_write", "unknown"}
+UNSET |= {"waits_for", "unknown"}
 
 
 @settings(max_examples=40)

@@ -214,7 +214,6 @@ REFUSED = [
     ("E012", "ADMIN_LINKS", [3, {"a": 3}, {"a": "https://{host}/"}, {"a": "//host"}, {"a": "/{id!r}"}]),
     ("E014", "STRICT", [0, "yes"]),
     ("E014", "REAL_IN_TESTS", [1, "no"]),
-    ("E014", "STACKS", [0, "off"]),
     ("E022", "LOCK_ORDER", ["off", True, [("a",)], [("a", 1)], [("a", "")], {"a": "b"}]),
     ("E015", "MAX_LINGERING", [-1, 1.5, "5", True, math.inf]),
     ("E020", "MAX_METRIC_LOCKS", [-1, "5", 1.5, True]),

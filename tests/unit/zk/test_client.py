@@ -1,7 +1,6 @@
 """The client: replies, pauses between connects, and when the leader last heard of a session."""
 
 import os
-import select
 import socket
 import struct
 
@@ -167,11 +166,7 @@ def test_the_memory_does_not_grow_with_the_number_of_replies(contact):
     assert contact.known_to_leader(200.0, T) == pytest.approx(197.0, abs=T / 60)
 
 
-@pytest.mark.parametrize("has_poll", [True, False])
-def test_a_wait_for_sockets_names_those_that_are_ready(monkeypatch, *, has_poll):
-    """`select.poll` is removed by eventlet."""
-    if not has_poll:
-        monkeypatch.delattr(select, "poll")
+def test_a_wait_for_sockets_names_those_that_are_ready():
     ends = os.pipe()
     with open(ends[0], "rb", buffering=0) as reader, open(ends[1], "wb", buffering=0) as writer:
         assert wait_ready([reader], [], [], 0) == ([], [], [])

@@ -91,7 +91,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self._slots = PoolSlots(consumer, self._shared if forks else None, self._on_end)
         self._grants = PoolGrants(self._shared, self._on_wakeup)
         # Processes that are spawned share no memory with this one: there, each task acquires its lock itself.
-        if forks or is_pool(consumer.pool, "solo", "thread", "gevent", "eventlet"):
+        if forks or is_pool(consumer.pool, "solo", "thread", "gevent"):
             consumer.on_task_request = self.accept
             task_received.connect(self._note_pause, sender=consumer)
 

@@ -28,7 +28,6 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
 from django_zklock.core.zk.connection import wait_ready
 from django_zklock.core.zk.session import Session
-from django_zklock.locks.events import events
 
 logger = Logger("django_zklock.celery")
 
@@ -51,8 +50,6 @@ class PoolGrant(GrantObserver):
         self._grant = held.grant
         self._begin_until = clock.now() + BEGIN_WITHIN
         self._goes_on_as_reader = ""
-        self._stacks = 0  # how often the stack was asked for
-        self._answer: Callable[[bytes], object] | None = None  # to the last request
         self._shown = False
 
     def payload(self, waited: float) -> GrantPayload:
@@ -69,7 +66,6 @@ class PoolGrant(GrantObserver):
             "session": grant.session_id,
             "template": grant.template,
             "waited": waited,
-            "ahead": {} if events.about is None else dict(self.contender.ahead_about),
         }
 
     def begin(self) -> None:
@@ -85,12 +81,6 @@ class PoolGrant(GrantObserver):
         if goes_on_as_reader != self._goes_on_as_reader:
             self._goes_on_as_reader = goes_on_as_reader
             self.contender.downgrade(asked=goes_on_as_reader == "asked")
-
-    def show_stack(self) -> None:
-        """Pass on the stack that the process has shown."""
-        if self._answer is not None and (data := self.record.stack(self._stacks)):
-            answer, self._answer = self._answer, None
-            answer(data)
 
     def is_abandoned(self) -> bool:
         """Return whether no process works or will work under the grant. If one works, write its pid to the znode."""
@@ -132,13 +122,6 @@ class PoolGrant(GrantObserver):
                 self.request.id,
                 request.by,
             )
-
-    def on_stack_requested(self, answer: Callable[[bytes], object]) -> bool:
-        if not self.record.pid:
-            return False
-        self._stacks, self._answer = self._stacks + 1, answer
-        self.record.append({"stack": self._stacks})  # if there is no room, there is no answer
-        return True
 
 
 class PoolGrants:
@@ -211,7 +194,6 @@ class PoolGrants:
         for grant in list(self._grants):
             try:
                 grant.share_if_asked()
-                grant.show_stack()
                 if grant.record.has_ended or (is_check_due and grant.is_abandoned()):
                     grant.release(self._shared.remove)
                     del self._grants[grant]

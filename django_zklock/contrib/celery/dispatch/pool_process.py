@@ -146,7 +146,6 @@ class ContenderProxy:
         self.grant.since = payload["since"]
         self.grant.template = payload["template"]
         self.grant.what, self.grant.about = caller.what, caller.about
-        self.ahead_about = payload["ahead"]
         self._waited: float = payload["waited"]
         self._record = record
         self._read_to = 0  # bytes of the record's text
@@ -188,8 +187,6 @@ class ContenderProxy:
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if "lost" in event:
             self.grant.lose(event["lost"])
-        elif "stack" in event:
-            self.grant.show_stack(functools.partial(self._record.show_stack, event["stack"]))
         elif (request := ReleaseRequest(**event["request"])) != self.grant.release_request:
             self.grant.request_release(request)
 

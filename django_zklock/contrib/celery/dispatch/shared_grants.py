@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
 from django_zklock.contrib.celery.dispatch.loops import WakeupPipe
-from django_zklock.core.execution.stack import MAX_ANSWER
 
 PAYLOAD: Final = "zklock_wait"
 """Key of a request: the `WaitPayload` from the main process to the process that runs the task."""
@@ -45,7 +44,6 @@ class GrantPayload(TypedDict):
     session: int | None
     template: str
     waited: float  # seconds
-    ahead: dict[str, str]  # `about` of the contender that was just ahead, for a trace; empty if it is not wanted
 
 
 class WaitPayload(TypedDict, total=False):
@@ -61,12 +59,11 @@ class WaitPayload(TypedDict, total=False):
 
 
 _HEADER: Final = 8 * (3 + PROCESSES)
-_STACK: Final = 4096  # bytes of a record before the stack of its task
-_RECORD: Final = _STACK + MAX_ANSWER  # bytes; memory is only used for those that were written
-_TEXT: Final = 8 * 10  # bytes before the text of a record
+_RECORD: Final = 4096  # bytes; memory is only used for those that were written
+_TEXT: Final = 8 * 9  # bytes before the text of a record
 _UNTIL, _SESSION, _REFUSED, _READY = range(4)  # indices of numbers in the header
 _NUMBER, _LENGTH, _SUSPECT, _CANCELLED, _UNDELETED = range(5)  # in a record, written by the main process
-_BEGUN, _ENDED, _READS, _READS_ASKED, _STACK_SHOWN = range(5, 10)  # likewise, written by the pool process
+_BEGUN, _ENDED, _READS, _READS_ASKED = range(5, 9)  # likewise, written by the pool process
 _PID_BITS: Final = 22  # of a process id, at most
 
 memories: Final[dict[str, SharedGrants]] = {}
@@ -158,8 +155,7 @@ class GrantRecord:
         self._wakeup = shared.wakeup
         begin = _HEADER + index * _RECORD
         self._numbers = shared.numbers[begin // 8 : (begin + _TEXT) // 8]
-        self._text = memoryview(shared.memory)[begin + _TEXT : begin + _STACK]
-        self._stack = memoryview(shared.memory)[begin + _STACK : begin + _RECORD]
+        self._text = memoryview(shared.memory)[begin + _TEXT : begin + _RECORD]
 
     @property
     def is_current(self) -> bool:
@@ -215,11 +211,6 @@ class GrantRecord:
         """Whether the pool process has given the lock back."""
         return self._numbers[_ENDED] == self.number
 
-    def stack(self, request: int) -> bytes:
-        """Return the stack that was shown at this request; empty if there is none yet."""
-        shown, length = divmod(self._numbers[_STACK_SHOWN], 1 << 16)
-        return bytes(self._stack[:length]) if shown == (self.number << 16) + request else b""
-
     @property
     def goes_on_as_reader(self) -> str:
         """Whether the writer goes on as a reader: "asked" if its work has asked for it, "yes" or ""."""
@@ -254,14 +245,6 @@ class GrantRecord:
         length = self._numbers[_LENGTH]
         _order_memory()
         return [json.loads(line) for line in bytes(self._text[begin:length]).splitlines()], max(begin, length)
-
-    def show_stack(self, request: int, stack: bytes) -> None:
-        """Show the stack of the task at this request, which is at most 65535."""
-        if self.is_current:
-            self._stack[: len(stack)] = stack
-            _order_memory()
-            self._numbers[_STACK_SHOWN] = (self.number << 32) + (request << 16) + len(stack)
-            self._wakeup.wake()
 
     def end(self) -> None:
         """Say that the work under this grant is done. The call is idempotent."""
