@@ -1,5 +1,5 @@
 """
-Locks for Celery: decorated tasks, unique tasks, events, and several beats for one schedule.
+Locks for Celery: decorated tasks, unique tasks, and several beats for one schedule.
 
 This package imports Celery only if the process has done so already, or if a function has the option `unique`.
 """
@@ -29,7 +29,7 @@ __all__ = ["connect", "queued"]
 
 def connect() -> None:
     """Import the modules that connect to Celery's signals; repeating it is harmless."""
-    for name in ("worker", "leaks", "events", "unique.lifecycle"):
+    for name in ("worker", "leaks", "unique.lifecycle"):
         import_module(f"{__name__}.{name}")
 
 

@@ -14,7 +14,7 @@ from celery.signals import (
     worker_shutdown,
 )
 
-from django_zklock.contrib.celery import events, messages
+from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.introspection import unused_locks
 from django_zklock.core.log import Logger
@@ -24,11 +24,7 @@ logger = Logger("django_zklock.celery")
 
 
 def begin_worker(*, sender: Any, **kwargs: object) -> None:
-    """
-    Prepare the remote control, the dispatcher and the pool of a worker.
-
-    Send events of locks if the worker sends events of its tasks: with `-E` or the setting `worker_send_task_events`.
-    """
+    """Prepare the remote control, the dispatcher and the pool of a worker."""
     import_module("django_zklock.contrib.celery.control")  # only now: it imports all of a worker
     if str(getattr(sender.pool_cls, "__module__", sender.pool_cls)).endswith("thread"):
         logger.warning(
@@ -42,7 +38,6 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
     worker_process_shutdown.connect(set_ready, dispatch_uid="zklock.set_ready")
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.dispatch.dispatcher").Dispatcher)
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.redis_restore").RedisRestore)
-    events.choose_worker(str(sender.hostname) if sender.task_events else "")
 
 
 def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:

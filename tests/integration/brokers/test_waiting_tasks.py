@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery import chord
@@ -197,15 +196,7 @@ def test_all_waiting_tasks_are_visible(worker):
         sent = [worker.send("waiting.wait", "seen") for _ in range(MOST_IN_QUEUE + 10)]
         eventually(lambda: count.exists() and count.read_text() == str(len(sent)), 20)
         worker.zoo.wait_contenders("seen", 1 + MOST_IN_QUEUE)
-        answer = worker.ask("zklocks")
-        assert answer["problem"] == ""
-        waiting = answer["waiting"]
-        assert {(item["lock"], item["task"]) for item in waiting} == {("seen", "waiting.wait")}
-        assert {item["id"] for item in waiting} == {result.id for result in sent}
-        assert [item["ahead"] for item in waiting] == list(range(1, len(sent) + 1))
         assert {entry["request"]["id"] for entry in worker.ask("scheduled")} == {result.id for result in sent}
-        now = datetime.now(timezone.utc)
-        assert all(now - timedelta(minutes=1) < datetime.fromisoformat(item["since"]) < now for item in waiting)
     for result in sent:
         worker.get(result)
     eventually(lambda: count.read_text() == "0")

@@ -23,7 +23,6 @@ import zklock_client
 from django_zklock import checks, conf, signals
 from django_zklock.conf import arguments, leases
 from django_zklock.conf import settings as zklock_settings
-from django_zklock.contrib.celery import control, events
 from django_zklock.contrib.events.history import PastEvent
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2
@@ -308,16 +307,6 @@ def answers():
     return {**codes, "header of a signed token": views.HEADER}
 
 
-def around_celery():
-    made = {}
-    for node in ast.walk(ast.parse(Path(events.__file__).read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_send":
-            made[f"event {ast.literal_eval(node.args[0])}"] = sorted(str(keyword.arg) for keyword in node.keywords)
-    tree = ast.parse(Path(control.__file__).read_text())
-    made["inspect zklocks"] = sorted({control.zklocks.__name__, *keys_in(tree)})
-    return made
-
-
 def entry_points():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
@@ -359,6 +348,5 @@ FACTS = {
     "gRPC": proto,
     "HTTP": http,
     "codes of answers": answers,
-    "events and commands of Celery": around_celery,
     "entry points and extras": entry_points,
 }
