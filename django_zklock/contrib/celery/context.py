@@ -33,7 +33,7 @@ from django_zklock.contrib.celery.messages import (
     MESSAGE_HEADER,
     WAITED_HEADER,
 )
-from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
@@ -46,7 +46,6 @@ from django_zklock.exceptions import (
     LockDeadlock,
     LockLost,
     LockNotAcquired,
-    LockTimeout,
     ZkLockError,
     ZooKeeperUnavailable,
 )
@@ -57,14 +56,6 @@ from django_zklock.locks.queue_reader import contenders
 from django_zklock.locks.transactions import is_of_hook
 
 logger = Logger("django_zklock.celery")
-
-RESERVED_FOR: Final = 120.0 + messages.LONGEST_DELAY
-"""
-Seconds for which a waiting task keeps its reservation.
-
-Its message may be lost without a report. If the message is only later than this, a second task waits, too. Then the
-work runs once more than needed, but no call is lost.
-"""
 
 _CALLED: Final = "zklock_called"
 """Attribute of a request: the contexts of the decorated functions that were called in this run."""
@@ -232,8 +223,6 @@ class TaskContext(CallContext):
             self._look_for_copies(error)
             if self.options["on_conflict"] == "skip":
                 return self._skip(str(error))
-            if self.options["on_conflict"] == "coalesce":
-                return self._coalesce(error)
         return self._send_again_or_raise(error)
 
     def _send_again_after_loss(self, error: ZkLockError) -> NoReturn:
@@ -251,13 +240,6 @@ class TaskContext(CallContext):
         if self._is_repeated(error) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error
-
-    def _coalesce(self, error: LockNotAcquired) -> Any:
-        """End the task if another one waits for the lock; else it is the one that waits."""
-        if self._is_spent(CONFLICTS_HEADER):
-            raise error
-        other = self._wait_unless_another_does(self._key, error)
-        return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
 
     def _look_for_copies(self, error: LockNotAcquired) -> None:
         """Send the task again if another copy of it is in a queue, or may have been, or the run that has sent it."""
@@ -281,28 +263,6 @@ class TaskContext(CallContext):
         """Return the contenders for a lock, but for those with which this task has waited in the main process."""
         own = () if self._wait_result is None else self._wait_result.own
         return tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
-
-    def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
-        """
-        Return the id of another task of the same name that waits for the lock.
-
-        If there is none, this task waits: it is sent again, and this raises what ends the run.
-        """
-        task, request = self._task, self._task.request
-        key = lifecycle.waiting_key(task, lock_key)
-        again = "redelivered" in self.about or messages.text(request, lifecycle.WAITING_HEADER) == key
-        task_id, name = str(request.id), str(task.name)
-        waiting: dict[str, Any] = {lifecycle.WAITING_HEADER: key}
-        try:
-            with reservations.reserved(key, task_id, task=name, seconds=RESERVED_FOR, again=again) as other:
-                if other is None:
-                    messages.send_again(task, CONFLICTS_HEADER, error, **waiting)
-        except (ZooKeeperUnavailable, LockTimeout) as unknown:
-            messages.send_again(task, CONFLICTS_HEADER, unknown)
-        if other == task_id:  # an earlier call, whose result this one must not overwrite
-            lifecycle.keep(request)
-            raise Ignore("an earlier call with this id waits for the lock")
-        return other
 
     def _skip(self, reason: str) -> Any:
         """

@@ -38,7 +38,7 @@ def _ending_reservations(command: Callable[..., Any]) -> Callable[..., Any]:
         for request in list(lifecycle.received):
             in_pool = request in active_requests or request._apply_result is not None
             if not in_pool and _is_revoked(request):
-                run_logged(lifecycle.end_all, headers_of(request), request.id)
+                run_logged(lifecycle.end_in_background, headers_of(request), request.id)
         return reply
 
     return revoke

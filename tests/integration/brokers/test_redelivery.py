@@ -171,7 +171,7 @@ def test_each_policy_on_kinds_of_queues(rabbitmq, zoo, tmp_path, queues, exchang
         worker = stack.enter_context(Worker(zoo, tmp_path, conf=conf, concurrency=5))
         call = ("kinds", "tell", None, str(journal))
         with zoo.hold_elsewhere("kinds"):
-            sent = [worker.send(f"policy.{name}", *call, queue="other") for name in ("retry", "retry.late", "coalesce")]
+            sent = [worker.send(f"policy.{name}", *call, queue="other") for name in ("retry", "retry.late")]
             sent.append(worker.send("policy.retry", *call, queue="other", countdown=1))
             default = worker.send("plain", "kinds", queue="other")
             for result in sent:

@@ -165,7 +165,6 @@ def markers_and_directories():
         "record of beat": f"{BASE}/!beat/{escape('my schedule')}/{name_of_entry(SimpleNamespace(name='a/b c'))}",
         "record of beat, long": name_of_entry(SimpleNamespace(name="ä" * 200)),
         "reservation": path(BASE, reservations.lock_key(lifecycle.unique_key(task(), "feed/7"))),
-        "reservation of the one that waits": path(BASE, reservations.lock_key(lifecycle.waiting_key(task(), "feed/7"))),
         "reservation, ten digits": path(BASE, reservations.lock_key("task/a/1234567890")),
         "reservation, its guid": operator_hold.guid_of_task(GUID),
     }
@@ -285,7 +284,6 @@ def keys():
         "fence of a signed token": DatabaseTokens().prefix + "inventory/7",
         "fence, long": shortened("x" * 256, MAX_NAME),
         "unique task": lifecycle.unique_key(task(), "feed/7"),
-        "task that waits": lifecycle.waiting_key(task(), "feed/7"),
         "id of a task, long": messages.short_id("x" * 65),
     }
 
@@ -345,7 +343,6 @@ def headers():
     first = {
         messages.MESSAGE_HEADER: GUID,
         lifecycle.UNIQUE_HEADER: "task/a/b",
-        lifecycle.WAITING_HEADER: "waiting/a/b",
     }
     return {
         **{f"sent again: {name}": text for name, text in texts.items()},
@@ -372,7 +369,7 @@ def read_headers(text):
     about = messages.describe(task(), {"id": GUID, "headers": given}).about
     read = {
         **{header: messages.count(request, header) for header in COUNTS},
-        **{header: lifecycle._key(given, header) for header in (lifecycle.UNIQUE_HEADER, lifecycle.WAITING_HEADER)},
+        lifecycle.UNIQUE_HEADER: lifecycle._key(given),
         **{name: about.get(name) for name in ("message", "redelivered")},
     }
     if messages.HISTORY_HEADER in given:

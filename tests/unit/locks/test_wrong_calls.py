@@ -568,7 +568,7 @@ def test_a_signature_that_is_written_out_has_each_option_with_its_type(call, opt
     assert written == {name: kind | Unset for name, kind in get_type_hints(options).items()}
 
 
-@pytest.mark.parametrize("policy", ["wait", "retry", "coalesce", "Skip", None, ["skip"]])
+@pytest.mark.parametrize("policy", ["wait", "retry", "Skip", None, ["skip"]])
 def test_a_block_has_no_policy_of_a_task(policy):
     for call in (zk.zk_lock, zk.zk_locks, zk.zk_read, zk.ReadWriteLock, zk.Lock.of_key):
         with pytest.raises(ValueError, match=r'on_conflict must be "raise" or "skip" for a block; got .*@zk_locked'):
