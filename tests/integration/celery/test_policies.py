@@ -1,18 +1,18 @@
 """A task whose lock is busy, for each policy, alone and in each canvas, on a real worker."""
 
 import contextlib
-import uuid
+import time
 
 import pytest
 from celery import chain, chord, group
 from celery.canvas import xmap, xstarmap
 from kazoo.exceptions import NoNodeError
 from support import celeryapp
-from support.policytasks import POLICIES, SHARES, VALUE
+from support.policytasks import POLICIES, VALUE
 from support.worker import outcome
 from support.zoo import eventually
 
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import end_hold
 
@@ -298,29 +298,35 @@ def lines(journal):
     return journal.read_text().splitlines() if journal.exists() else []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(f"policy.{policy}" for policy in POLICIES),
-        *(f"sharing.{kind}.{policy}" for kind in SHARES for policy in ("retry", "skip", "wait")),
-        "several.skip",
-    ],
-)
-def test_of_two_copies_of_a_task_one_runs(worker, name):
-    key, journal, gate = f"copy-{name}", worker.home / f"copy-{name}", worker.gate()
-    call, of_first = (name, key, "linger", str(gate), str(journal)), {MESSAGE_HEADER: str(uuid.uuid4())}
-    result = worker.send(*call, headers=of_first)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_copy_ends_when_the_other_run_has_done_the_work(worker, policy):
+    """It waits, or is sent again, whatever its policy is, until it has the lock: the other run may have died."""
+    name, key = f"policy.{policy}.late", f"copy-{policy}"
+    journal, gate = worker.home / f"{key}.journal", worker.gate()
+    call = (name, key, "linger", str(gate), str(journal))
+    result = worker.send(*call)
     gate.wait_at_work()
-    worker.send(*call, task_id=result.id, headers={**of_first, COPY_HEADER: "none"})
-    worker.wait_scheduled(result.id)
-    assert len([path for path in worker.zoo.contenders() if key in path]) == (2 if name == "several.skip" else 1)
+    log = worker.log.stat().st_size
+    worker.send(*call, task_id=result.id, headers={COPY_HEADER: time.time()})
+    if policy == "wait":
+        worker.zoo.wait_contenders(key, 2)
+    else:
+        eventually(lambda: worker.log.read_text()[log:].count(f"{name}[{result.id}] retry") > 1, 20)
     gate.open()
-    eventually(lambda: result.state == "SUCCESS", 20)
-    ignored = f"{name}[{result.id}] ignored"
-    eventually(lambda: ignored in worker.log.read_text(), 20, "the copy did not end")
+    eventually(lambda: f"{name}[{result.id}] ignored" in worker.log.read_text(), 20, "the copy did not end")
     assert worker.get(result) == "done"
     assert len(lines(journal)) == 1
-    assert f"{name}[{result.id}] retry" not in worker.log.read_text()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_copy_without_a_result_does_the_work(worker, policy):
+    key, journal = f"again-{policy}", worker.home / f"again-{policy}.journal"
+    with worker.zoo.hold_elsewhere(key):  # as by the run of a process that has died, until its session ends
+        headers = {COPY_HEADER: time.time()}
+        result = worker.send(f"policy.{policy}.spent", key, "tell", None, str(journal), headers=headers)
+        eventually(lambda: worker.waits_or_pauses(result.id), 20)
+    assert worker.get(result) == "done"
+    assert len(lines(journal)) == 1
 
 
 @pytest.mark.parametrize("policy", ["skip", "raise"])

@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, Retry
 from django.contrib.auth.models import User
 
 from django_zklock.conf import Keys
-from django_zklock.contrib.celery import beat, copies, messages
+from django_zklock.contrib.celery import beat, messages
 from django_zklock.contrib.celery.schedule import RunRecord
 from django_zklock.contrib.celery.schedule import _node_of as name_of_entry
 from django_zklock.contrib.celery.unique import lifecycle, reservations
@@ -341,7 +341,6 @@ def headers():
         for header in (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER)
     }
     first = {
-        messages.MESSAGE_HEADER: GUID,
         lifecycle.UNIQUE_HEADER: "task/a/b",
     }
     return {
@@ -357,7 +356,7 @@ def headers():
             **{"x-death": [{"queue": "a", "reason": "rejected", "count": 2}]},
         ),
         "copy that is sent again": sent_again(
-            lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: copies.NONE}
+            lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: 1793534400.5}
         ),
         "beat": json.dumps({beat.HEADER: run.header()}),
     }
@@ -370,10 +369,10 @@ def read_headers(text):
     read = {
         **{header: messages.count(request, header) for header in COUNTS},
         lifecycle.UNIQUE_HEADER: lifecycle._key(given),
-        **{name: about.get(name) for name in ("message", "redelivered")},
+        "redelivered": about.get("redelivered"),
     }
     if messages.HISTORY_HEADER in given:
-        message = SimpleNamespace(delivery_info={}, message=SimpleNamespace(headers=given), request_dict={})
+        message = SimpleNamespace(delivery_info={}, message=SimpleNamespace(headers=given), request_dict={}, eta=None)
         messages._restore_history(message, SimpleNamespace(task_consumer=SimpleNamespace(queues=[])))
         read["x-death"] = given["x-death"]
     if messages.COPY_HEADER in given:
@@ -397,7 +396,7 @@ def outcome(given, *, has_result):
     if has_result:
         running.backend.store_result(GUID, None, "SUCCESS")
     try:
-        copies.check_done(running)
+        messages.check_done(running)
     except Ignore:
         return "ends"
     finally:
