@@ -44,7 +44,6 @@ from django_zklock.exceptions import (
 )
 from django_zklock.locks import trace
 from django_zklock.locks.events import events
-from django_zklock.locks.multi import joined
 from django_zklock.locks.transactions import is_of_hook
 
 logger = Logger("django_zklock.celery")
@@ -76,8 +75,6 @@ class TaskContext(CallContext):
 
     def before_acquire(self) -> None:
         """Use the locks that the main process has acquired, or raise the error that ended its wait."""
-        if lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
-            self._check_unique_key(self._key)
         if self._wait_result is None:
             return
         error = self._wait_result.error
@@ -107,23 +104,6 @@ class TaskContext(CallContext):
         self._wait_result, self.waits = None, True
         expires = messages.expiry(self._task.app, self._task.request.expires)
         self.timeout = None if expires is None else max(0.0, expires - time.time() - error.args[0])
-
-    @property
-    def _key(self) -> str:
-        return joined(spec.key for spec in self.lock.specs)
-
-    def _check_unique_key(self, lock_key: str) -> None:
-        key, locked = messages.text(self._task.request, lifecycle.UNIQUE_HEADER), lock_around(self._wrapper)
-        if key and locked is not None and locked.options.get("unique") and locked.binder.is_static:
-            own = lifecycle.unique_key(self._task, lock_key)
-            if key != own:
-                logger.warning(
-                    "task %r was sent as unique by %r, but runs as %r: put what changes its arguments below @zk_locked",
-                    self._task.request.id,
-                    key,
-                    own,
-                    extra={"lock": lock_key},
-                )
 
     def on_acquired(self) -> None:
         """End this run if another run of the task has done the work; else end its reservation, as the work begins."""

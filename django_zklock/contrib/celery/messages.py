@@ -115,12 +115,6 @@ def _bounded(value: object) -> int:
     return min(max(value, 0), _MOST) if type(value) is int else 0
 
 
-def text(request: Any, header: str) -> str:
-    """Return the text in a header of the running task; empty if it has none."""
-    value = (request.headers or {}).get(header)
-    return value if isinstance(value, str) else ""
-
-
 def headers_of(request: Any) -> dict[str, Any]:
     """Return the headers that the process of a task will see, to read or change them in the worker's main process."""
     headers: dict[str, Any] = request.request_dict

@@ -35,7 +35,6 @@ from django_zklock.contrib.celery.messages import headers_of
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import LASTS, is_key
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
 from django_zklock.names.template import MAX_KEY, escape
@@ -77,15 +76,6 @@ def key_of_call(task: Task[..., Any], locked: LockedFunction, message: Mapping[s
             f"{error} The key of the unique task {task.name} is computed from its message. If a decorator "
             "changes the arguments, put it below @zk_locked, or let a callable compute the key from the message."
         ) from error
-
-
-def reservation_of(task: Any, args: Any, kwargs: Any) -> OperatorHold | None:
-    """Return the reservation of the task that a call with these arguments duplicates; `queued` documents it."""
-    locked = locked_of(task) if isinstance(task, Task) else None
-    if locked is None or not locked.options.get("unique"):
-        raise TypeError(f"{getattr(task, 'name', task)!r} is not a unique task: give its @zk_locked the option unique.")
-    hold = reservations.read(key_of_call(task, locked, {"args": args, "kwargs": kwargs}))
-    return None if hold is None or messages.finished_at(task.app.backend, hold.task_id) else hold
 
 
 def _key(headers: Any) -> str:
@@ -158,7 +148,7 @@ class UniqueMessage:
 
     def _has_ended(self, task_id: str) -> bool:
         # A stored result for its own id is that of an earlier call.
-        return task_id != self.task_id and bool(messages.finished_at(self._app.backend, task_id))
+        return task_id != self.task_id and messages.finished_at(self._app.backend, task_id) is not None
 
     def _seconds(self) -> float:
         """Return for how long the reservation lasts: from the time at which the task may begin, until it expires."""
