@@ -28,9 +28,10 @@ from celery.signals import (
     task_unknown,
 )
 from celery.utils import uuid
+from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.introspection import arguments, functions_of, locked_of
+from django_zklock.contrib.celery.introspection import arguments, functions_of, locked_of, overridden_locks
 from django_zklock.contrib.celery.messages import headers_of
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import LASTS, is_key
@@ -201,12 +202,24 @@ def stop_duplicates() -> None:
         name = options.pop("name")
         task = options.get("task_type") or _registered(self, name)
         locked = locked_of(task)
+        if task is not None and locked is None:
+            _refuse_overridden(task)
         if task is None or locked is None or not locked.options.get("unique"):
             return original(self, name, **options)
         return UniqueMessage(self, task, locked, options).send(functools.partial(original, self, name))
 
     send_task.__zk_locked__ = True  # type: ignore[attr-defined]
     Celery.send_task = send_task  # type: ignore[method-assign, assignment]
+
+
+def _refuse_overridden(task: Task[..., Any]) -> None:
+    """Raise `ImproperlyConfigured` if the task overrides a unique method: only the override could compute its key."""
+    for locked in overridden_locks(task):
+        if locked.options.get("unique"):
+            raise ImproperlyConfigured(
+                f"The task {task.name} overrides {locked}, whose @zk_locked has unique=, so its key is not known before "
+                "it runs. Put @zk_locked on the override."
+            )
 
 
 def _registered(app: Any, name: str) -> Task[..., Any] | None:
