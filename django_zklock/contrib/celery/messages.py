@@ -143,10 +143,19 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
     if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
         request.delivery_info["redelivered"] = True
-    if is_locked and request.delivery_info.get("redelivered"):
-        headers_of(request).setdefault(COPY_HEADER, time.time())
+    if is_locked:
+        _mark_copy(request)
     if isinstance(request.message.headers.get(HISTORY_HEADER), dict):
         _restore_history(request, sender)
+
+
+def _mark_copy(request: Any) -> None:
+    """Note when a copy came first. A message that was dead-lettered since then is in a queue again, like a new one."""
+    headers = headers_of(request)
+    if request.message.headers.get("x-death"):
+        headers.pop(COPY_HEADER, None)
+    if request.delivery_info.get("redelivered"):
+        headers.setdefault(COPY_HEADER, time.time())
 
 
 def _restore_history(request: Any, consumer: Any) -> None:

@@ -450,6 +450,12 @@ def test_a_message_that_was_delivered_before_keeps_when_it_came_first(app, flag)
         assert messages.headers_of(request) == ({messages.COPY_HEADER: came} if flag else given)
 
 
+def test_a_message_that_was_dead_lettered_is_no_copy_any_more():
+    """Its rejection was stored as a result."""
+    request = restored({}, **{"x-death": [death("named", 1)], messages.COPY_HEADER: 1.5})
+    assert messages.COPY_HEADER not in messages.headers_of(request)
+
+
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
 @pytest.mark.parametrize("header", [messages.COPIES_HEADER, messages.CONFLICTS_HEADER])
 def test_a_copy_that_is_sent_again_stores_nothing(app, header):
