@@ -174,7 +174,9 @@ def test_a_key_that_only_the_task_can_compute_is_refused(app):
 def test_a_task_that_overrides_a_unique_method_is_not_sent(app, make):
     task = make(app)
     assert locked_of(task) is None
-    with pytest.raises(ImproperlyConfigured, match=r"overrides \S+bound, whose.*unique=.*Put @zk_locked on the override"):
+    with pytest.raises(
+        ImproperlyConfigured, match=r"overrides \S+bound, whose.*unique=.*Put @zk_locked on the override"
+    ):
         task.delay(7)
 
 

@@ -16,8 +16,6 @@ from django.contrib.auth.models import User
 
 from django_zklock.conf import Keys
 from django_zklock.contrib.celery import beat, messages
-from django_zklock.contrib.celery.schedule import RunRecord
-from django_zklock.contrib.celery.schedule import _node_of as name_of_entry
 from django_zklock.contrib.celery.unique import lifecycle, reservations
 from django_zklock.contrib.fences.rows import MAX_NAME
 from django_zklock.contrib.leases import coordinator
@@ -162,8 +160,7 @@ def markers_and_directories():
         "end of a hold": operator_hold.entry_name(f"feed/7/{prefix(GUIDS[Mark.OPERATOR])}0000000007", 1793534400.5),
         "directory for the clock": f"{path(BASE, 'k')}/{CLOCK_NODE}",
         "directory of the doctor": f"{BASE}/{doctor.FOLDER}",
-        "record of beat": f"{BASE}/!beat/{escape('my schedule')}/{name_of_entry(SimpleNamespace(name='a/b c'))}",
-        "record of beat, long": name_of_entry(SimpleNamespace(name="ä" * 200)),
+        "record of beat": f"{BASE}/!beat/{escape('my schedule')}",
         "reservation": path(BASE, reservations.lock_key(lifecycle.unique_key(task(), "feed/7"))),
         "reservation, ten digits": path(BASE, reservations.lock_key("task/a/1234567890")),
         "reservation, its guid": operator_hold.guid_of_task(GUID),
@@ -171,12 +168,10 @@ def markers_and_directories():
 
 
 def records():
-    run = RunRecord(entry="a/b c", at=NOON, count=7, token=4294967303, leader="web-1:42")
     data_of = {
         "limit": LimitRecord(by="anna", reason="slow", before=5, id=GUID).encode(),
         "break": BreakRecord("anna", "stuck", GUID).encode(),
         "acknowledgement": Acknowledgement(title="It hangs", by="anna", reason="I look", ends=1793534400.5).encode(),
-        "beat": run.encode(),
     }
     return {name: data.decode() for name, data in data_of.items()}
 
@@ -184,9 +179,7 @@ def records():
 def read_record(text):
     """Return what others read in a record. Its fields tell its kind."""
     data, fields = text.encode(), json.loads(text)
-    if "last_run_at" in fields:
-        decoded = RunRecord.decode(Node(path="/r", data=data, czxid=1, owner=0, version=3))
-    elif "title" in fields:
+    if "title" in fields:
         decoded = Acknowledgement.decode(data)
     else:
         decoded = LimitRecord.decode(data) if "before" in fields else BreakRecord.decode(data)
@@ -335,7 +328,6 @@ def sent_again(send, **headers):
 
 def headers():
     error = ZkLockError("busy")
-    run = RunRecord(entry="a/b c", at=NOON, count=7, token=4294967303)
     texts = {
         header: sent_again(partial(messages.send_again, header=header, error=error), **{header: 1})
         for header in (messages.CONFLICTS_HEADER, messages.LOST_HEADER, messages.LATE_HEADER)
@@ -358,7 +350,7 @@ def headers():
         "copy that is sent again": sent_again(
             lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: 1793534400.5}
         ),
-        "beat": json.dumps({beat.HEADER: run.header()}),
+        "beat": json.dumps({beat.HEADER: {"entry": "a/b c", "tick": 7, "token": 4294967303}}),
     }
 
 

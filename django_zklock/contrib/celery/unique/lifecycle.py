@@ -217,8 +217,8 @@ def _refuse_overridden(task: Task[..., Any]) -> None:
     for locked in overridden_locks(task):
         if locked.options.get("unique"):
             raise ImproperlyConfigured(
-                f"The task {task.name} overrides {locked}, whose @zk_locked has unique=, so its key is not known before "
-                "it runs. Put @zk_locked on the override."
+                f"The task {task.name} overrides {locked}, whose @zk_locked has unique=, so its key is not known "
+                "before it runs. Put @zk_locked on the override."
             )
 
 
