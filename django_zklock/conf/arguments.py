@@ -33,7 +33,7 @@ Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
 AbortOn: TypeAlias = Literal["suspended", "lost", "never"]
 Compat: TypeAlias = Literal["kazoo"]
 KindOfLock: TypeAlias = Literal["lock", "read", "write"]
-TaskPolicy: TypeAlias = Literal["wait", "retry", "coalesce", "skip", "raise"]
+TaskPolicy: TypeAlias = Literal["wait", "retry", "skip", "raise"]
 FunctionPolicy: TypeAlias = Literal["raise", "skip"]
 OnConflict: TypeAlias = Literal[TaskPolicy, FunctionPolicy]
 OnDuplicate: TypeAlias = Literal["return", "raise"]
@@ -313,12 +313,11 @@ class LockedOptions(KindOptions, TaskOptions, UniqueOptions, total=False):
 
     * A Celery task: "wait" (default) waits without limit unless `timeout` is given, and needs no slot of its worker
       meanwhile; then it raises. "retry" (default with a `timeout`) sends the task again a little later, which does not
-      count as a retry of its own. "coalesce" is like "retry", but only one task waits, and later ones are skipped.
-      "skip" ends the task as REVOKED. "raise" raises.
+      count as a retry of its own. "skip" ends the task as REVOKED. "raise" raises.
     * Any other function: "raise" (default) raises `LockBusy` or `LockTimeout`. "skip" returns `skip_value`, or None.
 
-    If ZooKeeper is not available, that is no conflict: "wait" waits, "retry" and "coalesce" send the task again, and
-    anything else raises `ZooKeeperUnavailable`.
+    If ZooKeeper is not available, that is no conflict: "wait" waits, "retry" sends the task again, and anything else
+    raises `ZooKeeperUnavailable`.
     """
 
 

@@ -287,7 +287,7 @@ class LockedFunction:
             policy = None
         if policy is None:
             policy = context.on_conflict_with_timeout if "timeout" in options else context.on_conflict
-        if "skip_value" in self.options and policy not in ("skip", "coalesce"):
+        if "skip_value" in self.options and policy != "skip":
             raise ImproperlyConfigured(
                 f'The {context.kind} {self.name} has a skip_value, but nothing skips it: on_conflict is "{policy}". '
                 'Set on_conflict to "skip", or remove skip_value.'

@@ -23,11 +23,11 @@ def test_each_policy_of_a_task_does_as_the_page_says(zoo, tmp_path):
         proxy.refuse = True
         with Worker(zoo, tmp_path, tasks=tasks, hosts=proxy.address, concurrency=3) as worker:
             sent = {policy: worker.send(f"policy.{policy}", f"down-{policy}") for policy in POLICIES}
-            assert settled(sent["retry"]) == settled(sent["coalesce"]) == "RETRY"
+            assert settled(sent["retry"]) == "RETRY"
             assert [outcome(sent[policy]) for policy in ("raise", "skip", "value")] == ["ZooKeeperUnavailable"] * 3
             assert sent["wait"].state in ("PENDING", "STARTED")
             proxy.heal()
-            assert [outcome(sent[policy]) for policy in ("retry", "coalesce", "wait")] == ["done"] * 3
+            assert [outcome(sent[policy]) for policy in ("retry", "wait")] == ["done"] * 2
 
 
 def test_a_function_that_may_be_skipped_raises(zoo):

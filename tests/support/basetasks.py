@@ -14,7 +14,7 @@ BASES = {
     "once raising": {"base": QueueOnce},
     "singleton": {"base": Singleton},
 }
-POLICIES = ("wait", "retry", "raise", "skip", "coalesce")
+POLICIES = ("wait", "retry", "raise", "skip")
 
 
 def make_tasks(app):

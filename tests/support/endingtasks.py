@@ -14,12 +14,10 @@ from celery.exceptions import Ignore, Reject
 from celery.signals import task_postrun, task_prerun
 
 from django_zklock import zk_lock, zk_locked
-from django_zklock.contrib.celery import control
 from django_zklock.contrib.celery.dispatch import pool_grants
 from support.celeryapp import LONG, app, do
 
 LATER = 3600.0  # seconds until a task is tried again: not in the time of a test
-vars(control)["REPLY_TIMEOUT"] = 8.0  # of `inspect zklocks`, for a busy machine; the tests wait for 10 s
 
 
 def end(task, way, argument):
@@ -184,11 +182,6 @@ def _before(args, **kwargs):
 def _after(args, **kwargs):
     Path(args[1]).write_text(str(zk_lock(args[0]).owned()))
     zk_lock(args[0]).release()
-
-
-@app.task(name="lingers")
-@zk_locked("{key}", linger=60)
-def lingers(key): ...
 
 
 @app.task(name="loses_block")

@@ -90,7 +90,7 @@ KEYS = (
 )
 WRONG = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
 
-OURS = ["redelivered", "redelivered_checked", "message", "late", "conflicts", "lost", "wait", "unique", "waiting"]
+OURS = ["redelivered", "redelivered_checked", "message", "late", "conflicts", "lost", "wait", "unique"]
 OURS += ["history"]
 HEADERS = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 

@@ -7,15 +7,9 @@ from support.celeryapp import app, do
 
 
 @app.task(name="joint.bounded")
-@zk_locked("{key}", on_conflict="coalesce", max_conflicts=2)
+@zk_locked("{key}", on_conflict="retry", max_conflicts=2)
 def bounded(key, verb="tell", argument=None):
     do(verb, argument)
-    return "done"
-
-
-@app.task(name="joint.patient")
-@zk_locked(lambda key: key, on_conflict="coalesce", timeout=3)
-def patient(key):
     return "done"
 
 
@@ -29,10 +23,3 @@ def hides(key):
 @app.task(name="joint.stores_errors", ignore_result=True, store_errors_even_if_ignored=True)
 @zk_locked("{key}", on_conflict="skip")
 def stores_errors(key): ...
-
-
-@app.task(name="joint.unique_coalesce")
-@zk_locked("{key}", unique="until_start", on_conflict="coalesce")
-def unique_coalesce(key, verb="tell", argument=None):
-    do(verb, argument)
-    return "done"

@@ -19,7 +19,6 @@ POLICIES = {
     "retry": {"on_conflict": "retry"},
     "skip": {"on_conflict": "skip"},
     "value": {"on_conflict": "skip", "skip_value": VALUE},
-    "coalesce": {"on_conflict": "coalesce"},
     "wait": {"on_conflict": "wait"},
 }
 
@@ -194,7 +193,7 @@ def itself(self, key):
     return int(self.request.retries)
 
 
-for _name in ("skip", "raise", "coalesce"):
+for _name in ("skip", "raise"):
     app.task(name=f"policy.itself.{_name}", bind=True, max_retries=1)(zk_locked("{key}", on_conflict=_name)(itself))
 
 
@@ -221,11 +220,8 @@ class Offline(Task):
         raise OperationalError("no broker")
 
 
-for _name in ("retry", "coalesce"):
-    for _late in (False, True):
-        app.task(name=f"offline.{_name}.{_late}", base=Offline, acks_late=_late)(
-            zk_locked("{key}", **POLICIES[_name])(work)
-        )
+for _late in (False, True):
+    app.task(name=f"offline.{_late}", base=Offline, acks_late=_late)(zk_locked("{key}", on_conflict="retry")(work))
 app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_lost="retry")(nested))
 app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 

@@ -1,10 +1,14 @@
 """The reservations in ZooKeeper, and the task that has a key."""
 
+import time
 from contextlib import ExitStack
 
+from django_zklock import conf
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import operator_hold
+from django_zklock.core.zk import process
+from django_zklock.locks.queue_reader import contenders
 from django_zklock.names import template as names
 from support.zoo import ROOM
 
@@ -62,9 +66,17 @@ def owner_of(key="a/b", task_id="two", **more):
     return sender.other
 
 
+def reservation(key):
+    """Return the reservation of a key; None if it has none now."""
+    path = names.path(conf.current().base, lock_key(key))
+    first = next(iter(contenders(lock_key(key), path, reply_timeout=5.0)), None)
+    hold = None if first is None else first.operator
+    return None if hold is None or hold.is_over(process.current().gateway.clock.now() or time.time()) else hold
+
+
 def holder(key):
     """Return the id of the task that has the key now; None if no task has it."""
-    hold = reservations.read(key)
+    hold = reservation(key)
     return None if hold is None else hold.task_id
 
 

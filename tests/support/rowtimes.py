@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.test import override_settings
 
-from django_zklock.contrib.celery.schedule import RunRecord, continue_from
+from django_zklock.contrib.celery.schedule import Run, continue_from
 
 ZONES = ("America/New_York", "Asia/Shanghai", "UTC")
 KINDS = ("interval", "crontab", "one_off")
@@ -47,7 +47,7 @@ def ran(kind, name, *, saved):
     daily, _ = CrontabSchedule.objects.get_or_create(minute="0", hour=str((datetime.now(timezone.utc).hour - 2) % 24))
     schedule = {"crontab": daily} if kind == "crontab" else {"interval": every}
     row = PeriodicTask.objects.create(name=name, task="t", one_off=kind == "one_off", **schedule)
-    record = RunRecord(entry=name, at=datetime.now(timezone.utc), count=1)
+    record = Run(datetime.now(timezone.utc), 1)
     entry = next(entry_of(row))
     if saved:
         entry.save()

@@ -12,7 +12,6 @@ from celery.worker.control import inspect_command
 
 from django_zklock import conf, current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
-from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk.loop import Loop
 from django_zklock.signals import lock_release_refused, lock_released, waiting_tasks_changed
 from support.celeryapp import app, do, work
@@ -38,20 +37,6 @@ if SLOW_LOOP in os.environ:
         post(loop, call, *args)
 
     Loop.post = post_later
-
-SLOW_RELEASE = "SLOW_RELEASE"
-"""Environment variable: seconds that the main process's protocol thread sleeps before it abandons a contender."""
-
-if SLOW_RELEASE in os.environ:
-    abandon, main = Contender.abandon, os.getpid()
-
-    def abandon_later(contender):
-        """Post a sleep before the call, unless this is a pool process."""
-        if os.getpid() == main:
-            contender.session.post(time.sleep, float(os.environ[SLOW_RELEASE]))
-        abandon(contender)
-
-    Contender.abandon = abandon_later
 
 if HOME in os.environ:
     waiting_tasks_changed.connect(record_count)
@@ -85,8 +70,6 @@ app.task(name="waiting.insists")(zk_locked("{key}", on_conflict="wait")(getpid))
 app.task(name="waiting.computed")(zk_locked(lambda key: f"computed/{key}", on_conflict="wait")(getpid))
 
 
-@app.task(name="waiting.note")
-@zk_locked("{key}")
 def note(key, path, mark):
     """Append a mark to a file, with time for others between reading and writing; return the process."""
     book = Path(path)
@@ -94,6 +77,10 @@ def note(key, path, mark):
     time.sleep(0.02)
     book.write_text(before + mark + "\n")
     return os.getpid()
+
+
+app.task(name="waiting.note")(zk_locked("{key}")(note))
+app.task(name="waiting.note.late", acks_late=True)(zk_locked("{key}")(note))
 
 
 @app.task(name="waiting.plain_note")
@@ -197,7 +184,6 @@ def write(key, book):
     return "second"
 
 
-app.task(name="waiting.booked")(zk_locked("{key}")(write))
 app.task(name="waiting.read")(zk_locked("{key}", kind="read")(write))
 
 

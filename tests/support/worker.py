@@ -136,7 +136,7 @@ class Worker:
         return answer
 
     def wait_scheduled(self, task_id, count=1):
-        """Wait until so many messages with this id wait without a slot, for a lock or for another copy."""
+        """Wait until so many messages with this id wait without a slot, for a lock or for the next try."""
 
         def scheduled():
             with self.app.connection_for_write() as connection:  # the broker may have cut those of the pool
@@ -145,6 +145,10 @@ class Worker:
             return [entry["request"]["id"] for entry in entries].count(task_id)
 
         eventually(lambda: scheduled() == count, 20)
+
+    def waits_or_pauses(self, task_id):
+        """Return whether a message with this id waits without a slot, for a lock or for its next try."""
+        return task_id in {entry["request"]["id"] for entry in self.ask("scheduled")}
 
     def run(self, name, *args, timeout=20, **options):
         return self.get(self.send(name, *args, **options), timeout)

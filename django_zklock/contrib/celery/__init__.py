@@ -1,5 +1,5 @@
 """
-Locks for Celery: decorated tasks, unique tasks, events, and several beats for one schedule.
+Locks for Celery: decorated tasks, unique tasks, and several beats for one schedule.
 
 This package imports Celery only if the process has done so already, or if a function has the option `unique`.
 """
@@ -19,39 +19,15 @@ from django_zklock.decorators import library
 from django_zklock.decorators.library import TaskLibrary
 
 if TYPE_CHECKING:
-    from celery import Task
-
-    from django_zklock.core.queue.operator_hold import OperatorHold
     from django_zklock.decorators.context import FunctionContext
 
-__all__ = ["connect", "queued"]
+__all__ = ["connect"]
 
 
 def connect() -> None:
     """Import the modules that connect to Celery's signals; repeating it is harmless."""
-    for name in ("worker", "leaks", "events", "unique.lifecycle"):
+    for name in ("worker", "leaks", "unique.lifecycle"):
         import_module(f"{__name__}.{name}")
-
-
-def queued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> OperatorHold | None:
-    """
-    Return the reservation of the task that is queued or runs with the key of this call. Send nothing.
-
-    None: `task.delay(*args, **kwargs)` would send a task now. Another process may do so in between, so this is for a
-    page, not for a decision. It waits 5 s for ZooKeeper at most. In a coroutine, use `sync_to_async(queued)`.
-
-    Raises:
-        TypeError: the task is not unique, or does not take these arguments.
-        ZooKeeperUnavailable: ZooKeeper did not answer in time.
-        UnreadableQueue: another program has written to the reservations of this key.
-
-    """
-    from django_zklock.locks.arguments import check_no_running_loop  # noqa: PLC0415 - not at the start of Django
-
-    check_no_running_loop("queued", "await sync_to_async(queued)(...)")
-    lifecycle = import_module(f"{__name__}.unique.lifecycle")
-    hold: OperatorHold | None = lifecycle.reservation_of(task, args, kwargs)
-    return hold
 
 
 class CeleryLibrary(TaskLibrary):

@@ -16,7 +16,7 @@ from celery.utils.imports import load_extension_class_names, qualname, symbol_by
 from django.db import close_old_connections
 
 from django_zklock import conf
-from django_zklock.contrib.celery.schedule import Entry, LeadershipLost, RunRecord, ScheduleRecords
+from django_zklock.contrib.celery.schedule import Entry, LeadershipLost, Run, ScheduleRecords
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
@@ -194,7 +194,6 @@ class ZkScheduler(Scheduler):
         bases = (RecordingScheduler, self._wrapped)
         scheduler_class: Any = type(f"Recording{self._wrapped.__name__}", bases, {"records": records})
         self._active = scheduler_class(self.app, *args, **kwargs)
-        records.prune(self._active.schedule.values())
         self._log_change(logging.INFO, "leads")
 
     def _lead(self, active: Any) -> None:
@@ -237,7 +236,7 @@ class RecordingScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._signals = DeferSignals()
-        self._recorded: dict[str, RunRecord] = {}
+        self._recorded: dict[str, Run] = {}
         super().__init__(*args, **kwargs)
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> None:
@@ -262,13 +261,14 @@ class RecordingScheduler(Scheduler):
         if advance:
             entry = self.reserve(entry)
         run = self._recorded.pop(entry.name, None) or self._record(entry)
+        header = {"entry": str(entry.name), "tick": run.count, "token": self.records.hold.token}
         labelled = object.__new__(type(entry))  # the copy method of an entry works for Celery's own classes only
         vars(labelled).update(vars(entry))
-        labelled.options = {**entry.options, "headers": {**(entry.options.get("headers") or {}), HEADER: run.header()}}
+        labelled.options = {**entry.options, "headers": {**(entry.options.get("headers") or {}), HEADER: header}}
         self.records.check()
         return super().apply_async(labelled, producer=producer, advance=False, **kwargs)
 
-    def _record(self, entry: Entry) -> RunRecord:
+    def _record(self, entry: Entry) -> Run:
         _ = self.producer  # wait for the broker first: a run that is recorded must be sent soon
         self._signals.begin()
         return self.records.record_run(entry)

@@ -63,7 +63,7 @@ class CallContext(FunctionContext):
         """Return whether the policy of the call has it try again."""
         policy = self.options["on_conflict"]
         is_final = isinstance(error, LockNotAcquired) and not isinstance(error, LockDeadlock)
-        return self.is_again or policy in ("retry", "coalesce") or (policy == "wait" and not is_final)
+        return self.is_again or policy == "retry" or (policy == "wait" and not is_final)
 
 
 class HandlerThread(threading.Thread):

@@ -7,8 +7,6 @@ is skipped, or fails.
 
 from __future__ import annotations
 
-import itertools
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,51 +18,35 @@ from celery.exceptions import Ignore
 
 from django_zklock.contrib.celery import connect, messages
 from django_zklock.contrib.celery.calls import CallContext, caller_of_call
-from django_zklock.contrib.celery.copies import NONE, check_done, copy_in, may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
-from django_zklock.contrib.celery.introspection import functions_of, is_in_task, lock_around
+from django_zklock.contrib.celery.introspection import functions_of, is_in_task, lock_around, overridden_locks
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
     COPIES_HEADER,
     COPY_HEADER,
     LATE_HEADER,
     LOST_HEADER,
-    MESSAGE_HEADER,
     WAITED_HEADER,
 )
-from django_zklock.contrib.celery.unique import lifecycle, reservations
-from django_zklock.core.execution.waiters import ThreadWaiter, run
-from django_zklock.core.locks.spec import LockSpec
+from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.exceptions import (
-    LockBusy,
     LockDeadlock,
     LockLost,
     LockNotAcquired,
-    LockTimeout,
     ZkLockError,
     ZooKeeperUnavailable,
 )
 from django_zklock.locks import trace
 from django_zklock.locks.events import events
-from django_zklock.locks.multi import joined
-from django_zklock.locks.queue_reader import contenders
 from django_zklock.locks.transactions import is_of_hook
 
 logger = Logger("django_zklock.celery")
-
-RESERVED_FOR: Final = 120.0 + messages.LONGEST_DELAY
-"""
-Seconds for which a waiting task keeps its reservation.
-
-Its message may be lost without a report. If the message is only later than this, a second task waits, too. Then the
-work runs once more than needed, but no call is lost.
-"""
 
 _CALLED: Final = "zklock_called"
 """Attribute of a request: the contexts of the decorated functions that were called in this run."""
@@ -84,8 +66,6 @@ class TaskContext(CallContext):
         super().__init__(task, "")
         self._wrapper = wrapper
         (task.request.headers or {}).pop(WAITED_HEADER, None)  # that wait is over
-        if "message" in self.about:  # all messages of the task that this run sends carry the tag of the first one
-            task.request.headers = {**(task.request.headers or {}), MESSAGE_HEADER: self.about["message"]}
         self._wait_result: WaitResult | None = None
         if PAYLOAD in task.request.__dict__:
             caller = Caller(thread=threading.current_thread().name, what=self.what, about=self.about)
@@ -94,51 +74,15 @@ class TaskContext(CallContext):
         self.waits = self._wait_result is None or not self._wait_result.is_lost
 
     def before_acquire(self) -> None:
-        """
-        Use the locks that the main process has acquired. Without any, wait for another copy that is in the queue.
-
-        A copy must not share a read lock or a semaphore with the other one.
-        """
-        if lifecycle.UNIQUE_HEADER in (self._task.request.headers or ()):
-            self._check_unique_key(self._key)
-        if self._wait_result is not None:
-            error = self._wait_result.error
-            if error is not None and self._wait_result.resend:
-                if messages.text(self._task.request, COPY_HEADER):
-                    self._send_copy_again(error)
-                messages.send_again(self._task, CONFLICTS_HEADER, error, **self._wait_result.resend)
-            if error is not None:
-                raise error
-            self._wait_result.hand_over(self.lock)
-            if self._wait_result.held:
-                return
-        if may_have_copy(self):
-            self._wait_alone()
-
-    def _wait_alone(self) -> None:
-        """Wait in the slot for another copy, until its session must be over if it is dead. Then send this one again."""
-        task, request = self._task, self._task.request
-        headers = request.headers = dict(request.headers or {})
-        limits = [task.time_limit, task.soft_time_limit, *(request.timelimit or ())]
-        limits += [task.app.conf.task_time_limit, task.app.conf.task_soft_time_limit]
-        shortest = min((float(limit) for limit in limits if limit), default=math.inf)
-        is_alone = wait_alone(
-            task,
-            str(request.id),
-            self,
-            headers,
-            ThreadWaiter,
-            run_blocking=lambda call: call(),
-            longest=lambda copy: min(shortest / 2, until_session_ends(copy, headers)),
-        )
-        if not run(is_alone):
-            busy = LockBusy(f"The lock {self._key!r} is held by another copy of this task.", lock=self._key)
-            self._send_copy_again(busy)
-
-    def _send_copy_again(self, error: ZkLockError) -> NoReturn:
-        """Send the task again because of another copy. That is no conflict."""
-        earlier: Any = messages.text(self._task.request, COPY_HEADER) or NONE
-        messages.send_again(self._task, COPIES_HEADER, error, **{COPY_HEADER: earlier})
+        """Use the locks that the main process has acquired, or raise the error that ended its wait."""
+        if self._wait_result is None:
+            return
+        error = self._wait_result.error
+        if error is not None and self._wait_result.resend:
+            messages.send_again(self._task, CONFLICTS_HEADER, error, **self._wait_result.resend)
+        if error is not None:
+            raise error
+        self._wait_result.hand_over(self.lock)
 
     def again(self, error: AcquireAgain) -> None:
         """
@@ -161,28 +105,11 @@ class TaskContext(CallContext):
         expires = messages.expiry(self._task.app, self._task.request.expires)
         self.timeout = None if expires is None else max(0.0, expires - time.time() - error.args[0])
 
-    @property
-    def _key(self) -> str:
-        return joined(spec.key for spec in self.lock.specs)
-
-    def _check_unique_key(self, lock_key: str) -> None:
-        key, locked = messages.text(self._task.request, lifecycle.UNIQUE_HEADER), lock_around(self._wrapper)
-        if key and locked is not None and locked.options.get("unique") and locked.binder.is_static:
-            own = lifecycle.unique_key(self._task, lock_key)
-            if key != own:
-                logger.warning(
-                    "task %r was sent as unique by %r, but runs as %r: put what changes its arguments below @zk_locked",
-                    self._task.request.id,
-                    key,
-                    own,
-                    extra={"lock": lock_key},
-                )
-
     def on_acquired(self) -> None:
-        """End this run if another copy of the task has done the work; else end reservations, as the work begins."""
+        """End this run if another run of the task has done the work; else end its reservation, as the work begins."""
         if self._task.request.headers:
-            messages.check_returns(self._task, self._task.request.headers)
-            check_done(self._task)
+            messages.check_returns(self._task)
+            messages.check_done(self._task)
             lifecycle.on_acquired(self._task, self._wrapper)
 
     def on_released(self) -> None:
@@ -229,11 +156,9 @@ class TaskContext(CallContext):
         if isinstance(error, LockNotAcquired):
             if not self.waits:
                 self._send_again_after_loss(error)
-            self._look_for_copies(error)
+            self._send_again_if_its_own(error)
             if self.options["on_conflict"] == "skip":
                 return self._skip(str(error))
-            if self.options["on_conflict"] == "coalesce":
-                return self._coalesce(error)
         return self._send_again_or_raise(error)
 
     def _send_again_after_loss(self, error: ZkLockError) -> NoReturn:
@@ -252,23 +177,17 @@ class TaskContext(CallContext):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
         raise error
 
-    def _coalesce(self, error: LockNotAcquired) -> Any:
-        """End the task if another one waits for the lock; else it is the one that waits."""
-        if self._is_spent(CONFLICTS_HEADER):
-            raise error
-        other = self._wait_unless_another_does(self._key, error)
-        return self._skip(f"{error} Task {other} waits for it and will do this work, too.")
+    def _send_again_if_its_own(self, error: LockNotAcquired) -> None:
+        """
+        Send the task again if another run of it has the lock, or may have it. That is not what its policy is for.
 
-    def _look_for_copies(self, error: LockNotAcquired) -> None:
-        """Send the task again if another copy of it is in a queue, or may have been, or the run that has sent it."""
-        queues = {spec.key: self._others(spec) for spec in self.lock.specs}
-        # Not `ahead` alone, as any holder of a permit may be meant. And it may have left the queue since.
-        seen = [*filter(None, [error.ahead]), *itertools.chain(*queues.values())]
-        if copy_in(seen, self.about):
-            self._send_copy_again(error)
-        is_free = not queues.get(error.lock or "")  # the holder is gone or unknown; perhaps it was a copy
-        again = (is_free and error.ahead is None) or any(map(self._is_run_before, seen))
-        if (is_free and self.options["on_conflict"] == "skip") or (again and not self._is_spent(CONFLICTS_HEADER)):
+        The run of a copy may have died, and its lock ends with its session. The run before a `Task.retry` is about to
+        release the lock.
+        """
+        if "redelivered" in self.about:
+            came: Any = (self._task.request.headers or {}).get(COPY_HEADER, time.time())  # its outer lock has asked
+            messages.send_again(self._task, COPIES_HEADER, error, **{COPY_HEADER: came})
+        if error.ahead is not None and self._is_run_before(error.ahead) and not self._is_spent(CONFLICTS_HEADER):
             messages.send_again(self._task, CONFLICTS_HEADER, error)
 
     def _is_run_before(self, contender: ContenderInfo) -> bool:
@@ -276,33 +195,6 @@ class TaskContext(CallContext):
         retries: Any = self._task.request.retries  # of a message
         before = (self.about["id"], str(retries - 1) if isinstance(retries, int) else None)
         return (contender.about.get("id"), contender.about.get("retries")) == before
-
-    def _others(self, spec: LockSpec) -> tuple[ContenderInfo, ...]:
-        """Return the contenders for a lock, but for those with which this task has waited in the main process."""
-        own = () if self._wait_result is None else self._wait_result.own
-        return tuple(contender for contender in _read_queue(spec) if contender.guid not in own)
-
-    def _wait_unless_another_does(self, lock_key: str, error: ZkLockError) -> str:
-        """
-        Return the id of another task of the same name that waits for the lock.
-
-        If there is none, this task waits: it is sent again, and this raises what ends the run.
-        """
-        task, request = self._task, self._task.request
-        key = lifecycle.waiting_key(task, lock_key)
-        again = "redelivered" in self.about or messages.text(request, lifecycle.WAITING_HEADER) == key
-        task_id, name = str(request.id), str(task.name)
-        waiting: dict[str, Any] = {lifecycle.WAITING_HEADER: key}
-        try:
-            with reservations.reserved(key, task_id, task=name, seconds=RESERVED_FOR, again=again) as other:
-                if other is None:
-                    messages.send_again(task, CONFLICTS_HEADER, error, **waiting)
-        except (ZooKeeperUnavailable, LockTimeout) as unknown:
-            messages.send_again(task, CONFLICTS_HEADER, unknown)
-        if other == task_id:  # an earlier call, whose result this one must not overwrite
-            lifecycle.keep(request)
-            raise Ignore("an earlier call with this id waits for the lock")
-        return other
 
     def _skip(self, reason: str) -> Any:
         """
@@ -319,14 +211,6 @@ class TaskContext(CallContext):
         """Return whether the task was sent again as often as `max_conflicts` allows, for the reason of this header."""
         most: int | None = self.options.get("max_conflicts")
         return most is not None and messages.count(self._task.request, header) >= most
-
-
-def _read_queue(spec: LockSpec) -> tuple[ContenderInfo, ...]:
-    try:
-        return contenders(spec.key, spec.parent)
-    except ZkLockError as error:
-        logger.info("the queue of the lock %r cannot be read: %s", spec.key, error, extra={"lock": spec.key})
-        return ()
 
 
 class MessageContext(FunctionContext):
@@ -355,7 +239,7 @@ def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     task: Task[..., Any] | None = get_current_task()
     if task is None:
         return None
-    if task.run is not wrapper and all(layer.function is not wrapper for layer in functions_of(task)):
+    if task.run is not wrapper and not _is_of_task(task, wrapper):
         return _handler(wrapper)
     called: dict[Callable[..., Any], FunctionContext] = task.request.__dict__.setdefault(_CALLED, {})
     if wrapper in called:
@@ -367,6 +251,13 @@ def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     else:
         called[wrapper] = TaskContext(task, wrapper)
     return called[wrapper]
+
+
+def _is_of_task(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
+    """Return whether a decorated function is that of a task, or a method that a class of the task overrides."""
+    return any(layer.function is wrapper for layer in functions_of(task)) or any(
+        locked.wrapper is wrapper for locked in overridden_locks(task)
+    )
 
 
 def _handler(wrapper: Callable[..., Any]) -> FunctionContext | None:

@@ -26,6 +26,7 @@ from kombu.pools import producers
 from django_zklock.contrib.celery.introspection import locked_of
 from django_zklock.core import clock
 from django_zklock.core.execution.work import Work
+from django_zklock.core.locks.held import RELEASE_TIMEOUT
 from django_zklock.core.log import Logger
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockLost
@@ -38,21 +39,18 @@ LOST_HEADER: Final = "zklock_lost"
 """How often it was sent again because it had lost its lock."""
 LATE_HEADER: Final = "zklock_late"
 """How often it was sent again because it had lost its lock before its work began."""
-MESSAGE_HEADER: Final = "zklock_message"
-"""The tag of the first message of this call, if the task was sent again."""
 WAITED_HEADER: Final = "zklock_waited"
 """Milliseconds that the task has waited for its lock, if it was sent again before its timeout was over."""
 COPY_HEADER: Final = "zklock_redelivered"
-"""When the task's earlier result was stored, or "none". A copy sets it when it meets another one."""
+"""When a copy, a message that the broker has delivered before, came to a worker first: in seconds since 1970."""
 COPIES_HEADER: Final = "zklock_copies"
-"""How often the task was sent again because another copy of it was in the queue. That is not a conflict."""
+"""How often a copy was sent again because the lock was busy. That is not a conflict."""
 HISTORY_HEADER: Final = "zklock_history"
 """The headers of a delivery that earlier messages of this call had, and "redelivered"."""
 
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
 LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA may take the place of another
-_UUID: Final = 36  # characters
 _SHOWN: Final = 64  # characters of an id
 _WORK: Final = "zklock_work"  # attributes of a request
 _RECEIVED: Final = "_zklock_received"
@@ -83,19 +81,12 @@ def work_of(task: Task[..., Any]) -> Work:
 
 
 def describe(task: Task[..., Any], message: Mapping[str, Any]) -> Work:
-    """
-    Return the description of a task, running or not, from its message.
-
-    It has the UUID that brokers like Redis store in a message, and "redelivered" if the message is that.
-    """
-    headers, info, properties = (message.get(name) or {} for name in ("headers", "delivery_info", "properties"))
+    """Return the description of a task, running or not, from its message: "redelivered" says that it is a copy."""
+    headers, info = message.get("headers") or {}, message.get("delivery_info") or {}
     name, task_id = str(task.name), message.get("id")
     about = {"task": name, "id": short_id(task_id), "retries": str(message.get("retries") or 0)}
     about["queue"] = _DELAY.sub("", str(info.get("routing_key") or ""))
-    for tag in (properties.get("delivery_tag"), headers.get(MESSAGE_HEADER)):
-        if isinstance(tag, str) and len(tag) == _UUID:
-            about["message"] = tag
-    if info.get("redelivered") or isinstance(headers.get(COPY_HEADER), str):
+    if COPY_HEADER in headers:
         about["redelivered"] = "1"
     return Work(f"task {name} {task_id}", about)
 
@@ -105,7 +96,7 @@ def short_id(task_id: object) -> str:
     text = str(task_id or "")
     if len(text) <= _SHOWN:
         return text
-    # Long ids with the same beginning stay different. Otherwise two tasks would look like copies of one.
+    # Long ids with the same beginning stay different. Otherwise a task would take another one for its own run before.
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"{text[: _SHOWN - 33]}…{digest}"
 
@@ -122,12 +113,6 @@ def count_in(headers: Mapping[str, Any], header: str) -> int:
 
 def _bounded(value: object) -> int:
     return min(max(value, 0), _MOST) if type(value) is int else 0
-
-
-def text(request: Any, header: str) -> str:
-    """Return the text in a header of the running task; empty if it has none."""
-    value = (request.headers or {}).get(header)
-    return value if isinstance(value, str) else ""
 
 
 def headers_of(request: Any) -> dict[str, Any]:
@@ -158,8 +143,19 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
     if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
         request.delivery_info["redelivered"] = True
+    if is_locked:
+        _mark_copy(request)
     if isinstance(request.message.headers.get(HISTORY_HEADER), dict):
         _restore_history(request, sender)
+
+
+def _mark_copy(request: Any) -> None:
+    """Note when a copy came first. A message that was dead-lettered since then is in a queue again, like a new one."""
+    headers = headers_of(request)
+    if request.message.headers.get("x-death"):
+        headers.pop(COPY_HEADER, None)
+    if request.delivery_info.get("redelivered"):
+        headers.setdefault(COPY_HEADER, time.time())
 
 
 def _restore_history(request: Any, consumer: Any) -> None:
@@ -180,7 +176,8 @@ def _restore_history(request: Any, consumer: Any) -> None:
         if headers and headers.pop(HISTORY_HEADER, None):
             headers.update(restored)
     returns = _bounded(restored.get(_RETURNS))
-    if returns > _most_returns(consumer, info.get(QUEUE_KEY)):
+    pauses = request.eta is not None and request.eta.timestamp() > time.time()
+    if not pauses and returns > _most_returns(consumer, info.get(QUEUE_KEY)):
         info[RETURNS_KEY] = returns
 
 
@@ -226,15 +223,15 @@ def _joined_deaths(*lists: object) -> list[dict[str, Any]]:
     return list(joined.values())
 
 
-def check_returns(task: Task[..., Any], headers: Mapping[str, Any]) -> None:
+def check_returns(task: Task[..., Any]) -> None:
     """
-    Raise `Reject` if a copy's messages were given back more often than its queue allows; it has or gets these headers.
+    Raise `Reject` if the messages of a copy were given back more often than its queue allows.
 
     The queue itself counts for each message. If it has a dead-letter exchange, the message goes there. A task that was
-    given back while it waited is no copy, and has harmed no worker.
+    given back during a pause has harmed no worker.
     """
     returns = (task.request.delivery_info or {}).get(RETURNS_KEY)
-    if returns and task.acks_late and COPY_HEADER in headers:
+    if returns and task.acks_late and COPY_HEADER in (task.request.headers or {}):
         raise Reject(f"workers gave it back {returns} times, and its queue does not allow more", requeue=False)
 
 
@@ -304,7 +301,7 @@ def send(task: Task[..., Any], headers: dict[str, Any], delay: float) -> None:
     message may be acknowledged. So this run goes on as if it were the next one, and `AcquireAgain` is raised.
     """
     request: Any = task.request
-    check_returns(task, headers)
+    check_returns(task)
     expires = expiry(task.app, request.expires)
     if expires is not None and expires <= time.time() + delay:
         revoke(task, request, "expired")
@@ -392,15 +389,36 @@ def send_again(
     Publish the running task again after a delay that grows with the count in `header`, and end this run.
 
     Celery shows it as a retry. A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite
-    the one that another copy has just stored. Celery before 5.7 stores it all the same.
+    the one that another run has just stored. Celery before 5.7 stores it all the same.
     """
     times = count(task.request, header) + 1
     delay = min(delay_before(task, times), longest)
     headers[header] = times
     send(task, headers, delay)
-    if "redelivered" in work_of(task).about or COPY_HEADER in headers:
+    if "redelivered" in work_of(task).about:
         task.request.ignore_result = True
     raise Retry(exc=error, when=delay) from error  # type: ignore[arg-type]
+
+
+def check_done(task: Task[..., Any]) -> None:
+    """
+    Raise `Ignore` if another run of a copy has done the work since it came; called under the lock, before the work.
+
+    A result is stored only after the release was sent. So a copy that finds none looks once more, a little later, if
+    another run may have begun: the message of a task without `acks_late` is acknowledged by then. A copy that finds no
+    result does the work, and is no copy from then on.
+    """
+    request: Any = task.request
+    came = request.headers.get(COPY_HEADER)
+    if came is None:
+        return
+    pauses = (RELEASE_TIMEOUT, 0.0) if task.acks_late and not request.ignore_result else (0.0,)
+    for pause in pauses:
+        done = finished_at(task.backend, str(request.id))
+        if isinstance(came, float) and done is not None and done > came:
+            raise Ignore(f"another run of task {request.id} has done the work")
+        time.sleep(pause)
+    request.headers = {name: value for name, value in request.headers.items() if name != COPY_HEADER}
 
 
 # --- how a run ends ---------------------------------------------------------------------------------------------------
@@ -434,13 +452,26 @@ def revoke(task: Task[..., Any], request: Any, reason: str) -> None:
     )
 
 
-def finished_at(backend: Any, task_id: str) -> str:
-    """Return when the final result of a task was stored; an empty text if there is none, or no backend can tell."""
+def finished_at(backend: Any, task_id: str) -> float | None:
+    """
+    Return when the final result of a task was stored, in seconds since 1970; 0 if the backend does not say when.
+
+    Returns None if there is no result, or no backend that can tell.
+    """
     if isinstance(backend, DisabledBackend) or backend.as_uri().startswith("rpc://"):
-        return ""
+        return None
     try:
         meta = backend.get_task_meta(task_id, cache=False)
     except Exception as error:  # noqa: BLE001 - any error of a backend's client
         logger.warning("the result backend cannot tell whether task %r has ended: %r", task_id, error)
-        return ""
-    return str(meta.get("date_done") or "unknown") if meta.get("status") in states.READY_STATES else ""
+        return None
+    return _seconds(meta.get("date_done")) if meta.get("status") in states.READY_STATES else None
+
+
+def _seconds(moment: Any) -> float:
+    """Return a time of a result backend, a text or a `datetime`, in seconds since 1970. One without a zone is UTC."""
+    try:
+        moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        return float(maybe_make_aware(moment).timestamp())
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return 0.0

@@ -11,13 +11,11 @@ from celery.signals import (
     worker_init,
     worker_process_init,
     worker_process_shutdown,
-    worker_ready,
     worker_shutdown,
 )
 
-from django_zklock.contrib.celery import events, messages
+from django_zklock.contrib.celery import messages
 from django_zklock.contrib.celery.dispatch import DISPATCHER
-from django_zklock.contrib.celery.introspection import unused_locks
 from django_zklock.core.log import Logger
 from django_zklock.core.zk import process
 
@@ -30,11 +28,7 @@ EVENTLET: Final = (
 
 
 def begin_worker(*, sender: Any, **kwargs: object) -> None:
-    """
-    Prepare the remote control, the dispatcher and the pool of a worker.
-
-    Send events of locks if the worker sends events of its tasks: with `-E` or the setting `worker_send_task_events`.
-    """
+    """Prepare the remote control, the dispatcher and the pool of a worker."""
     pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))
     if pool.endswith("eventlet"):
         sys.exit(EVENTLET)  # Celery logs any other exception of a receiver, and goes on
@@ -51,19 +45,6 @@ def begin_worker(*, sender: Any, **kwargs: object) -> None:
     worker_process_shutdown.connect(set_ready, dispatch_uid="zklock.set_ready")
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.dispatch.dispatcher").Dispatcher)
     sender.app.steps["consumer"].add(import_module("django_zklock.contrib.celery.redis_restore").RedisRestore)
-    events.choose_worker(str(sender.hostname) if sender.task_events else "")
-
-
-def warn_of_unused_locks(*, sender: Any, **kwargs: object) -> None:
-    """Log which locks of base classes have no effect on the tasks of a worker that is ready."""
-    for task in sender.app.tasks.values():
-        for locked in unused_locks(task):
-            logger.warning(
-                "task %s replaces %s without a call of it, so the @zk_locked of that has no effect; its options: %s",
-                task.name,
-                locked,
-                ", ".join(locked.options) or "none",
-            )
 
 
 def close_session(*, sender: Any, **kwargs: object) -> None:
@@ -73,7 +54,6 @@ def close_session(*, sender: Any, **kwargs: object) -> None:
         process.end()
 
 
-worker_ready.connect(warn_of_unused_locks, dispatch_uid="zklock.unused_locks")
 worker_init.connect(begin_worker, dispatch_uid="zklock.begin_worker")
 # A process of a prefork pool ends without its exit handlers. The process of another pool runs them, but late.
 worker_process_shutdown.connect(close_session, dispatch_uid="zklock.close_session")

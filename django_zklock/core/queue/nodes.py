@@ -27,7 +27,7 @@ _MOST_UNKNOWN = 1024  # bytes of the fields of later releases that are kept
 _ITEM = 64  # characters that the name of an item of `about` keeps
 # The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
 _CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0), (4, 0))
-_IDENTITY = frozenset({"id", "message", "redelivered"})  # of a task; by these values of `about`, a copy is known
+_IDENTITY = frozenset({"id"})  # of a task, which finds its own run before by it
 _LONGEST_IDENTITY = 512  # characters that such a value keeps
 
 _UNCUT = frozenset({"guid", "since", "idle", "lasts", "adopts", "token"})  # they keep `_SHORT` characters
@@ -255,7 +255,7 @@ class Payload:
         return _to_json(fields).encode()
 
     def _about(self, limit: int) -> dict[str, str]:
-        """Return the items of the work; their values are cut to `limit`, unless a copy of a task is known by them."""
+        """Return the items of the work; their values are cut to `limit`, unless a task is known by them."""
         about = {}
         for name, value in list(self.about.items())[:_MOST_ITEMS]:
             most = _LONGEST_IDENTITY if name in _IDENTITY else limit

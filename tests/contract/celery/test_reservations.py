@@ -8,7 +8,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, connected, die, proxied, within
 from support.proxy import MULTI
 from support.refused import on_real_server
-from support.reserving import Sender, holder, owner_of, path_of, queued, reserved_names
+from support.reserving import Sender, holder, owner_of, path_of, queued, reservation, reserved_names
 from support.zoo import eventually
 
 from django_zklock import inspection, operations
@@ -86,7 +86,7 @@ def test_a_task_that_is_published_again_keeps_the_key(zoo):
     again = Sender(again=True, seconds=600)
     assert again.other is None
     again.sent()
-    hold = reservations.read("a/b")
+    hold = reservation("a/b")
     assert hold is not None
     assert (hold.until - datetime.now(timezone.utc)).total_seconds() > 500
     Sender(again=True).fail()
@@ -131,7 +131,7 @@ def test_a_task_that_has_expired_gets_no_reservation(zoo, seconds):
 
 def test_a_reservation_lasts_a_week_at_most(zoo):
     queued(seconds=1e12)
-    hold = reservations.read("a/b")
+    hold = reservation("a/b")
     assert hold is not None
     assert hold.seconds == 7 * 24 * 3600
 
@@ -226,7 +226,7 @@ def test_inspection_shows_a_reservation_and_an_operator_ends_it(zoo):
     hold = lock.operator
     assert hold is not None
     assert hold.who == "task shop.work"
-    assert hold.reason.startswith("one is queued or runs; sent by ")
+    assert hold.reason == "one is queued or runs"
     operations.end_hold(lock.key, token=hold.token, by="me", reason="the message is lost")
     queued("task/shop.update/feed/7", "two")
 

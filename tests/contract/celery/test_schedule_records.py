@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
@@ -11,244 +10,153 @@ import pytest
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
-from kazoo.exceptions import NoNodeError
-from support.faults import BackgroundCall, proxied
+from support.faults import BackgroundCall
 from support.proxy import MULTI
 from support.work import lose
 from support.zoo import TESTS, eventually
 
 from django_zklock.contrib.celery.beat import Candidacy
-from django_zklock.contrib.celery.schedule import LeadershipLost, RunRecord, ScheduleRecords, continue_from
-from django_zklock.core.zk.gateway import Node
+from django_zklock.contrib.celery.schedule import LeadershipLost, Run, ScheduleRecords, continue_from
 
 APP = Celery("ledgers", set_as_current=False)
-Make = Callable[[], Candidacy]
+NOW = datetime.now(timezone.utc)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
+ODD_NAMES = ["a/b", "..", "", "x" * 3000, "\udc80", "12345678901234", 7]
 
 
 def entry(name="report", *, last=LONG_AGO, count=0):
-    return ScheduleEntry(
-        name=name, task="t", schedule=schedule(60, app=APP), last_run_at=last, total_run_count=count, app=APP
-    )
+    every = schedule(60, app=APP)
+    return ScheduleEntry(name=name, task="t", schedule=every, last_run_at=last, total_run_count=count, app=APP)
 
 
 @pytest.fixture
-def candidate():
+def leader(zoo):
+    """Make a new leader, in place of the one before; return its records."""
     made = []
 
-    def make():
+    def lead():
+        while made:
+            made.pop().withdraw()
         made.append(Candidacy("nightly"))
-        return made[-1]
+        made[-1].start()
+        records = ScheduleRecords(made[-1].wait(10), zoo.base, "nightly")
+        records.load()
+        return records
 
-    yield make
-    for candidacy in made:
-        candidacy.withdraw()
-
-
-def ledger_of(zoo, candidacy):
-    candidacy.start()
-    hold = candidacy.wait(10)
-    assert hold is not None
-    ledger = ScheduleRecords(hold, zoo.base, "nightly")
-    ledger.load()
-    return ledger
+    yield lead
+    while made:
+        made.pop().withdraw()
 
 
-def test_runs_are_counted_across_leaders(zoo, candidate):
-    first, second = candidate(), candidate()
-    ledger = ledger_of(zoo, first)
-    ledger.adopt([entry(count=3)])
-    assert [ledger.record_run(entry()).count for _ in range(3)] == [4, 5, 6]
-    recorded = ledger.record_run(entry())
-    first.withdraw()
-    other = ledger_of(zoo, second)
-    mine = entry()
-    other.adopt([mine])
-    assert mine.last_run_at == recorded.at
-    assert mine.total_run_count == 7
-    assert other.record_run(mine).count == 8
-    assert other.hold.token > ledger.hold.token
+def test_runs_are_counted_across_leaders(leader):
+    first = leader()
+    first.adopt([entry(count=3)])
+    recorded = [first.record_run(entry()) for _ in range(4)]
+    assert [run.count for run in recorded] == [4, 5, 6, 7]
+    mine, second = entry(), leader()
+    second.adopt([mine])
+    assert (mine.last_run_at, mine.total_run_count) == (recorded[-1].at, recorded[-1].count)
+    assert second.record_run(mine).count == 8
+    assert second.hold.token > first.hold.token
 
 
-def test_many_entries_and_odd_names_have_records(zoo, candidate):
-    names = [f"entry {number}" for number in range(500)]
-    names += ["a/b", "..", "", "x" * 300, "\udc80", "12345678901234", 7]
-    first, second = candidate(), candidate()
-    ledger = ledger_of(zoo, first)
-    ledger.adopt([entry(name) for name in names])
-    for name in names[-8:]:
-        ledger.record_run(entry(name))
-    first.withdraw()
-    other = ledger_of(zoo, second)
+def test_any_text_names_an_entry_and_five_thousand_have_room(leader):
+    names = [*ODD_NAMES, *(f"entry {number}" for number in range(5000))]
+    first = leader()
+    first.adopt(map(entry, names))
+    for name in ODD_NAMES:
+        first.record_run(entry(name))
     entries = [entry(name) for name in names]
-    other.adopt(entries)
-    assert [entry.total_run_count for entry in entries] == [0] * (len(names) - 8) + [1] * 8
+    leader().adopt(entries)
+    assert [mine.total_run_count for mine in entries] == [1] * len(ODD_NAMES) + [0] * 5000
 
 
-def test_a_former_leader_records_no_run(zoo, candidate):
-    ledger = ledger_of(zoo, candidate())
-    ledger.adopt([entry()])
-    zoo.client.delete(ledger.hold.path)  # as somebody who breaks the lock does
+def test_an_entry_that_left_the_schedule_is_remembered_for_a_week(leader):
+    """A beat of an older version, without the entry, may lead for a while."""
+    leader().adopt([entry("old"), entry("new", last=NOW), entry("kept")])
+    leader().adopt([entry("kept")])
+    assert set(leader()._runs) == {"new", "kept"}
+
+
+def broken(zoo, records):
+    zoo.client.delete(records.hold.path)
+
+
+def replaced(zoo, records):
+    """Its successor has recorded no run yet, so the version is still the one that it knows: the servers decide."""
+    records.check = lambda: None
+    broken(zoo, records)
+
+
+def lost(zoo, records):
+    lose(records.hold)
+    eventually(lambda: records.hold.lost)
+
+
+def written_by_another(zoo, records):
+    zoo.client.set(f"{zoo.base}/!beat/nightly", b"{}")
+
+
+@pytest.mark.parametrize("end", [broken, replaced, lost, written_by_another])
+def test_a_process_that_does_not_lead_any_more_records_no_run(zoo, leader, end):
+    records = leader()
+    records.adopt([entry()])
+    end(zoo, records)
+    before = zoo.client.get(f"{zoo.base}/!beat/nightly")[0]
     for _ in range(2):  # refused by the servers, then by its own knowledge
         with pytest.raises(LeadershipLost):
-            ledger.record_run(entry())
-    ledger = ledger_of(zoo, candidate())
-    lose(ledger.hold)
-    eventually(lambda: ledger.hold.lost)
-    with pytest.raises(LeadershipLost, match="the test took it away"):
-        ledger.record_run(entry())
-    (record,) = records(zoo)
-    assert record.count == 0
+            records.record_run(entry())
+    assert zoo.client.get(f"{zoo.base}/!beat/nightly")[0] == before
 
 
-def test_the_servers_refuse_a_former_leader(zoo, candidate, monkeypatch):
-    """
-    The servers decide. A process may be paused after it has looked at its clock, and write any time later.
-
-    Its successor has recorded no run yet, so the version of the record is still the one that it knows.
-    """
-    first = candidate()
-    ledger = ledger_of(zoo, first)
-    ledger.adopt([entry()])
-    monkeypatch.setattr(ledger, "check", lambda: None)
-    first.withdraw()
-    ledger_of(zoo, candidate())
-    with pytest.raises(LeadershipLost, match="node"):
-        ledger.record_run(entry())
-    assert [record.count for record in records(zoo)] == [0]
-
-
-def test_a_record_of_another_process_ends_the_lead(zoo, candidate):
-    """Only the leader should write it. A process that finds another record does not know what was sent."""
-    ledger = ledger_of(zoo, candidate())
-    ledger.adopt([entry()])
-    zoo.client.set(f"{zoo.base}/!beat/nightly/report", b"{}")
-    with pytest.raises(LeadershipLost, match="another process"):
-        ledger.record_run(entry())
-
-
-def test_a_record_that_cannot_be_read_counts_as_none(zoo, candidate):
-    zoo.client.create(f"{zoo.base}/!beat/nightly/report", b"\x00", makepath=True)
-    ledger = ledger_of(zoo, candidate())
-    mine = entry()
-    ledger.adopt([mine])
-    assert mine.last_run_at is not None
-    assert mine.last_run_at > datetime.now(timezone.utc) - timedelta(minutes=1)
-    assert ledger.record_run(mine).count == 1
-
-
-def test_records_of_entries_that_left_the_schedule_go_after_a_week(zoo, candidate):
-    """The record stays for a week, as a beat of an older version, without the entry, may lead for a while."""
-    first, second = candidate(), candidate()
-    ledger = ledger_of(zoo, first)
-    ledger.adopt([entry("old"), entry("new", last=datetime.now(timezone.utc)), entry("kept")])
-    first.withdraw()
-    other = ledger_of(zoo, second)
-    other.prune([entry("kept")])
-    eventually(lambda: {record.entry for record in records(zoo)} == {"new", "kept"})
+def test_a_record_that_cannot_be_read_counts_as_none(zoo, leader):
+    zoo.client.create(f"{zoo.base}/!beat/nightly", b"\x00", makepath=True)
+    records = leader()
+    records.adopt([entry()])
+    assert records.record_run(entry()).count == 1
 
 
 @pytest.mark.parametrize("strike", ["kill_before_op", "kill_after_op"])
-def test_a_run_whose_reply_is_lost_is_recorded_once(zoo, warm_proxy, candidate, strike):
-    ledger = ledger_of(zoo, candidate())
-
-    def interrupted(call):
+def test_a_run_whose_reply_is_lost_is_recorded_once(warm_proxy, leader, strike):
+    records = leader()
+    counts = []
+    for step in (lambda: records.adopt([entry()]), lambda: counts.append(records.record_run(entry()).count)):
         fired = getattr(warm_proxy, strike)(MULTI)
-        result = BackgroundCall(call).result(20)
+        BackgroundCall(step).result(20)
         assert fired.is_set()
-        return result
-
-    for name in ("other", "report"):  # without the folder of the records, and with it
-        interrupted(lambda name=name: ledger.adopt([entry(name), entry(f"{name} 2")]))
-    assert interrupted(lambda: ledger.record_run(entry())).count == 1
-    assert sorted(record.count for record in records(zoo)) == [0, 0, 0, 1]
-    assert ledger.record_run(entry()).count == 2
+    assert [*counts, records.record_run(entry()).count] == [1, 2]
 
 
-def test_the_records_of_many_entries_take_few_requests(zoo):
-    """Else the first leader would send thousands at once, and lose its lease. Long names fit in a request, too."""
-    names = [*(f"entry {number}" for number in range(1200)), *(f"{number:03}" * 1000 for number in range(400))]
-    with proxied(zoo, 20) as proxy:
-        leader = Candidacy("nightly")
-        ledger = ledger_of(zoo, leader)
-        proxy.reset()
-        ledger.adopt([entry(name) for name in names])
-        ledger.prune([])
-        eventually(lambda: not zoo.names(f"{zoo.base}/!beat/nightly"))
-        assert proxy.counts[MULTI] <= 2 * (1 + 3 + 7) + 30  # creates and deletes, the missing folder, and heartbeats
-        leader.withdraw()
-
-
-def test_a_new_record_is_created_by_the_leader_only(zoo, candidate):
-    ledger = ledger_of(zoo, candidate())
-    zoo.client.create(f"{zoo.base}/!beat/nightly/second", b"{}", makepath=True)
-    with pytest.raises(LeadershipLost, match="another process"):
-        ledger.adopt([entry("first"), entry("second")])
-    ledger = ScheduleRecords(ledger.hold, zoo.base, "hourly")
-    zoo.client.delete(ledger.hold.path)
-    with pytest.raises(LeadershipLost):
-        ledger.adopt([entry("first"), entry("second")])
-    assert zoo.names(f"{zoo.base}/!beat/hourly") == []
-
-
-AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
-TICK = RunRecord(entry="report", at=AT, count=5)
-
-
-def row(last, saved, count=1):
-    """Return an entry like one of django-celery-beat."""
-    model = SimpleNamespace(date_changed=saved, total_run_count=count)
-    return SimpleNamespace(name="report", last_run_at=last, total_run_count=count, model=model)
 
 
 @pytest.mark.parametrize(
-    ("last", "saved", "expected"),
+    ("last", "saved", "runs", "expected", "count"),
     [
-        (AT - HOUR, AT - HOUR, AT),  # the leader died before it saved the row
-        (AT + HOUR, AT + HOUR, AT + HOUR),  # it was switched off for a while, or saved by another leader
-        (AT - HOUR, AT + HOUR, AT),  # somebody edited the row, which the leader had not saved yet
+        pytest.param(NOW - HOUR, NOW - HOUR, 5, NOW, 5, id="the leader died before it saved the row"),
+        pytest.param(NOW + HOUR, NOW + HOUR, 5, NOW + HOUR, 1, id="it was switched off for a while"),
+        pytest.param(NOW - HOUR, NOW + HOUR, 5, NOW, 1, id="somebody edited the row, which was not saved yet"),
+        # Else leaders that change more often than an entry is due would never send it.
+        pytest.param(NOW + HOUR, NOW + HOUR, 0, NOW, 0, id="it has not run, and waits from when it was first seen"),
     ],
 )
-def test_a_row_goes_on_from_the_later_of_record_and_row(last, saved, expected):
-    mine = row(last, saved)
-    continue_from(mine, TICK)
-    assert mine.last_run_at == expected
-    assert mine.model.total_run_count == (5 if saved < AT else 1)
-
-
-def test_an_entry_without_a_run_waits_from_when_it_was_first_seen():
-    """Otherwise leaders that change more often than an entry is due would never send it."""
-    mine = row(AT + HOUR, AT + HOUR, count=0)
-    continue_from(mine, RunRecord(entry="report", at=AT, count=0))
-    assert mine.last_run_at == AT
+def test_a_row_goes_on_from_the_later_of_record_and_row(last, saved, runs, expected, count):
+    model = SimpleNamespace(date_changed=saved, total_run_count=1)
+    row = SimpleNamespace(name="report", last_run_at=last, total_run_count=1, model=model)
+    continue_from(row, Run(NOW, runs))
+    assert (row.last_run_at, model.total_run_count) == (expected, count)
 
 
 def test_a_naive_time_stays_naive_and_means_utc():
     """Some schedulers compute with such times. They mean UTC."""
     mine = entry(last=LONG_AGO.replace(tzinfo=None))
-    continue_from(mine, TICK)
-    assert mine.last_run_at == AT.replace(tzinfo=None)
+    continue_from(mine, Run(NOW, 5))
+    assert mine.last_run_at == NOW.replace(tzinfo=None)
 
 
 @pytest.mark.chaos  # a matrix
 def test_rows_continue_as_without_records_in_all_time_zones():
     pytest.importorskip("django_celery_beat")
-    program = [sys.executable, str(TESTS / "support/rowtimes.py")]
     env = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    program = [sys.executable, str(TESTS / "support/rowtimes.py")]
     assert subprocess.run(program, env=env, check=True, capture_output=True, text=True).stdout == "compared\n"
-
-
-def records(zoo):
-    folder = f"{zoo.base}/!beat/nightly"
-    rows = []
-    for name in zoo.client.get_children(folder):
-        path = f"{folder}/{name}"
-        try:
-            data, stat = zoo.client.get(path)
-        except NoNodeError:  # removed since the list was made
-            continue
-        tick = RunRecord.decode(Node(path=path, data=data, czxid=stat.czxid, owner=0, version=stat.version))
-        assert tick is not None
-        rows.append(tick)
-    return rows

@@ -27,13 +27,11 @@ WHILE_BUSY = {
     "retry": {"RETRY": CALLS},
     "raise": {"FAILURE": CALLS},
     "skip": {"REVOKED": CALLS},
-    "coalesce": {"RETRY": 1, "REVOKED": CALLS - 1},
 }
 AT_THE_END = {
     **WHILE_BUSY,
     "wait": {"SUCCESS": CALLS},
     "retry": {"SUCCESS": CALLS},
-    "coalesce": {"SUCCESS": 1, "REVOKED": CALLS - 1},
 }
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from celery.exceptions import TaskRevokedError
 from support.brokers import Redis
-from support.waitingtasks import SLOW_LOOP, SLOW_RELEASE
+from support.waitingtasks import SLOW_LOOP
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -112,8 +112,7 @@ def open_connections(worker, zoo):
 
 
 def test_a_worker_whose_protocol_thread_is_slow(zoo, tmp_path):
-    """The task does not take its own znode, which the main process is slow to delete, for that of a copy."""
-    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2", SLOW_RELEASE: "2"}) as worker:
+    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker:
         assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
         with zoo.hold_elsewhere("own"):
             result = worker.send("waiting.skips", "own")

@@ -91,7 +91,7 @@ def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(
     eventually(result.ready, 20)
 
 
-SENT_AGAIN = dict.fromkeys(("retry", "coalesce", "wait"), "done")
+SENT_AGAIN = dict.fromkeys(("retry", "wait"), "done")
 IN_BODY = {
     **dict.fromkeys(("wait", "retry", "skip", "raise", "refuses", "spent", "plain"), "LockDeadlock"),
     **dict.fromkeys(("on_lost", "late", "offline"), "done"),

@@ -120,13 +120,13 @@ def test_a_handler_ends_by_its_policy(worker, tmp_path):
             busy.enter_context(worker.zoo.hold_elsewhere(f"errback-{policy}"))
             handler = task(worker, f"errback.{policy}", f"errback-{policy}", str(journal))
             failed = task(worker, "fails").apply_async(link_error=handler)
-            if policy in ("wait", "retry", "coalesce"):
+            if policy in ("wait", "retry"):
                 worker.zoo.wait_contenders(f"errback-{policy}", 2)
                 busy.pop_all().close()
             else:
                 worker.wait_failed(failed)
                 worker.run("ping")
-    for policy in ("wait", "retry", "coalesce"):
+    for policy in ("wait", "retry"):
         assert len(lines(journals.pop(policy))) == 1
     assert not any(journal.exists() for journal in journals.values())
 

@@ -4,18 +4,13 @@ import re
 from datetime import datetime, timezone
 
 import pytest
-from asgiref.sync import async_to_sync
-from django.core.exceptions import SynchronousOnlyOperation
 from django.test import override_settings
 from support import adminsite
 from support.adminsite import user_with
 from support.locking import as_json, zklock
-from support.reserving import reserved_names
-from support.zoo import eventually
+from support.reserving import reservation, reserved_names
 
-from django_zklock import zk_locked
 from django_zklock.admin import LockAdmin
-from django_zklock.contrib.celery import queued
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue.operator_hold import RESERVATIONS
 
@@ -63,46 +58,14 @@ def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(publisher, de
     task = publisher.app.tasks["until_done"]
     first = lost(publisher, "gone")
     assert {task.delay("gone").id for _ in range(3)} == {first.id}
-    hold = queued(task, "gone")
-    assert hold is not None
+    (name,) = reserved_names(publisher.zoo)
+    hold = reservation(name)
     assert (hold.task_id, hold.by) == (first.id, "task until_done")
     assert abs((hold.since - datetime.now(timezone.utc)).total_seconds()) < 60
     assert hold.seconds == 3600
     delete(publisher, "gone")
     assert "was ended by" in caplog.text
-    assert queued(task, "gone") is None
+    assert reserved_names(publisher.zoo) == []
     again = task.delay("gone")
     assert again.id != first.id
     publisher.get(again)
-
-
-def test_queued_follows_a_task_and_sends_nothing(publisher):
-    task = publisher.app.tasks["until_done"]
-    assert queued(task, "follow") is None
-    assert reserved_names(publisher.zoo) == []
-    result, gate = publisher.begin("until_done", "follow")
-    running = queued(task, key="follow")
-    assert running is not None
-    assert running.task_id == result.id
-    assert queued(task, "other") is None
-    gate.open()
-    publisher.get(result)
-    eventually(lambda: queued(task, "follow") is None, 10, "it is still queued")
-
-
-def test_queued_refuses_what_is_not_a_unique_task(publisher):
-    @zk_locked("a/{key}")
-    def function(key): ...
-
-    plain = publisher.app.task(name="not unique", shared=False)(function)
-    for wrong in (plain, function, "until_done"):
-        with pytest.raises(TypeError, match="is not a unique task"):
-            queued(wrong, "x")
-    with pytest.raises(TypeError):
-        queued(publisher.app.tasks["until_done"], nonsense=1)
-
-    async def ask():
-        queued(publisher.app.tasks["until_done"], "x")
-
-    with pytest.raises(SynchronousOnlyOperation):
-        async_to_sync(ask)()

@@ -1,21 +1,18 @@
 """A task whose lock is busy, for each policy, alone and in each canvas, on a real worker."""
 
 import contextlib
-import re
-import uuid
+import time
 
 import pytest
 from celery import chain, chord, group
 from celery.canvas import xmap, xstarmap
-from celery.exceptions import TaskRevokedError
 from kazoo.exceptions import NoNodeError
 from support import celeryapp
-from support.policytasks import POLICIES, SHARES, VALUE
-from support.reserving import reserved_names
+from support.policytasks import POLICIES, VALUE
 from support.worker import outcome
 from support.zoo import eventually
 
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER
 from django_zklock.exceptions import LockLost
 from django_zklock.operations import end_hold
 
@@ -46,7 +43,7 @@ OF_ITS_OWN = {
     "raise": "LockBusy",
     "skip": "TaskRevokedError",
     "value": VALUE,
-    **dict.fromkeys(("retry", "coalesce", "wait"), "done"),
+    **dict.fromkeys(("retry", "wait"), "done"),
 }
 """The outcome of a task where nothing but its policy counts."""
 
@@ -87,7 +84,7 @@ def test_policies_in_a_chord(worker, last):
         "raise": "ChordError",
         "skip": "ChordError",
         "value": [VALUE, "done"],
-        **{policy: ["done", "done"] for policy in ("retry", "coalesce", "wait")},
+        **{policy: ["done", "done"] for policy in ("retry", "wait")},
     }
 
 
@@ -104,7 +101,7 @@ def test_policies_with_link_and_link_error(worker):
         )
 
     assert outcomes(worker, linked) == OF_ITS_OWN
-    expected = {"raise-linked-error", *(f"{policy}-linked-link" for policy in ("value", "retry", "coalesce", "wait"))}
+    expected = {"raise-linked-error", *(f"{policy}-linked-link" for policy in ("value", "retry", "wait"))}
     eventually(lambda: {path.name for path in marks.iterdir()} >= expected)
     worker.run("ping")
     worker.run("ping")
@@ -134,7 +131,7 @@ def test_policies_in_map_and_starmap(worker):
             "raise": "LockBusy",
             "skip": [None, "done"],
             "value": [VALUE, "done"],
-            **{policy: ["done", "done"] for policy in ("retry", "coalesce", "wait")},
+            **{policy: ["done", "done"] for policy in ("retry", "wait")},
         }
 
 
@@ -145,7 +142,7 @@ def test_policies_of_eager_tasks(zoo):
         results = {policy: task.apply(("eager",)).get(propagate=False) for policy, task in tasks.items()}
     assert {
         policy: type(value).__name__ if policy not in ("skip", "value") else value for policy, value in results.items()
-    } == {**dict.fromkeys(("raise", "retry", "coalesce"), "LockBusy"), "skip": None, "value": VALUE}
+    } == {**dict.fromkeys(("raise", "retry"), "LockBusy"), "skip": None, "value": VALUE}
 
 
 def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker):
@@ -177,34 +174,23 @@ def test_a_task_that_is_sent_again_keeps_its_place_in_the_canvas(worker):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
-@pytest.mark.parametrize("policy", ["retry", "coalesce"])
-def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker, policy, late):
-    key, journal = f"offline-{policy}-{late}", worker.home / f"offline-{policy}-{late}"
+def test_a_task_that_cannot_be_sent_again_waits_in_its_slot(worker, late):
+    key, journal = f"offline-{late}", worker.home / f"offline-{late}"
     with worker.zoo.hold_elsewhere(key):
-        result = worker.send(f"offline.{policy}.{late}", key, "tell", None, str(journal))
+        result = worker.send(f"offline.{late}", key, "tell", None, str(journal))
         worker.zoo.wait_contenders(key, 2)
     assert worker.get(result) == "done"
     assert len(lines(journal)) == 1
     assert worker.log.read_text().count(f"task '{result.id}' cannot be sent again") == 1
 
 
-@pytest.mark.parametrize("policy", ["retry", "coalesce"])
-def test_a_task_that_waits_in_its_slot_expires_there(worker, policy):
-    key, journal = f"expires-{policy}", worker.home / f"expires-{policy}"
+def test_a_task_that_waits_in_its_slot_expires_there(worker):
+    key, journal = "expires-in-slot", worker.home / "expires-in-slot"
     with worker.zoo.hold_elsewhere(key):
-        result = worker.send(f"offline.{policy}.False", key, "tell", None, str(journal), expires=4)
+        result = worker.send("offline.False", key, "tell", None, str(journal), expires=4)
         eventually(lambda: str(result.state) == "REVOKED", 20)
         worker.zoo.wait_contenders(key, 1)
     assert not journal.exists()
-
-
-def test_of_tasks_that_cannot_be_sent_again_one_waits(worker):
-    with worker.zoo.hold_elsewhere("coalesced-in-slot"):
-        first = worker.send("offline.coalesce.False", "coalesced-in-slot")
-        worker.zoo.wait_contenders("coalesced-in-slot", 2)
-        with pytest.raises(TaskRevokedError, match=first.id):
-            worker.run("offline.coalesce.False", "coalesced-in-slot")
-    assert worker.get(first) == "done"
 
 
 def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker):
@@ -312,94 +298,38 @@ def lines(journal):
     return journal.read_text().splitlines() if journal.exists() else []
 
 
-@pytest.fixture
-def coalesced(worker, request):
-    key = re.sub(r"\W", "-", request.node.name)
-    journal = worker.home / f"{key}.journal"
-    running, gate = worker.begin("policy.coalesce", key, str(journal))
-    yield worker, key, journal, gate
-    gate.open()
-    worker.get(running)
-
-
-def call(worker, key, journal, **options):
-    result = worker.send("policy.coalesce", key, "tell", None, str(journal), **options)
-    eventually(lambda: result.state != "PENDING")
-    return result
-
-
-def test_calls_during_a_run_are_coalesced_into_one_more(coalesced):
-    worker, key, journal, gate = coalesced
-    results = [call(worker, key, journal) for _ in range(5)]
-    states = [str(result.state) for result in results]
-    assert states == ["RETRY", *["REVOKED"] * 4]
-    with pytest.raises(TaskRevokedError, match=results[0].id):
-        worker.get(results[-1])
-    gate.open()
-    assert worker.get(results[0]) == "done"
-    assert [line.split()[0] for line in lines(journal)][1:] == [results[0].id]
-
-
-def test_a_call_after_the_waiting_task_has_begun_is_not_coalesced(coalesced):
-    """The task that has begun may not see what changed since."""
-    worker, key, journal, gate = coalesced
-    second_gate = worker.gate()
-    second = worker.send("policy.coalesce", key, "linger", str(second_gate), str(journal))
-    eventually(lambda: second.state == "RETRY")
-    gate.open()
-    second_gate.wait_at_work()
-    third = call(worker, key, journal)
-    assert third.state == "RETRY"
-    second_gate.open()
-    assert worker.get(third) == "done"
-    assert len(lines(journal)) == 3
-
-
-@pytest.mark.parametrize("end", ["revoked", "expired"])
-def test_a_waiting_task_that_never_runs_is_replaced(coalesced, end):
-    worker, key, journal, gate = coalesced
-    first = call(worker, key, journal, **({"expires": 1} if end == "expired" else {}))
-    if end == "revoked":
-        worker.app.control.revoke(first.id)
-        # Its state may not say so: the run that has sent it again stores RETRY, perhaps after the message was dropped.
-        dropped = f"Discarding revoked task: policy.coalesce[{first.id}]"
-        eventually(lambda: dropped in worker.log.read_text(), 20)
-    else:
-        with pytest.raises(TaskRevokedError, match="expired"):
-            worker.get(first)
-    eventually(lambda: not reserved_names(worker.zoo, f"waiting/policy.coalesce/{key}"))
-    second = call(worker, key, journal)
-    assert second.state == "RETRY"
-    gate.open()
-    assert worker.get(second) == "done"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(f"policy.{policy}" for policy in POLICIES),
-        *(f"sharing.{kind}.{policy}" for kind in SHARES for policy in ("retry", "skip", "wait")),
-        "several.skip",
-    ],
-)
-def test_of_two_copies_of_a_task_one_runs(worker, name):
-    key, journal, gate = f"copy-{name}", worker.home / f"copy-{name}", worker.gate()
-    call, of_first = (name, key, "linger", str(gate), str(journal)), {MESSAGE_HEADER: str(uuid.uuid4())}
-    result = worker.send(*call, headers=of_first)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_copy_ends_when_the_other_run_has_done_the_work(worker, policy):
+    """It waits, or is sent again, whatever its policy is, until it has the lock: the other run may have died."""
+    name, key = f"policy.{policy}.late", f"copy-{policy}"
+    journal, gate = worker.home / f"{key}.journal", worker.gate()
+    call = (name, key, "linger", str(gate), str(journal))
+    result = worker.send(*call)
     gate.wait_at_work()
-    worker.send(*call, task_id=result.id, headers={**of_first, COPY_HEADER: "none"})
-    worker.wait_scheduled(result.id)
-    assert len([path for path in worker.zoo.contenders() if key in path]) == (2 if name == "several.skip" else 1)
+    log = worker.log.stat().st_size
+    worker.send(*call, task_id=result.id, headers={COPY_HEADER: time.time()})
+    if policy == "wait":
+        worker.zoo.wait_contenders(key, 2)
+    else:
+        eventually(lambda: worker.log.read_text()[log:].count(f"{name}[{result.id}] retry") > 1, 20)
     gate.open()
-    eventually(lambda: result.state == "SUCCESS", 20)
-    ignored = f"{name}[{result.id}] ignored"
-    eventually(lambda: ignored in worker.log.read_text(), 20, "the copy did not end")
+    eventually(lambda: f"{name}[{result.id}] ignored" in worker.log.read_text(), 20, "the copy did not end")
     assert worker.get(result) == "done"
     assert len(lines(journal)) == 1
-    assert f"{name}[{result.id}] retry" not in worker.log.read_text()
 
 
-@pytest.mark.parametrize("policy", ["skip", "raise", "coalesce"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_copy_without_a_result_does_the_work(worker, policy):
+    key, journal = f"again-{policy}", worker.home / f"again-{policy}.journal"
+    with worker.zoo.hold_elsewhere(key):  # as by the run of a process that has died, until its session ends
+        headers = {COPY_HEADER: time.time()}
+        result = worker.send(f"policy.{policy}.spent", key, "tell", None, str(journal), headers=headers)
+        eventually(lambda: worker.waits_or_pauses(result.id), 20)
+    assert worker.get(result) == "done"
+    assert len(lines(journal)) == 1
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
 def test_a_retry_before_the_release_is_not_skipped(worker, policy):
     """A task that retries at once, under its lock, may find its own znode. That is not a conflict."""
     sent = worker.send(f"policy.itself.{policy}", f"itself-{policy}")

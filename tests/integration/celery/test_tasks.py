@@ -4,22 +4,18 @@ import contextlib
 import os
 import re
 import signal
-import uuid
 
 import pytest
-from celery import chain, states
-from celery.exceptions import TaskRevokedError, WorkerLostError
+from celery import chain
+from celery.exceptions import TaskRevokedError
 from support import celeryapp
 from support.faults import acquire_once
 from support.policytasks import POLICIES, SHARES, VALUE
-from support.reserving import holder, queued, reserved_names
-from support.uniquetasks import until_done
-from support.worker import outcome, settled
+from support.worker import outcome
 from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER, MESSAGE_HEADER
-from django_zklock.contrib.celery.unique import lifecycle, reservations
+from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import LockBusy, LockInTransaction, ZkLockError
 
 
@@ -58,7 +54,7 @@ def test_a_task_has_no_contender_until_it_is_sent_again(worker):
 
 def test_a_task_may_release_its_lock_before_its_end(worker):
     """Others get it at once, and the task succeeds."""
-    for name in ("policy.raise", "policy.retry", "policy.wait", "policy.wait.late", "policy.coalesce", "several.wait"):
+    for name in ("policy.raise", "policy.retry", "policy.wait", "policy.wait.late", "several.wait"):
         result = worker.send(name, "early", "release")
         assert (worker.get(result), result.state) == ("done", "SUCCESS"), name
 
@@ -97,8 +93,7 @@ def test_the_queue_shows_the_task_without_its_arguments(worker):
     gate.open()
     assert payload is not None
     assert payload.what == f"task plain {result.id}"
-    assert payload.about.items() > {"task": "plain", "id": result.id, "queue": "celery", "retries": "0"}.items()
-    assert payload.about.keys() == {"task", "id", "queue", "retries", "message"}
+    assert payload.about == {"task": "plain", "id": result.id, "queue": "celery", "retries": "0"}
     assert b"linger" not in data
     assert gate.path.name.encode() not in data
     worker.get(result)
@@ -152,24 +147,12 @@ def test_one_busy_lock_is_a_conflict_for_each_policy(worker):
             sent[policy] = worker.send(f"several.{policy}", policy)
         results = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
         assert results == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
-        for policy in ("retry", "coalesce"):
-            eventually(lambda policy=policy: sent[policy].state == "RETRY")
-            worker.zoo.wait_contenders(f"{policy}/a", 0)
+        eventually(lambda: sent["retry"].state == "RETRY")
+        worker.zoo.wait_contenders("retry/a", 0)
         worker.zoo.wait_contenders("wait/b", 2)
         worker.zoo.wait_contenders("wait/a", 1)
-    for policy in ("retry", "coalesce", "wait"):
+    for policy in ("retry", "wait"):
         assert outcome(sent[policy]) == "done"
-
-
-def test_calls_for_the_same_locks_are_merged(worker):
-    journal = worker.home / "coalesced"
-    running, gate = worker.begin("several.coalesce", "one", str(journal))
-    waits = worker.send("several.coalesce", "one", "tell", None, str(journal))
-    eventually(lambda: waits.state == "RETRY")
-    assert {outcome(worker.send("several.coalesce", "one")) for _ in range(2)} == {"TaskRevokedError"}
-    gate.open()
-    assert (outcome(running), outcome(waits)) == ("done", "done")
-    assert len(journal.read_text().splitlines()) == 2
 
 
 def test_a_task_is_unique_by_all_its_keys(publisher):
@@ -202,21 +185,16 @@ def test_a_revoked_task_leaves_no_lock(worker):
 @pytest.mark.parametrize("kind", SHARES)
 def test_two_tasks_share_a_semaphore(worker, kind):
     tasks = [worker.begin(f"sharing.{kind}.raise", f"both-{kind}") for _ in range(2)]
-    answer = worker.ask("zklocks")
+    held = {payload.about["id"] for payload in worker.zoo.payloads(f"both-{kind}")}
     assert worker.finish(tasks) == ["done", "done"]
-    assert {item["id"] for item in answer["held"]} == {result.id for result, _ in tasks}
-    assert answer["waiting"] == []
+    assert held == {result.id for result, _ in tasks}
 
 
 @pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
 def test_threads_of_one_process_share_a_semaphore(request, pool):
     worker = request.getfixturevalue(f"{pool}_worker")
-    of_first = {MESSAGE_HEADER: str(uuid.uuid4())}
-    tasks = [worker.begin("sharing.permit.raise", "k", headers=of_first) for _ in range(2)]
-    first = tasks[0][0].id
+    tasks = [worker.begin("sharing.permit.raise", "k") for _ in range(2)]
     assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
-    worker.send("sharing.permit.raise", "k", "tell", task_id=first, headers={**of_first, COPY_HEADER: "none"})
-    worker.wait_scheduled(first)
     assert worker.finish(tasks) == ["done", "done"]
     worker.zoo.assert_empty()
 
@@ -261,31 +239,11 @@ def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher):
 # --- two options on one task, two locks, a task in a task -------------------------------------------------------------
 
 
-def test_a_waiting_task_that_gives_up_is_replaced(worker):
+def test_a_task_that_was_sent_again_as_often_as_max_conflicts_allows_fails(worker):
     with worker.zoo.hold_elsewhere("gives-up"):
         first = worker.send("joint.bounded", "gives-up")
         assert isinstance(worker.wait_failed(first), LockBusy)
         assert worker.log.read_text().count(f"joint.bounded[{first.id}] retry") == 2
-        eventually(lambda: not reserved_names(worker.zoo, "waiting/joint.bounded/gives-up"))
-        second = worker.send("joint.bounded", "gives-up")
-        assert settled(second) != "REVOKED"
-    assert outcome(second) in ("done", "LockBusy")  # on a slow machine, it has given up, too
-
-
-@pytest.mark.chaos
-def test_a_waiting_task_that_dies_is_replaced(worker):
-    with worker.zoo.hold_elsewhere("dies"):
-        first = worker.send("joint.patient", "dies")
-        assert settled(first) == "RETRY"
-        assert reserved_names(worker.zoo, "waiting/joint.patient/dies")
-        worker.zoo.wait_contenders("dies", 2)
-        payload = worker.zoo.payloads("dies")[1]
-        worker.kill_process(payload.pid)
-        assert isinstance(worker.wait_failed(first), WorkerLostError)
-        eventually(lambda: not reserved_names(worker.zoo, "waiting/joint.patient/dies"))
-        second = worker.send("joint.patient", "dies")
-        assert settled(second) == "RETRY"
-    assert worker.get(second) == "done"
 
 
 def test_a_task_that_is_sent_again_still_hides_its_arguments(worker):
@@ -314,30 +272,3 @@ def test_a_chain_ends_at_a_duplicate_within_it(publisher):
     gate.open()
     error = last.get(timeout=20, interval=0.01, propagate=False)
     assert isinstance(error, TaskRevokedError)
-
-
-def test_coalesce_and_unique_go_together(worker):
-    first, gate = worker.begin("joint.unique_coalesce", "both")
-    second = worker.send("joint.unique_coalesce", "both")
-    assert settled(second) == "RETRY"
-    third = worker.send("joint.unique_coalesce", "both")  # by a process that does not know it to be unique
-    assert settled(third) == "REVOKED"
-    gate.open()
-    assert worker.get(first) == "done"
-    assert worker.get(second) == "done"
-    eventually(lambda: not reserved_names(worker.zoo))
-
-
-def test_a_copy_that_is_ignored_frees_nothing(zoo):
-    """It ends, as another copy runs: that one has the key."""
-    key = "task/until_done/unique/copy"
-    with zoo.configured():
-        queued(key, "one")
-        until_done.push_request(id="one", headers={lifecycle.UNIQUE_HEADER: key})
-        try:
-            lifecycle.keep(until_done.request)
-            lifecycle.on_postrun(until_done, "one", state=states.IGNORED)
-        finally:
-            until_done.pop_request()
-        assert holder(key) == "one"
-        assert reservations.end(key, "one") is None

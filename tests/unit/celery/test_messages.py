@@ -1,6 +1,7 @@
-"""A message: its queue, headers that anybody may have written, and other copies of it."""
+"""A message: its queue, and headers that anybody may have written."""
 
-from datetime import datetime
+import time
+from datetime import datetime, timedelta
 from queue import Empty
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from django_zklock import Lock, zk_locked
-from django_zklock.contrib.celery import context, messages
+from django_zklock.contrib.celery import messages
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockBusy, ZkLockError
 
@@ -248,7 +249,7 @@ def test_a_worker_whose_calls_are_eager_does_not_run_the_task_in_itself(app):
 # --- the history of a message -------------------------------------------------------------------------------------
 
 
-def restored(history, arguments=None, **headers):
+def restored(history, arguments=None, eta=None, **headers):
     """Return the request of a message that has this history, in a queue with these arguments."""
     message = delivered(None, "", "named", consumer_tag="None1")
     message.headers = {"id": "1", messages.HISTORY_HEADER: history, **headers}
@@ -258,7 +259,9 @@ def restored(history, arguments=None, **headers):
     def locked(): ...
 
     info = {"redelivered": False}
-    request = SimpleNamespace(task=locked, request_dict=dict(message.headers), message=message, delivery_info=info)
+    request = SimpleNamespace(
+        task=locked, request_dict=dict(message.headers), message=message, delivery_info=info, eta=eta
+    )
     messages.record_received(sender=consuming(Queue("named", queue_arguments=arguments)), request=request)
     return request
 
@@ -326,12 +329,21 @@ def test_the_limit_of_a_queue_is_that_of_all_messages_of_a_call(arguments, retur
 
 @pytest.mark.parametrize(("late", "header"), [(True, "mine"), (False, messages.COPY_HEADER)])
 def test_only_a_copy_whose_message_is_not_acknowledged_is_rejected(late, header):
-    task = SimpleNamespace(request=SimpleNamespace(delivery_info={messages.RETURNS_KEY: 3}), acks_late=late)
-    messages.check_returns(task, {header: "none"})
-    task.acks_late = True
+    request = SimpleNamespace(delivery_info={messages.RETURNS_KEY: 3}, headers={header: 1.5})
+    task = SimpleNamespace(request=request, acks_late=late)
+    messages.check_returns(task)
+    task.acks_late, request.headers = True, {messages.COPY_HEADER: 1.5}
     with pytest.raises(Reject) as rejected:
-        messages.check_returns(task, {messages.COPY_HEADER: "none"})
+        messages.check_returns(task)
     assert not rejected.value.requeue
+
+
+def test_a_message_that_comes_back_during_its_pause_has_harmed_no_worker(app):
+    """Each restart of the workers brings it back."""
+    history, soon = {"x-delivery-count": 30, "redelivered": True}, app.now() + timedelta(seconds=30)
+    request = restored(history, {"x-delivery-limit": 2}, eta=soon)
+    assert request.request_dict["x-delivery-count"] == 30
+    assert messages.RETURNS_KEY not in request.delivery_info
 
 
 NO_COUNTS = [None, 5, "x", {}, [5], [{}], [{"count": "x"}]]
@@ -416,43 +428,61 @@ def test_headers_that_are_none_are_dropped(headers):
     assert messages.received_at(request) > 0
 
 
-REDELIVERED = {"id": "one", "delivery_info": {"redelivered": True, messages.QUEUE_KEY: "celery"}, "headers": {}}
+COPY = {
+    "id": "one",
+    "delivery_info": {"redelivered": True, messages.QUEUE_KEY: "celery"},
+    "headers": {messages.COPY_HEADER: 1.5},
+}
+
+
+@pytest.mark.parametrize("flag", [{"redelivered": True}, {}])
+def test_a_message_that_was_delivered_before_keeps_when_it_came_first(app, flag):
+    @app.task(shared=False)
+    @zk_locked("k")
+    def locked(): ...
+
+    message = delivered(None, "", "named", consumer_tag="None1")
+    for given, came in (({}, pytest.approx(time.time(), abs=60)), ({messages.COPY_HEADER: 1.5}, 1.5)):
+        request = SimpleNamespace(
+            task=locked, request_dict={"id": "1", "headers": dict(given)}, message=message, delivery_info=dict(flag)
+        )
+        messages.record_received(sender=consuming(), request=request)
+        assert messages.headers_of(request) == ({messages.COPY_HEADER: came} if flag else given)
+
+
+def test_a_message_that_was_dead_lettered_is_no_copy_any_more():
+    """Its rejection was stored as a result."""
+    request = restored({}, **{"x-death": [death("named", 1)], messages.COPY_HEADER: 1.5})
+    assert messages.COPY_HEADER not in messages.headers_of(request)
 
 
 @pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
 @pytest.mark.parametrize("header", [messages.COPIES_HEADER, messages.CONFLICTS_HEADER])
 def test_a_copy_that_is_sent_again_stores_nothing(app, header):
-    """Celery looks for a result before it writes RETRY. The other copy, or a holder, may store one between the two."""
+    """Celery looks for a result before it writes RETRY. The other run may store one between the two."""
 
     @app.task(name="busy", shared=False)
     def busy():
         messages.send_again(busy, header, ZkLockError("busy"))
 
-    trace_task(busy, "one", (), {}, request=REDELIVERED, app=app)
+    trace_task(busy, "one", (), {}, request=COPY, app=app)
     assert app.backend.get_state("one") == states.PENDING
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip", "retry"])
-@pytest.mark.parametrize(
-    ("ahead", "header"),
-    [
-        (None, messages.CONFLICTS_HEADER),
-        (SimpleNamespace(about={"id": "one", "redelivered": "1"}), messages.COPIES_HEADER),
-    ],
-    ids=["unknown", "a copy"],
-)
-def test_a_run_that_met_a_holder_at_its_end_is_sent_again(app, monkeypatch, policy, ahead, header):
-    """It is or may have been a copy, whose result this run must not overwrite. A copy is no conflict."""
+@pytest.mark.parametrize("ahead", [None, SimpleNamespace(about={"id": "other"})], ids=["unknown", "another task"])
+def test_a_copy_that_meets_a_conflict_is_sent_again(app, monkeypatch, policy, ahead):
+    """Its other run may have died with the lock, and behind others. That is no conflict."""
 
     def meet(*args):
         raise LockBusy("The lock 'k' is held by another owner.", lock="k", ahead=ahead)
 
     @app.task(name="met", shared=False)
-    @zk_locked("k", on_conflict=policy, max_conflicts=1)
+    @zk_locked("k", on_conflict=policy, max_conflicts=0)
     def met(): ...
 
     monkeypatch.setattr(Lock, "__enter__", meet)
-    monkeypatch.setattr(context, "_read_queue", lambda spec: ())
-    trace_task(met, "one", (), {}, request={**REDELIVERED, "delivery_info": {messages.QUEUE_KEY: "celery"}}, app=app)
-    assert app.backend.get_state("one") not in (states.FAILURE, states.REVOKED)
-    assert received(app).headers[header] == 1
+    trace_task(met, "one", (), {}, request=COPY, app=app)
+    headers = received(app).headers
+    assert (headers[messages.COPIES_HEADER], headers[messages.COPY_HEADER]) == (1, 1.5)
+    assert messages.CONFLICTS_HEADER not in headers

@@ -1,20 +1,15 @@
 """The options of unique tasks, and the rules of their reservations."""
 
-import sys
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from django.core.handlers.base import BaseHandler
-from django.http import HttpResponse
-from django.urls import path
 
 from django_zklock import zk_locked
 from django_zklock.conf.options import given_options
 from django_zklock.contrib.celery.messages import short_id
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.lifecycle import unique_key
-from django_zklock.core.execution import work
 
 
 @pytest.mark.parametrize(
@@ -59,26 +54,3 @@ def test_long_ids_that_begin_and_end_alike_stay_different():
     assert len(ids) == 2
     assert all(len(shown) <= 64 for shown in ids)
     assert short_id("x" * 64) == "x" * 64
-
-
-def test_a_reservation_names_what_has_sent_its_task(rf, monkeypatch):
-    class Handler(BaseHandler):
-        def resolve_request(self, request):
-            request.resolver_match = match = path("feeds/<secret>/", lambda request, secret: view()).resolve("feeds/x/")
-            return match
-
-    def view():
-        return HttpResponse(reservations._current_work())
-
-    handler = Handler()
-    handler.load_middleware()
-    assert handler._get_response(rf.get("/feeds/x/")).content == b"GET /feeds/<secret>/"
-    monkeypatch.setattr(sys, "argv", ["/srv/manage.py", "reindex", "--password=x"])
-    assert reservations._current_work() == "manage.py reindex"
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/gunicorn", "--password=x"])
-    assert reservations._current_work() == "gunicorn"
-    before = work.begin(work.Work("task shop.update 1", {}))
-    try:
-        assert reservations._current_work() == "task shop.update 1"
-    finally:
-        work.begin(before)

@@ -54,7 +54,7 @@ def seen(lock):
 class Task(FunctionContext):
     """The context of a call whose function can have each policy, as a task can."""
 
-    policies = ("wait", "retry", "coalesce", "skip", "raise")
+    policies = ("wait", "retry", "skip", "raise")
     on_conflict = "retry"
 
 

@@ -15,7 +15,6 @@ import pytest
 
 import django_zklock
 from django_zklock.conf import Keys
-from django_zklock.contrib.celery.schedule import RunRecord
 from django_zklock.contrib.leases import coordinator, http
 from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.core.protocol.operator_holds import read_hold
@@ -106,7 +105,6 @@ def as_list(data):
 Decoder = tuple[Callable[[bytes], object], tuple[type[Exception], ...], dict[str, Any]]
 TEXTS = {"by": "anna", "reason": "slow", "id": GUID, "title": "down", "ends": 2e9, "before": 1}
 PAYLOAD = {"guid": GUID, "pid": 4, "token": "9", "about": {"operator": "a", "seconds": "5"}, "release_request": TEXTS}
-RUN = {"entry": "a", "last_run_at": "2026-11-01T12:00:00+00:00", "total_run_count": 1, "token": "7", "leader": "h"}
 GIVEN = {
     "key": "k",
     "kind": "lock-",
@@ -130,7 +128,6 @@ DECODERS = {
     "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
     "BreakRecord": (BreakRecord.decode, (), TEXTS),
     "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
-    "RunRecord": (lambda data: RunRecord.decode(node(data)), (), RUN),
     "HandOver": (lambda data: HandOver.decode(VERSION + base64_of(as_list(data)), "/b"), (InvalidHandOver,), GIVEN),
     "trusted": (
         lambda data: hand_over_text.trusted(

@@ -384,7 +384,7 @@ def test_a_task_that_cannot_be_made_is_left_to_its_first_use(tasks):
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 
-POLICIES = {"Celery task": ["wait", "retry", "coalesce", "skip", "raise"], "function": ["raise", "skip"]}
+POLICIES = {"Celery task": ["wait", "retry", "skip", "raise"], "function": ["raise", "skip"]}
 DEFAULT = {"Celery task": "retry", "function": "raise"}
 ALL = sorted(set().union(*POLICIES.values()))
 URL = {"URL": "zk://127.0.0.1:1"}
@@ -434,7 +434,7 @@ def test_a_policy_in_the_defaults_counts_for_the_functions_that_can_have_it(kind
 
 
 def test_the_system_check_names_views_with_a_wrong_policy():
-    @zk_locked("k", on_conflict="coalesce")
+    @zk_locked("k", on_conflict="wait")
     def function(request):
         return HttpResponse()
 
@@ -452,7 +452,7 @@ def test_the_system_check_names_views_with_a_wrong_policy():
     with override_settings(ZKLOCK=URL, ROOT_URLCONF=patterns):
         problems = check_views()
     assert [problem.id for problem in problems] == ["zklock.E019"] * 2
-    assert "coalesce" in problems[0].msg
+    assert "wait" in problems[0].msg
     assert "Handler.get" in problems[1].msg
 
 

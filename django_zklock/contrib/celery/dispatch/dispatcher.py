@@ -125,8 +125,7 @@ class Dispatcher(bootsteps.StartStopStep):
             return None
         try:
             call = locked.context_of(*arguments(request.task, request.args, request.kwargs), MessageContext(request))
-            task = WaitingTask(request, call, self)
-            return task if task.acquires or "redelivered" in call.about else None
+            return WaitingTask(request, call, self) if call.options["timeout"] != 0 else None
         except Exception as error:  # noqa: BLE001 - the pool process raises the same, and there it ends the task
             logger.debug("the lock of task %s is not known here: %s", request.id, error)
             return None
@@ -248,7 +247,7 @@ class Dispatcher(bootsteps.StartStopStep):
             task.send_again("the broker would deliver the message again soon", longest)
         elif len(self.waiting) > self._most_waiting:
             task.send_again(f"{self._most_waiting} tasks of this worker wait already")
-        elif task.is_pause_over and not (task.waits_for_copy or self._has_place(task)):
+        elif task.is_pause_over and not self._has_place(task):
             task.send_again("others need the place of its message in this worker", FIRST_DELAY)
 
     def pass_slot_on(self, task: WaitingTask) -> None:
@@ -382,7 +381,7 @@ class Dispatcher(bootsteps.StartStopStep):
         """
         Leave all queues and forget the messages: the broker delivers them again, perhaps to another worker.
 
-        A contender that stayed would look to that worker like a running copy of the task.
+        A contender that stayed would be granted a lock for which there is no task.
         """
         run_logged(self.loop.run, self._forget_all)
 

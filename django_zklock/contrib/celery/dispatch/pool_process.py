@@ -62,8 +62,6 @@ class WaitResult:
     """The result of the wait for one task: its locks, or an error."""
 
     def __init__(self, payload: WaitPayload, shared: SharedGrants) -> None:
-        self.own: tuple[str, ...] = tuple(payload.get("own", ()))
-        """The guids of the task's own znodes, which may not be gone yet."""
         self.resend = payload.get("resend", {})
         """The options of `messages.send_again` if the task is to be sent again; else empty."""
         self.held: list[HeldLock] = []

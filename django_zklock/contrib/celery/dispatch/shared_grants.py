@@ -55,7 +55,6 @@ class WaitPayload(TypedDict, total=False):
     error: str  # the name of its class, in `django_zklock.exceptions`; with its text and its lock
     text: str
     lock: str | None
-    own: list[str]  # the guids of the task's own znodes, which may not be gone yet
 
 
 _HEADER: Final = 8 * (3 + PROCESSES)

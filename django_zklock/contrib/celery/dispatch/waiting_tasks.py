@@ -18,7 +18,6 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import exceptions, signals
-from django_zklock.contrib.celery.copies import may_have_copy, until_session_ends, wait_alone
 from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
@@ -83,9 +82,6 @@ class WaitingTask:
         self.has_result = False  # it has its locks, or an error
         self.payload: WaitPayload = {}  # for the process that runs the task
         self._timeout: float | None = call.options["timeout"]
-        self.acquires = self._timeout != 0
-        """Whether it acquires its lock here. Else it waits for another copy of it at most."""
-        self.waits_for_copy = False  # another copy of it, which may be dead: until its session is over
         headers = headers_of(request)
         self._waited = count_in(headers, WAITED_HEADER) / 1000  # seconds of earlier waits, before it gave its lock back
         conflicts = count_in(headers, CONFLICTS_HEADER)
@@ -93,7 +89,6 @@ class WaitingTask:
         self._pause_until = 0.0  # on time.time()
         if request.eta is not None:
             self._pause_until = request.eta.timestamp() + delay_before(request.task, conflicts)
-        self._call = call
         self._routine: Routine[None] | None = None
         self.waiter: MessageWaiter | None = None  # the last one that it waited for
         self.timer: Any = None  # an entry of the loop
@@ -109,12 +104,7 @@ class WaitingTask:
     def _acquire(self) -> Routine[None]:
         while True:
             try:
-                if may_have_copy(self._call) and not (yield from self._wait_alone()):
-                    self.payload["resend"] = {"longest": LONGEST_DELAY}
-                    raise LockBusy(f"Another copy of this task holds the lock {self.keys[0]!r}.", lock=self.keys[0])
-                self.asked_at = clock.now()  # the timeout is for the lock alone
-                if self.acquires:
-                    yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
+                yield from self.acquisition.acquire(self.locks.specs, self._remaining, self._new_waiter)
                 return
             except ZooKeeperUnavailable:
                 if self._timeout is not None:
@@ -130,25 +120,6 @@ class WaitingTask:
     @property
     def _seconds_waited(self) -> float:
         return self._waited if self.asked_at is None else self._waited + clock.now() - self.asked_at
-
-    def _wait_alone(self) -> Routine[bool]:
-        request, is_fixed = self.request, self.dispatcher.has_fixed_prefetch
-        headers = headers_of(request)
-        alone = wait_alone(
-            request.task,
-            request.id,
-            self._call,
-            headers,
-            self._new_waiter,
-            run_blocking=process.current().dispatch,
-            # The dispatcher ends a wait that is too long for the broker.
-            longest=lambda copy: until_session_ends(copy, headers) if is_fixed else math.inf,
-        )
-        self.waits_for_copy = True
-        try:
-            return (yield from alone)
-        finally:
-            self.waits_for_copy = False
 
     def _new_waiter(self) -> Any:
         return MessageWaiter(self)
@@ -210,8 +181,7 @@ class WaitingTask:
 
     def _end_with(self, error: ZkLockError) -> None:
         public_class = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
-        own = [contender.guid for contender in self.acquisition.contenders if contender.guid]
-        end: WaitPayload = {"error": public_class.__name__, "text": str(error), "lock": error.lock, "own": own}
+        end: WaitPayload = {"error": public_class.__name__, "text": str(error), "lock": error.lock}
         self.payload.update(end)
         self.cancel()
         self.has_result = True

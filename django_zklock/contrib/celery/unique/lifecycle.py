@@ -1,10 +1,8 @@
 """
-The life cycle of a task's reservations: where the task is sent, in the process that runs it, and in the main process.
+The life cycle of a reservation: where the task is sent, in the process that runs it, and in the main process.
 
-A task has up to two reservations, named in the headers of its message. The one of `unique` begins when the task is
-sent, and ends when the task starts or is done. The one of `on_conflict="coalesce"` exists while the task waits for its
-lock: it ends under the lock, before the work begins, so that a later call waits itself. Each of them also ends by
-itself, after a time.
+A header of the task's message names the key. The reservation begins when the task is sent, and ends when the task
+starts or is done. It also ends by itself, after a time.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ from celery.signals import (
     task_unknown,
 )
 from celery.utils import uuid
+from django.core.exceptions import ImproperlyConfigured
 
 from django_zklock.contrib.celery import messages
-from django_zklock.contrib.celery.introspection import arguments, functions_of, locked_of
+from django_zklock.contrib.celery.introspection import arguments, functions_of, locked_of, overridden_locks
 from django_zklock.contrib.celery.messages import headers_of
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import LASTS, is_key
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.decorators.locked import LockedFunction
 from django_zklock.exceptions import AlreadyQueued, InvalidLockName, LockTimeout, ZooKeeperUnavailable
 from django_zklock.names.template import MAX_KEY, escape
@@ -46,9 +44,6 @@ logger = Logger("django_zklock.celery")
 
 UNIQUE_HEADER: Final = "zklock_unique"
 """The key of the reservation that a unique task has."""
-WAITING_HEADER: Final = "zklock_waiting"
-"""The key of the reservation that a task has while it waits for its lock."""
-_HEADERS: Final = frozenset((UNIQUE_HEADER, WAITING_HEADER))
 
 _ENDED: Final = "zklock_ended"  # attributes of a request
 _GOES_ON: Final = "zklock_goes_on"
@@ -62,11 +57,6 @@ def unique_prefix(task: Task[..., Any]) -> str:
 def unique_key(task: Task[..., Any], lock_key: str) -> str:
     """Return the key of the reservation of a unique task: its name, and the key of its lock."""
     return _shortened(unique_prefix(task), lock_key)
-
-
-def waiting_key(task: Task[..., Any], lock_key: str) -> str:
-    """Return the key of the reservation of the one task of its name that waits for a lock."""
-    return _shortened(f"waiting/{escape(str(task.name), what='task name')}/", lock_key)
 
 
 def _shortened(prefix: str, lock_key: str) -> str:
@@ -89,24 +79,10 @@ def key_of_call(task: Task[..., Any], locked: LockedFunction, message: Mapping[s
         ) from error
 
 
-def reservation_of(task: Any, args: Any, kwargs: Any) -> OperatorHold | None:
-    """Return the reservation of the task that a call with these arguments duplicates; `queued` documents it."""
-    locked = locked_of(task) if isinstance(task, Task) else None
-    if locked is None or not locked.options.get("unique"):
-        raise TypeError(f"{getattr(task, 'name', task)!r} is not a unique task: give its @zk_locked the option unique.")
-    hold = reservations.read(key_of_call(task, locked, {"args": args, "kwargs": kwargs}))
-    return None if hold is None or messages.finished_at(task.app.backend, hold.task_id) else hold
-
-
-def _key(headers: Any, header: str) -> str:
-    """Return the key of a reservation in a header of a message; empty if there is none."""
-    key = (headers or {}).get(header)
+def _key(headers: Any) -> str:
+    """Return the key of the reservation in the headers of a message; empty if there is none."""
+    key = (headers or {}).get(UNIQUE_HEADER)
     return key if is_key(key) else ""
-
-
-def _keys(headers: Any) -> list[str]:
-    """Return the keys of the reservations in the headers of a message."""
-    return [key for header in _HEADERS if (key := _key(headers, header))]
 
 
 # --- where the task is sent -------------------------------------------------------------------------------------------
@@ -135,7 +111,7 @@ class UniqueMessage:
 
     def _inherited_key(self) -> str:
         """Remove the key from the headers, and return it if it is one of this task."""
-        key = _key(self._headers, UNIQUE_HEADER)
+        key = _key(self._headers)
         self._headers.pop(UNIQUE_HEADER, None)
         return key if key.startswith(unique_prefix(self._task)) else ""
 
@@ -157,8 +133,8 @@ class UniqueMessage:
             if other is None and is_reserved:
                 self._headers[UNIQUE_HEADER] = self.key
             result = send(**options)
-        if self._running is not None and _key(self._headers, UNIQUE_HEADER):
-            keep(self._running, self.key)
+        if self._running is not None and _key(self._headers) and _key(self._running.headers) == self.key:
+            setattr(self._running, _GOES_ON, True)  # the end of that run keeps the reservation
         return result
 
     def _reserved(self) -> AbstractContextManager[str | None]:
@@ -173,7 +149,7 @@ class UniqueMessage:
 
     def _has_ended(self, task_id: str) -> bool:
         # A stored result for its own id is that of an earlier call.
-        return task_id != self.task_id and bool(messages.finished_at(self._app.backend, task_id))
+        return task_id != self.task_id and messages.finished_at(self._app.backend, task_id) is not None
 
     def _seconds(self) -> float:
         """Return for how long the reservation lasts: from the time at which the task may begin, until it expires."""
@@ -226,12 +202,24 @@ def stop_duplicates() -> None:
         name = options.pop("name")
         task = options.get("task_type") or _registered(self, name)
         locked = locked_of(task)
+        if task is not None and locked is None:
+            _refuse_overridden(task)
         if task is None or locked is None or not locked.options.get("unique"):
             return original(self, name, **options)
         return UniqueMessage(self, task, locked, options).send(functools.partial(original, self, name))
 
     send_task.__zk_locked__ = True  # type: ignore[attr-defined]
     Celery.send_task = send_task  # type: ignore[method-assign, assignment]
+
+
+def _refuse_overridden(task: Task[..., Any]) -> None:
+    """Raise `ImproperlyConfigured` if the task overrides a unique method: only the override could compute its key."""
+    for locked in overridden_locks(task):
+        if locked.options.get("unique"):
+            raise ImproperlyConfigured(
+                f"The task {task.name} overrides {locked}, whose @zk_locked has unique=, so its key is not known "
+                "before it runs. Put @zk_locked on the override."
+            )
 
 
 def _registered(app: Any, name: str) -> Task[..., Any] | None:
@@ -243,86 +231,74 @@ def _registered(app: Any, name: str) -> Task[..., Any] | None:
 # --- in the process that runs the task ----------------------------------------------------------------------------
 
 
-def keep(request: Any, key: str = "") -> None:
-    """Keep the reservation with this key, or any, at the end of this run: the task goes on elsewhere."""
-    if key in ("", _key(request.headers, UNIQUE_HEADER)):
-        setattr(request, _GOES_ON, True)
-
-
 def on_acquired(task: Task[..., Any], wrapper: object) -> None:
     """
-    End the reservations that end when the work begins; the lock of `wrapper` is acquired.
+    End the reservation of a task that is unique until its work begins; the lock of `wrapper` is acquired.
 
     Raises `ZooKeeperUnavailable` if ZooKeeper does not confirm that: later callers would rely on a task that has begun.
     """
     request: Any = task.request
-    if _HEADERS.isdisjoint(request.headers):
+    key, locked = _key(request.headers), locked_of(task)
+    if not key or hasattr(request, _ENDED) or locked is None or locked.wrapper is not wrapper:
         return
-    ended: set[str] = request.__dict__.setdefault(_ENDED, set())
-    ending = [_key(request.headers, WAITING_HEADER)]
-    locked = locked_of(task)
-    if locked is not None and locked.wrapper is wrapper and locked.options.get("unique") == "until_start":
-        ending.append(_key(request.headers, UNIQUE_HEADER))
-    for key in ending:
-        if key and key not in ended:
-            problem = reservations.end(key, str(request.id), reply_timeout=reservations.RESERVE_TIMEOUT)
-            if problem is not None:
-                raise ZooKeeperUnavailable(f"It is not confirmed that the task no longer waits. {problem}", lock=key)
-            ended.add(key)
+    if locked.options.get("unique") == "until_start":
+        problem = reservations.end(key, str(request.id), reply_timeout=reservations.RESERVE_TIMEOUT)
+        if problem is not None:
+            raise ZooKeeperUnavailable(f"It is not confirmed that the task no longer waits. {problem}", lock=key)
+        setattr(request, _ENDED, True)
 
 
 def on_postrun(
     task: Task[..., Any], task_id: str, retval: Any = None, state: str | None = None, **kwargs: object
 ) -> None:
     """
-    End the reservations of a task that has ended; keep those of one that will run again.
+    End the reservation of a task that has ended; keep that of one that will run again.
 
     Without a state the process is ending. It does not know whether the task will run again.
     """
     request: Any = task.request
-    if _HEADERS.isdisjoint(request.headers or ()):
+    key = _key(request.headers)
+    if not key or hasattr(request, _ENDED):
         return
     if state in (None, states.RETRY) or hasattr(request, _GOES_ON) or messages.is_given_back(task, state, retval):
         return
-    ended = request.__dict__.get(_ENDED, ())
-    for key in _keys(request.headers):
-        if key not in ended:
-            reservations.end(key, task_id)
+    reservations.end(key, task_id)
 
 
 # --- in the worker's main process ---------------------------------------------------------------------------------
 
 received: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The requests of this worker that have reservations."""
+"""The requests of this worker that have a reservation."""
 
 
 def on_received(request: Any, **kwargs: object) -> None:
-    """Remember a request that has reservations: the worker may have to end them."""
-    if not _HEADERS.isdisjoint(request.message.headers):
+    """Remember a request that has a reservation: the worker may have to end it."""
+    if UNIQUE_HEADER in request.message.headers:
         received.add(request)
 
 
 def on_revoked(request: Any, **kwargs: object) -> None:
-    """End the reservations of a task that was revoked, before or while it ran, or that has expired."""
-    end_all(request.headers, request.id)
+    """End the reservation of a task that was revoked, before or while it ran, or that has expired."""
+    end_in_background(request.headers, request.id)
 
 
 def on_failure(task_id: str, exception: BaseException, sender: Task[..., Any], **kwargs: object) -> None:
-    """End the reservations of a task whose process died, or was killed at a time limit."""
+    """End the reservation of a task whose process died, or was killed at a time limit."""
     if messages.died(sender, exception):
         for request in [request for request in received if request.id == task_id]:
-            end_all(headers_of(request), task_id)
+            end_in_background(headers_of(request), task_id)
 
 
 def on_discarded(message: Any, id: Any = None, **kwargs: object) -> None:
-    """End the reservations of a message that Celery discards: its task is unknown, or its content is refused."""
+    """End the reservation of a message that Celery discards: its task is unknown, or its content is refused."""
     if isinstance(message.headers, dict):
-        end_all(message.headers, message.headers.get("id", id))
+        end_in_background(message.headers, message.headers.get("id", id))
 
 
-def end_all(headers: Any, task_id: object) -> None:
-    """End the reservations of a task in the background."""
-    for key in _keys(headers):
+def end_in_background(headers: Any, task_id: object) -> None:
+    """End the reservation of a task in the background."""
+    key = _key(headers)
+    if key:
         reservations.end(key, str(task_id), reply_timeout=0)
 
 

@@ -11,21 +11,16 @@ All functions block until their timeout at most, also under an event loop, as se
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
 from typing import Final, TypeGuard
 
 from celery.exceptions import Retry
-from django.http import HttpRequest
 
 from django_zklock import conf
-from django_zklock.core.execution import work
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
@@ -50,8 +45,6 @@ from django_zklock.core.zk.multi import Delete, SetData
 from django_zklock.core.zk.session import Session
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockTimeout, ZkLockError, ZooKeeperUnavailable
-from django_zklock.http import requests
-from django_zklock.locks.queue_reader import contenders
 from django_zklock.locks.requests import Commit, Done, OptimisticUpdate, Step, WaitUntilGone
 from django_zklock.names import template as names
 from django_zklock.operations.client import DeleteNode, QueueClient, children
@@ -109,7 +102,7 @@ def reserved(
     client = QueueClient(lock_key(key), timeout)
     seconds = min(max(seconds, 0.0), LONGEST)
     spec = QueueSpec(key=client.key, parent=client.parent, kind=Kind.LOCK, min_hold=seconds)
-    label = HoldLabel(f"task {task}", f"{task_id} is queued or runs; sent by {_current_work()}", _shown_id(task_id))
+    label = HoldLabel(f"task {task}", f"{task_id} is queued or runs", _shown_id(task_id))
     while True:
         with _entered(client, spec, _caller(label)) as (contender, outcome):
             if isinstance(outcome, Grant):
@@ -237,32 +230,6 @@ def end(key: str, task_id: str, *, reply_timeout: float = REPLY_TIMEOUT) -> Exce
     return outcome if isinstance(outcome, Exception) else None
 
 
-def read(key: str) -> OperatorHold | None:
-    """Return the reservation of a key; None if it has none. Raises `ZooKeeperUnavailable` after 5 s."""
-    path = names.path(conf.current().base, lock_key(key))
-    first = next(iter(contenders(lock_key(key), path, reply_timeout=RESERVE_TIMEOUT)), None)
-    hold = None if first is None else first.operator
-    return None if hold is None or hold.is_over(_now(process.current())) else hold
-
-
 def _now(session: Session) -> float:
     """Return the time by ZooKeeper's clock, in seconds since 1970; by that of this host if nothing was written yet."""
     return session.gateway.clock.now() or time.time()
-
-
-def _current_work() -> str:
-    """Return what this thread runs: a task, a view or a command; never its arguments, which may be secrets."""
-    current = work.current()
-    if current is not None:
-        return current.what
-    # A view that has no lock says nowhere that it runs. A middleware would cost each request; this costs the publisher.
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name in ("_get_response", "_get_response_async"):  # of Django's handler
-            request = frame.f_locals.get("request")
-            if isinstance(request, HttpRequest):
-                return requests.route(request)
-        frame = frame.f_back
-    program, *arguments = sys.argv or [""]
-    name = os.path.basename(program) or "python"
-    return " ".join([name, *arguments[:1]]) if name in ("manage.py", "django-admin") else name
