@@ -15,11 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from typing_extensions import Self
 
 SLOTS = 4  # of each worker
 HOT = 0.05  # seconds that the work of a task on the hot key takes

@@ -241,7 +241,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", default=[f"{PACKAGE}/{room}" for room in ROOMS])
     parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=datetime.datetime.now(datetime.timezone.utc).toordinal())
+    parser.add_argument("--seed", type=int, default=datetime.datetime.now(datetime.UTC).toordinal())
     parser.add_argument("--only", metavar="FILE:LINE", action="append", help="all mutants of that line")
     parser.add_argument("--at-once", type=int, default=3, help="how many of them are tried at once")
     parser.add_argument("--workers", type=int, default=2, help="how many processes test one of them")

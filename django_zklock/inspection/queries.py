@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
@@ -112,7 +112,7 @@ def _snapshots(key: tuple[SessionOptions, ScanLimits, float], timeout: float) ->
     if _last is not None and _last[0] == options:
         return partial(_last[1], problem=problem, silent=scan is not None and scan.silent), _last[2]
     if scan is None:
-        return partial(Snapshot, taken_at=datetime.now(timezone.utc), locks=(), problem=problem), clock.now()
+        return partial(Snapshot, taken_at=datetime.now(UTC), locks=(), problem=problem), clock.now()
     return _describe_scan(scan), scan.ended
 
 

@@ -43,7 +43,9 @@ from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing import Self
+
+    from typing_extensions import Unpack
 
 _Resolve: TypeAlias = Callable[[conf.Config], LockSpec]
 _Work: TypeAlias = "tuple[str, Mapping[str, str]]"  # the arguments what and about

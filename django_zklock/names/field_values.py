@@ -109,7 +109,7 @@ def _moment(value: datetime.date | datetime.time, what: str) -> str:
     """Return the text of a date or time; of a datetime with a time zone in UTC, as a database returns it."""
     if isinstance(value, datetime.datetime) and value.utcoffset():
         try:
-            value = value.astimezone(datetime.timezone.utc)
+            value = value.astimezone(datetime.UTC)
         except OverflowError as error:
             raise InvalidLockName(f"{what} is a datetime that UTC does not have. Use another one.") from error
     elif isinstance(value, datetime.time) and value.utcoffset():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.operator_holds import read_hold
@@ -57,7 +57,7 @@ def request_release(
     check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)
     request = release_request.release_request(
-        by=by, reason=reason, at=datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        by=by, reason=reason, at=datetime.now(UTC).isoformat(timespec="milliseconds")
     )
     targets: list[_Target] = []
     problem = ""

@@ -11,8 +11,7 @@ from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from typing_extensions import Self
+    from typing import Self
 
     from django_zklock.report.facts import Facts
 
@@ -54,7 +53,9 @@ class Dying(OfHistory):
 
     cause, outcome = "dying", "held"
     title = _("%(keys)s: its holder died %(number)d times in %(minutes)d minutes")
-    remedy = _("Look at the log and the memory of the processes, and at what the work does. Check the work of this lock.")
+    remedy = _(
+        "Look at the log and the memory of the processes, and at what the work does. Check the work of this lock."
+    )
 
 
 class Flapping(OfHistory):

@@ -12,8 +12,7 @@ from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from typing_extensions import Self
+    from typing import Self
 
     from django_zklock.report.facts import Facts, Held
 

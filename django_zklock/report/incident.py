@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.utils.translation import gettext as _
@@ -15,8 +15,7 @@ from django_zklock.report import formatting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from typing_extensions import Self
+    from typing import Self
 
     from django_zklock.inspection import ScannedContender, Wait
     from django_zklock.report.facts import Facts, Held
@@ -180,7 +179,7 @@ class Incident:
         latest = max(requests, key=lambda request: request.at)
         values = {"name": latest.by, "reason": latest.reason or "?"}
         try:
-            asked = datetime.now(timezone.utc) - iso_time(latest.at)
+            asked = datetime.now(UTC) - iso_time(latest.at)
             values["time"] = formatting.duration(asked.total_seconds())
         except ValueError:  # no time, or one that another program wrote
             return _("Asked by %(name)s: %(reason)s.") % values

@@ -13,8 +13,7 @@ from django_zklock.report.incident import Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from typing_extensions import Self
+    from typing import Self
 
     from django_zklock.inspection import LockInfo
     from django_zklock.report.facts import Facts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kazoo.client import KazooClient
@@ -47,7 +47,7 @@ class ForeignClient:
             pid=os.getpid(),
             thread="",
             what=what,
-            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            since=datetime.now(UTC).isoformat(timespec="milliseconds"),
             template="",
             limit=limit,
         )

@@ -30,7 +30,7 @@ from django_zklock.testing.foreign_client import ForeignClient
 from django_zklock.testing.queues import QueueEntry
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from django_zklock.testing.server import DevServer
 

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from support.ensemble import Ensemble
 
@@ -36,7 +36,7 @@ def kill_a_holder(site: Site, queues: Queues, skus: Sequence[str], *, within: fl
             with suppress(ProcessLookupError):
                 os.kill(line[0].pid, signal.SIGSTOP)
                 if queues.line(sku)[:1] == line[:1] and len(queues.line(sku)) > 1:
-                    now = datetime.now(timezone.utc)
+                    now = datetime.now(UTC)
                     os.kill(line[0].pid, signal.SIGKILL)
                     return sku, now
                 os.kill(line[0].pid, signal.SIGCONT)

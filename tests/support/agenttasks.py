@@ -81,9 +81,7 @@ def sentry():
     from sentry_sdk.transport import Transport
 
     def before_send_transaction(event, hint):
-        begun, ended = (
-            datetime.fromisoformat(event[name].replace("Z", "+00:00")) for name in ("start_timestamp", "timestamp")
-        )
+        begun, ended = (datetime.fromisoformat(event[name]) for name in ("start_timestamp", "timestamp"))
         report(event["transaction"], (ended - begun).total_seconds())
 
     class Nowhere(Transport):

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import subprocess
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -48,7 +48,7 @@ def expired(folder, name, authority):
     database = f"database={folder}/index.txt\nserial={folder}/serial\nnew_certs_dir={folder}\n"
     policy = "default_md=sha256\npolicy=policy\n[policy]\ncommonName=supplied\n"
     (folder / "ca.cnf").write_text(f"[ca]\ndefault_ca=default\n[default]\n{database}{policy}")
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     start, end = ((now + timedelta(days=days)).strftime("%Y%m%d%H%M%SZ") for days in (-2, -1))
     signer = ("-cert", str(folder / f"{authority}.pem"), "-keyfile", str(folder / f"{authority}.key"))
     times = ("-startdate", start, "-enddate", end, "-notext", "-extfile", str(more))

@@ -1,10 +1,10 @@
 """A calm look, and a holder as a look describes it, for tests of what pages and reports make of them."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from django_zklock.inspection import ConnectionInfo, ScannedContender, Snapshot
 
-NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
 HOLDER = ScannedContender(
     name="n1",
     path="/zklock/k/n1",

@@ -3,7 +3,7 @@
 import itertools
 import os
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import django
 from celery import Celery
@@ -44,10 +44,10 @@ def ran(kind, name, *, saved):
     )
 
     every, _ = IntervalSchedule.objects.get_or_create(every=1, period="hours")
-    daily, _ = CrontabSchedule.objects.get_or_create(minute="0", hour=str((datetime.now(timezone.utc).hour - 2) % 24))
+    daily, _ = CrontabSchedule.objects.get_or_create(minute="0", hour=str((datetime.now(UTC).hour - 2) % 24))
     schedule = {"crontab": daily} if kind == "crontab" else {"interval": every}
     row = PeriodicTask.objects.create(name=name, task="t", one_off=kind == "one_off", **schedule)
-    record = Run(datetime.now(timezone.utc), 1)
+    record = Run(datetime.now(UTC), 1)
     entry = next(entry_of(row))
     if saved:
         entry.save()
@@ -75,7 +75,7 @@ def crash(kind, label):
     row, record = ran(kind, f"{label}, crash", saved=False)
     ours = entry_of(row)
     continue_from(ours, record)
-    last = ours.last_run_at.replace(tzinfo=ours.last_run_at.tzinfo or timezone.utc)
+    last = ours.last_run_at.replace(tzinfo=ours.last_run_at.tzinfo or UTC)
     if abs(last - record.at) > timedelta(seconds=1) or ours.model.total_run_count != 1:
         print(f"{row.name}: last run {last}, recorded {record.at}, count {ours.model.total_run_count}")
 

@@ -6,12 +6,11 @@ import contextlib
 import functools
 import threading
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, assert_type
 
 from celery import shared_task
 from django.http import HttpRequest, HttpResponse
 from django.views import View
-from typing_extensions import assert_type
 
 from django_zklock import (
     Hold,

@@ -33,7 +33,9 @@ from zklock_client.lease import Lease, call, now
 from zklock_client.v1 import lock_coordinator_pb2 as pb
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing import Self
+
+    from typing_extensions import Unpack
 
 KINDS: Final = {"lock": pb.KIND_LOCK, "read": pb.KIND_READ, "write": pb.KIND_WRITE, "semaphore": pb.KIND_SEMAPHORE}
 LONG_WAIT: Final = 1.0

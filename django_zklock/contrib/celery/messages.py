@@ -285,7 +285,7 @@ def delay_before(task: Task[..., Any], times: int) -> float:
 def expiry(app: Celery, expires: Any) -> float | None:
     """Return when a task with the option `expires` expires, in seconds since 1970; None: never."""
     if isinstance(expires, str):
-        expires = datetime.fromisoformat(expires.replace("Z", "+00:00"))
+        expires = datetime.fromisoformat(expires)
     if isinstance(expires, datetime):
         return float(maybe_make_aware(expires, app.timezone).timestamp())
     return None if expires is None else time.time() + float(expires)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -82,7 +82,7 @@ class ScheduleRecords:
 
     def adopt(self, entries: Iterable[Entry]) -> None:
         """Continue these entries from their runs. Runs of other entries are forgotten after a week."""
-        before = datetime.now(timezone.utc) - FORGET_AFTER
+        before = datetime.now(UTC) - FORGET_AFTER
         runs = {name: run for name, run in self._runs.items() if run.at > before}
         for entry in entries:
             name = str(entry.name)
@@ -122,7 +122,7 @@ class ScheduleRecords:
             self._session.post(contender.describe, {"renewed_within": within})
 
     def _decode(self, data: bytes) -> dict[str, Run]:
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         fields = json_object(data, LARGEST)
         self._unknown = unknown_fields(fields, _KNOWN)
         try:
@@ -181,7 +181,7 @@ def continue_from(entry: Entry, run: Run) -> None:
     model: Any = getattr(entry, "model", None)
     saved_at = getattr(model, "date_changed", None)
     # Without a time zone it is a local time, as Django writes it. Celery reads a `last_run_at` without one as UTC.
-    is_saved_later = saved_at is not None and run.count and saved_at.astimezone(timezone.utc) > run.at
+    is_saved_later = saved_at is not None and run.count and saved_at.astimezone(UTC) > run.at
     if not is_saved_later or (saved_at != entry.last_run_at and _utc(entry.last_run_at) < run.at):
         entry.last_run_at = _like(entry.last_run_at, run.at)
     if not is_saved_later:
@@ -191,7 +191,7 @@ def continue_from(entry: Entry, run: Run) -> None:
 
 
 def _utc(moment: datetime) -> datetime:
-    return maybe_make_aware(moment).astimezone(timezone.utc)  # Celery treats a time without a zone as UTC
+    return maybe_make_aware(moment).astimezone(UTC)  # Celery treats a time without a zone as UTC
 
 
 def _like(pattern: datetime, moment: datetime) -> datetime:

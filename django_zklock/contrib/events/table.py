@@ -46,7 +46,11 @@ def write(events: Iterable[Fields]) -> None:
     rows: dict[object, Event] = {}
     for fields in events:
         event = Event(**{**fields, "at": _time(fields["at"])})
-        identity = (event.key, event.token or event.outcome, event.token or (event.work, event.waited or int(event.at.timestamp())))
+        identity = (
+            event.key,
+            event.token or event.outcome,
+            event.token or (event.work, event.waited or int(event.at.timestamp())),
+        )
         before = rows.get(identity)
         if before is None:
             rows[identity] = event
@@ -84,7 +88,9 @@ def delete_old(days: float, most: int) -> bool:
 
 def last_grants(key: str, most: int) -> list[Event]:
     """Return the last grants of this lock, newest first."""
-    return _read(Event._default_manager.filter(key=shortened(key, MAX_TEXT), token__isnull=False).order_by("-at")[:most])
+    return _read(
+        Event._default_manager.filter(key=shortened(key, MAX_TEXT), token__isnull=False).order_by("-at")[:most]
+    )
 
 
 def recent(outcome: str, by: str, seconds: float) -> list[Recent]:
@@ -104,7 +110,9 @@ def _recent(asked: tuple[str, str, float], timeout: float) -> list[Recent]:
     if outcome == Event.HELD:
         later = Event._default_manager.filter(key=OuterRef("key"), token__gt=OuterRef("token"), at__lt=ago(LATE))
         rows = rows.filter(Exists(later), kind="lock")
-    counted = rows.order_by().values_list(by).annotate(Sum("count"), Count("session", distinct=True), Min("at"), Max("at"))
+    counted = (
+        rows.order_by().values_list(by).annotate(Sum("count"), Count("session", distinct=True), Min("at"), Max("at"))
+    )
     return [Recent(*row) for row in _read(counted)]
 
 

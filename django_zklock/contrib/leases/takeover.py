@@ -49,7 +49,7 @@ class Takeover:
         timeout = session.timeout if former is None else former.timeout
         try:
             claimed = await asyncio.wait_for(self._claimed, timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self._say(f"{session.explain(timeout)} Starting without leases.")
             return
         if former is not None and claimed.session.id == former.id:

@@ -25,7 +25,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -317,7 +317,7 @@ class Idle:
 
     def fields(self) -> Mapping[str, Any]:
         """Return the fields of the znode's payload."""
-        since = datetime.now(timezone.utc) - timedelta(seconds=clock.now() - self.since)
+        since = datetime.now(UTC) - timedelta(seconds=clock.now() - self.since)
         return description(os.getpid(), KEPT, idle=since.isoformat(timespec="milliseconds"))
 
 

@@ -21,7 +21,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -414,7 +414,7 @@ class Contender(SessionObserver):
             pid=os.getpid(),
             thread=caller.thread,
             what=caller.what,
-            since=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            since=datetime.now(UTC).isoformat(timespec="milliseconds"),
             template=spec.template,
             about=caller.about,
             limit=spec.limit or 0,

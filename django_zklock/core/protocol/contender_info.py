@@ -18,7 +18,7 @@ from django_zklock.core.queue.untrusted import iso_time
 from django_zklock.core.zk.gateway import Node, to_datetime
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _SHORT: Final = 120  # the most characters of a host or thread
 _ITEM: Final = 64  # the most characters of the name of an item

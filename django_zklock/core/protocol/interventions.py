@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 
 from django_zklock.core.errors import ZkLockError
@@ -84,7 +84,7 @@ def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None
         return
     if node.data == release_request.CURATOR:
         before = grant.release_request
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         request = before if before is not None and request.same(before) else replace(request, at=now)
         gateway.write(node.path, release_request.with_request(own, request), node.version)
     if request != grant.release_request:  # else the znode was only read again

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django_zklock.core.queue.escaping import check_characters, printable
@@ -96,7 +96,7 @@ def is_encodable(value: str) -> bool:
 
 def moment(seconds: float) -> datetime:
     """Return the time at these seconds since 1970."""
-    return datetime.fromtimestamp(number(seconds, 0, LATEST), timezone.utc)
+    return datetime.fromtimestamp(number(seconds, 0, LATEST), UTC)
 
 
 def iso_time(value: object) -> datetime:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -121,7 +121,7 @@ class ServerClock:
 
 def to_datetime(seconds: float) -> datetime:
     """Return seconds since 1970 as a time in UTC; the nearest possible if a znode has an impossible time."""
-    return datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), timezone.utc)
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), UTC)
 
 
 def _ignore(reply: object) -> None:

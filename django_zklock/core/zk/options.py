@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
 """Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
 

@@ -27,8 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", nargs="?", help="a key as `list` shows it (default: all locks)")
     parser.add_argument("--what", help="this outcome, such as lost or action")
     parser.add_argument("--host", help="only this host")
-    parser.add_argument("--since", type=seconds, default=86400.0, metavar="TIME", help="only the last TIME (default: 1d)")
-    parser.add_argument("--limit", type=integer(), default=50, metavar="N", help="at most N rows (default: %(default)s)")
+    parser.add_argument(
+        "--since", type=seconds, default=86400.0, metavar="TIME", help="only the last TIME (default: 1d)"
+    )
+    parser.add_argument(
+        "--limit", type=integer(), default=50, metavar="N", help="at most N rows (default: %(default)s)"
+    )
     add_answer(parser)
 
 

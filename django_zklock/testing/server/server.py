@@ -20,7 +20,7 @@ from django_zklock.testing.server.service import Service
 from django_zklock.testing.server.tree import CONTAINER
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(frozen=True, slots=True)

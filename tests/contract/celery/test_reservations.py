@@ -1,7 +1,7 @@
 """Reservations of unique tasks: which task has the key, and when the key is free again."""
 
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
@@ -88,7 +88,7 @@ def test_a_task_that_is_published_again_keeps_the_key(zoo):
     again.sent()
     hold = reservation("a/b")
     assert hold is not None
-    assert (hold.until - datetime.now(timezone.utc)).total_seconds() > 500
+    assert (hold.until - datetime.now(UTC)).total_seconds() > 500
     Sender(again=True).fail()
     assert owner_of() == "one"
     assert reservations.end("a/b", "one") is None

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -19,8 +19,8 @@ from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import LeadershipLost, Run, ScheduleRecords, continue_from
 
 APP = Celery("ledgers", set_as_current=False)
-NOW = datetime.now(timezone.utc)
-LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
+NOW = datetime.now(UTC)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 ODD_NAMES = ["a/b", "..", "", "x" * 3000, "\udc80", "12345678901234", 7]
 
 

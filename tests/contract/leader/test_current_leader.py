@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 import threading
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -17,7 +17,7 @@ def test_the_leader_is_shown_while_it_leads(zoo):
     outsider = zk_leader("lead")
     assert outsider.current_leader() is None
     assert outsider.candidates() == ()
-    began = datetime.now(timezone.utc)
+    began = datetime.now(UTC)
     with zk_leader("lead", what="the work") as hold:
         leading = outsider.current_leader()
         assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())

@@ -1,7 +1,7 @@
 """The znode of a holder says when it got the lock, from its second second on."""
 
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -35,7 +35,7 @@ def test_a_holder_that_had_waited_says_when_it_was_granted(zoo):
     for lock, waiter in zip(locks, waiters, strict=True):
         lock.release()
         waiter.wait_granted()
-        grants.append(datetime.now(timezone.utc))
+        grants.append(datetime.now(UTC))
     for key, at in zip(kinds, grants, strict=True):
         eventually(partial(was_granted, key, at))
     for waiter in waiters:

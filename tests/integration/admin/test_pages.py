@@ -2,7 +2,7 @@
 
 import re
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -220,7 +220,7 @@ def test_the_index_lists_locks_only_with_the_permission(zoo, viewer):
 
 
 def test_an_idle_lock_is_shown_as_kept_and_not_as_held(zoo, contend, viewer):
-    came, idle = datetime.now(timezone.utc), datetime.now(timezone.utc) + timedelta(seconds=0.1)
+    came, idle = datetime.now(UTC), datetime.now(UTC) + timedelta(seconds=0.1)
     path = contend("orders/42", since=came.isoformat(), idle=idle.isoformat())
     time.sleep(0.2)
     zoo.client.set(path, zoo.client.get(path)[0])  # as its process would

@@ -1,7 +1,7 @@
 """A unique task whose message was lost: an operator finds its reservation and deletes it, and the next call sends."""
 
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from django.test import override_settings
@@ -61,7 +61,7 @@ def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(publisher, de
     (name,) = reserved_names(publisher.zoo)
     hold = reservation(name)
     assert (hold.task_id, hold.by) == (first.id, "task until_done")
-    assert abs((hold.since - datetime.now(timezone.utc)).total_seconds()) < 60
+    assert abs((hold.since - datetime.now(UTC)).total_seconds()) < 60
     assert hold.seconds == 3600
     delete(publisher, "gone")
     assert "was ended by" in caplog.text

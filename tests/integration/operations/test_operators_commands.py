@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import socket
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from support import forked
@@ -150,7 +150,7 @@ def test_the_holder_is_broken_by_its_guid_or_its_token(zoo):
 def test_a_hold_keeps_the_lock_until_it_is_ended(zoo):
     held = as_json("hold", "k", "--for=10m", WHY)
     assert held["reason"] == "the printer is slow"
-    left = datetime.fromisoformat(held["until"]) - datetime.now(timezone.utc)
+    left = datetime.fromisoformat(held["until"]) - datetime.now(UTC)
     assert 500 < left.total_seconds() < 700
     with pytest.raises(LockBusy, match="the printer is slow"), zk_lock("k", timeout=0):
         pass

@@ -48,6 +48,7 @@ LIGHT = """
 """
 """JavaScript: the `background` of an element, and the `ratio` of two colours, as WCAG measures contrast."""
 
+
 @cache
 def axe():
     return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()

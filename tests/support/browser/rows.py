@@ -2,7 +2,7 @@
 
 import sqlite3
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 TABLE = "zklock_events_event"
@@ -11,7 +11,7 @@ TABLE = "zklock_events_event"
 @contextmanager
 def recorded(site, *rows):
     """Have these rows for the length of a block: each with its age in seconds, and its other columns."""
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     with closing(sqlite3.connect(Path(site.environment["SITE_HOME"]) / "site.sqlite3", timeout=20)) as database:
         inserted = []
         for age, columns in rows:

@@ -1,7 +1,7 @@
 """Which causes the report finds in given queues and servers, and who is to blame."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.lookinfo import HOLDER, NOTHING, NOW
@@ -243,7 +243,7 @@ def test_silence_is_a_missing_reply_and_not_the_state_of_the_connection():
     assert [incident.cause for incident in said.incidents] == ["quorum"]
 
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SERVER = replace(RUNS[0], zxid=5 << 32 | 7)
 
 

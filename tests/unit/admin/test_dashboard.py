@@ -3,7 +3,7 @@
 import io
 import math
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from django.contrib.admin import AdminSite
@@ -28,7 +28,7 @@ from django_zklock.models import Lock
 from django_zklock.report import formatting
 
 HOLD = OperatorHold(
-    key="k", path="", token=5, by="anna", reason="", since=datetime(2026, 11, 1, tzinfo=timezone.utc), seconds=60
+    key="k", path="", token=5, by="anna", reason="", since=datetime(2026, 11, 1, tzinfo=UTC), seconds=60
 )
 INFO = LockInfo(key="k", path="/zklock/k", holders=(HOLDER,), waiting=3, longest_wait=1.0)
 

@@ -1,7 +1,7 @@
 """A copy, a message that the broker delivers again: it asks the result backend before its work, under the lock."""
 
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -76,7 +76,7 @@ def test_a_header_that_anybody_has_written_drops_no_work(app, copy, came):
     messages.check_done(copy(came, late=False))
 
 
-NOON = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_each_example_can_be_parsed(name):
 # --- commands that are printed, to be pasted into a shell -------------------------------------------------------------
 
 
-NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
 PACKAGE = Path(django_zklock.__file__).parent
 PARSER = Command().create_parser("manage.py", "zklock")
 HOSTILE = (

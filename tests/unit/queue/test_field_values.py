@@ -41,7 +41,7 @@ class Level(int, enum.Enum):
     LOW = 1
 
 
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, tzinfo=UTC)
 CET = datetime.timezone(datetime.timedelta(hours=1))

@@ -15,8 +15,7 @@ import pytest
 
 import django_zklock
 from django_zklock.conf import Keys
-from django_zklock.contrib.leases import coordinator, http
-from django_zklock.contrib.leases.refusal import Refusal
+from django_zklock.contrib.leases import coordinator
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
 from django_zklock.core.queue.break_record import BreakRecord
@@ -151,17 +150,12 @@ DECODERS = {
     "own_limit": (nodes.own_limit, (), PAYLOAD),
     "token_of": (lambda data: nodes.token_of(nodes.Payload.decode(data), 7), (), PAYLOAD),
     "set_limit": (lambda data: markers.set_limit("!limit:3:0000000001", data, 1e300), (), TEXTS),
-    "_lease_request": (
-        partial(http._lease_request, "application/json"),
-        (Refusal, http._HttpError),
-        {"resource_path": "k", "limit": 1, "signed_token": True, "client_id": "c"},
-    ),
     "request_text": (
         lambda data: formatting.request_text(release_request.release_request(by="a", reason="b", at=as_text(data))),
         (),
         {},
     ),
-    "_addresses": (lambda data: coordinator._addresses(as_text(data)), (), {}),
+    "_address": (lambda data: coordinator._address(as_text(data)), (), {}),
     "parse": (lambda data: nodes.parse(as_text(data)), (UnreadableQueue,), {}),
     "is_operator": (lambda data: is_operator(as_text(data)), (), {}),
     "limit_in": (lambda data: markers.limit_in(as_text(data)), (), {}),
