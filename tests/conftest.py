@@ -204,10 +204,8 @@ def foreign_calls_file(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def no_look_in_the_background(monkeypatch):
     """No page has a thread look at the locks of a test that is over, or at its database while the test writes."""
-    from django_zklock.dashboard import frame
     from django_zklock.report import background
 
-    monkeypatch.setattr(frame, "LOOK_EVERY", math.inf)
     monkeypatch.setattr(background, "EVERY", math.inf)
     background.last.clear()
 

@@ -3,6 +3,7 @@
 import os
 
 from django_zklock.contrib.events.apps import EventsConfig
+from django_zklock.report import past
 
 RECORD = "RECORD_EVENTS"  # in the environment of a process that is to record: the seconds between two writes
 
@@ -11,9 +12,9 @@ class QuietEvents(EventsConfig):
     default = False
 
     def ready(self):
-        from django_zklock.contrib.events import writer  # the models are loaded only now
+        from django_zklock.contrib.events import table, writer  # the models are loaded only now
 
-        self.show()
+        past.source = table
         if RECORD in os.environ:
             super().ready()
             vars(writer)["PAUSE"] = float(os.environ[RECORD])

@@ -220,8 +220,8 @@ def _is_new(contender: AnyContender, held: HeldLock) -> bool:
     """Return whether the lock has an order inside this hold, which is to be seen."""
     spec = contender.spec
     both_read = held.only_reads and spec.kind is Kind.READ
-    # A forked child does not hold the locks of its parent. For an adopted lock, another owner has waited.
-    if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read or spec.adopts is not None:
+    # A forked child does not hold the locks of its parent.
+    if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read:
         return False
     return _is_unseen(contender, held.grant, spec)
 

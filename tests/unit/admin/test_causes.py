@@ -501,12 +501,6 @@ def test_forged_cycles_are_capped_in_number():
     assert len(find_cycles(forged)) == MAX_CYCLES
 
 
-def test_a_lock_that_waits_for_its_adopter_is_no_forgotten_hold():
-    hold = operator()["operator"]
-    assert found(queue("root", operator(owner=None), waiters=(2,))) == [("operator", ("root",))]
-    assert found(queue("root", operator(owner=None, operator=replace(hold, handed_over=True)), waiters=(2,))) == []
-
-
 def test_a_contender_whose_delete_is_refused_is_the_only_card_of_its_lock():
     """Its work has ended, so it does not hang, and its waiters are behind the refusal."""
     ended = {"owner": 1, "refused": "ZooKeeper refused the request delete of /a: no right."}

@@ -13,6 +13,7 @@ from celery import Celery
 from celery.app.task import Context
 from celery.exceptions import Ignore, Retry
 from django.contrib.auth.models import User
+from django_zklock.core.queue.acknowledgement import Acknowledgement
 
 from django_zklock.conf import Keys
 from django_zklock.contrib.celery import beat, copies, messages
@@ -25,11 +26,9 @@ from django_zklock.contrib.leases.refusal import Addresses
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import acknowledgement, break_record, markers, operator_hold, release_request
-from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of, path, shortened
-from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, parse, prefix
 from django_zklock.core.zk.gateway import CLOCK_NODE, Node
@@ -37,7 +36,6 @@ from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.fencing.signing import TokenHolder, VerifiedToken, seal, unseal
 from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.inspection.info import to_json
-from django_zklock.locks.hand_over_text import signed, trusted
 from django_zklock.locks.multi import joined
 from django_zklock.management.zklock import doctor
 from django_zklock.names.field_values import text_of
@@ -110,7 +108,6 @@ def contenders():
         "with max_hold": replace(VIEW, max_hold=60_000),
         "granted after a wait": replace(VIEW, waited=1500),
         "lingers": replace(VIEW, waited=1500, idle="2026-11-01T12:00:30.000+00:00"),
-        "adopter": replace(VIEW, adopts=GUIDS[Mark.OPERATOR], token="4294967303"),
         "waits for another lock": replace(VIEW, waits_for={"key": "stock/7", "guid": GUID, "czxid": "4294967311"}),
         "waits until a time": replace(
             VIEW, waits_for=WaitsFor("stock/7", GUID, 4294967311, 1793448030123, 4294967400, 1).fields()
@@ -139,9 +136,12 @@ def read_contender(text):
 
 def operator_holds():
     of_hold = replace(VIEW, guid=GUIDS[Mark.OPERATOR], owner=0, session_timeout=0)
-    marks = {"person": "", "minimum hold": operator_hold.MINIMUM, "hand-over": operator_hold.HANDED_OVER}
-    holds = {name: {"by": "anna", "reason": "why", "seconds": 1.5, "mark": mark} for name, mark in marks.items()}
-    holds["reservation"] = {"by": "task shop.tasks.restock", "reason": "why", "seconds": 1.5, "task_id": GUID}
+    of_person = {"by": "anna", "reason": "why", "seconds": 1.5}
+    holds = {
+        "person": of_person,
+        "minimum hold": {**of_person, "minimum": True},
+        "reservation": {**of_person, "by": "task shop.tasks.restock", "task_id": GUID},
+    }
     return {name: operator_hold.hold_data(of_hold, **options).decode() for name, options in holds.items()}
 
 
@@ -197,24 +197,18 @@ def read_record(text):
 
 
 def passed_on():
-    values = {"template": "inventory/{sku}", "guid": GUIDS[Mark.OPERATOR], "sequence": "0000000007"}
-    adoption = HandOver(key="inventory/7", kind=Kind.LOCK, limit=0, seconds=30.0, token=4294967303, **values)
     holder = TokenHolder(host="web-1", pid=42, guid=GUID)
     token = VerifiedToken(
         key="inventory/7", token=4294967303, holder=holder, issued=1793534400.5, lease_until=1793534408.25
     )
     addresses = Addresses(grpc="c1:50051", http="https://c1:8080")
     return {
-        "signed hand-over": signed(adoption, Keys([KEY]), BASE),
-        "signed hand-over of a permit": signed(replace(adoption, kind=Kind.PERMIT, limit=3), Keys([KEY]), BASE),
         "signed token": seal(token, Keys([KEY])),
         "addresses in a lease id": coordinator._signer.sign_object(addresses),
     }
 
 
 def read_passed_on(text):
-    if text.startswith("zkh"):
-        return plain(asdict(trusted(text, Keys([KEY]), BASE)))
     if text.count(".") == 1:
         return coordinator._addresses(text)._asdict()
     return plain(asdict(unseal(text, Keys([KEY]))))

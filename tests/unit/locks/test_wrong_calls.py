@@ -53,7 +53,6 @@ OF_OTHER_PACKAGES = {
     "using": "is not in a database",
 }
 LETTERS = str.maketrans(string.digits, string.ascii_lowercase[:10])
-OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,6 @@ OF_NO_ADOPTER = ("linger", "kind", "limit", "max_waiters", "compat")
         (lambda: zk.zk_locked("k/{a}", fields={"a": 1}), "filled with the arguments of the decorated function"),
         (lambda: zk.zk_locked("k", blocking=False), "use timeout=0"),
         (lambda: zk.zk_locks("a", "b", ttl=3), r"zk_locks\(\) has no option 'ttl'"),
-        *((partial(zk.zk_adopt, "zkh1.", **{name: 1}), f"zk_adopt.* option '{name}'") for name in OF_NO_ADOPTER),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_right_one(call, hint):

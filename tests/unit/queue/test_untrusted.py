@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django_zklock.core.queue.acknowledgement import Acknowledgement
+from django_zklock.dashboard.forms import Target
 
 import django_zklock
 from django_zklock.conf import Keys
@@ -20,19 +22,15 @@ from django_zklock.contrib.leases import coordinator, http
 from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
-from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
-from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.queue.untrusted import LARGEST, LATEST, digits, integer, json_object, moment, number, text
 from django_zklock.core.zk.gateway import Node
-from django_zklock.dashboard.forms import Target
-from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
+from django_zklock.exceptions import InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
 from django_zklock.inspection.ensemble import _report
-from django_zklock.locks import hand_over_text
 from django_zklock.report import formatting
 
 ROUNDS = int(os.environ.get("ZKLOCK_FUZZ_ROUNDS", "300"))
@@ -98,26 +96,11 @@ def base64_of(data):
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def as_list(data):
-    fields = json_object(data, 2**20)
-    return json.dumps(["/b", *fields.values()]).encode() if fields else data
-
-
 #: What a decoder reads, the errors by which it says that it cannot, and the fields of a right input.
 Decoder = tuple[Callable[[bytes], object], tuple[type[Exception], ...], dict[str, Any]]
 TEXTS = {"by": "anna", "reason": "slow", "id": GUID, "title": "down", "ends": 2e9, "before": 1}
-PAYLOAD = {"guid": GUID, "pid": 4, "token": "9", "about": {"operator": "a", "seconds": "5"}, "release_request": TEXTS}
+PAYLOAD = {"guid": GUID, "pid": 4, "about": {"operator": "a", "seconds": "5"}, "release_request": TEXTS}
 RUN = {"entry": "a", "last_run_at": "2026-11-01T12:00:00+00:00", "total_run_count": 1, "token": "7", "leader": "h"}
-GIVEN = {
-    "key": "k",
-    "kind": "lock-",
-    "limit": 0,
-    "guid": GUID,
-    "sequence": "0000000007",
-    "template": "k",
-    "s": 5,
-    "t": 9,
-}
 SIGNED = {
     "v": 1,
     "key": "k",
@@ -133,14 +116,6 @@ DECODERS = {
     "BreakRecord": (BreakRecord.decode, (), TEXTS),
     "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
     "RunRecord": (lambda data: RunRecord.decode(node(data)), (), RUN),
-    "HandOver": (lambda data: HandOver.decode(VERSION + base64_of(as_list(data)), "/b"), (InvalidHandOver,), GIVEN),
-    "trusted": (
-        lambda data: hand_over_text.trusted(
-            KEYS.sign(VERSION + base64_of(as_list(data)), salt=hand_over_text._SALT, sep="."), KEYS, "/b"
-        ),
-        (InvalidHandOver,),
-        GIVEN,
-    ),
     "unseal": (
         lambda data: signing.unseal(KEYS.sign(base64_of(data), salt=signing.SALT), KEYS),
         (InvalidToken,),
@@ -154,7 +129,6 @@ DECODERS = {
         PAYLOAD,
     ),
     "own_limit": (nodes.own_limit, (), PAYLOAD),
-    "token_of": (lambda data: nodes.token_of(nodes.Payload.decode(data), 7), (), PAYLOAD),
     "set_limit": (lambda data: markers.set_limit("!limit:3:0000000001", data, 1e300), (), TEXTS),
     "_lease_request": (
         partial(http._lease_request, "application/json"),
