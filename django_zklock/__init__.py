@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from django_zklock.decorators.locked import zk_locked
     from django_zklock.locks.election import Leader, zk_leader
     from django_zklock.locks.hold import Hold, current_hold
-    from django_zklock.locks.lock import Lock, ReadWriteLock, zk_adopt, zk_lock, zk_read, zk_semaphore, zk_write
+    from django_zklock.locks.lock import Lock, ReadWriteLock, zk_lock, zk_read, zk_semaphore, zk_write
     from django_zklock.locks.multi import zk_locks
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Lock",
     "ReadWriteLock",
     "current_hold",
-    "zk_adopt",
     "zk_leader",
     "zk_lock",
     "zk_locked",
@@ -39,7 +38,6 @@ _MODULES = {
     "Lock": "django_zklock.locks.lock",
     "ReadWriteLock": "django_zklock.locks.lock",
     "current_hold": "django_zklock.locks.hold",
-    "zk_adopt": "django_zklock.locks.lock",
     "zk_leader": "django_zklock.locks.election",
     "zk_lock": "django_zklock.locks.lock",
     "zk_locked": "django_zklock.decorators.locked",

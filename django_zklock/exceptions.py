@@ -11,7 +11,6 @@ import warnings
 from typing import Any
 
 from django_zklock.core.errors import (
-    InvalidHandOver,
     InvalidLockName,
     LockLost,
     LockLostInterrupt,
@@ -27,14 +26,12 @@ from django_zklock.core.protocol.errors import (
     LockBusy,
     LockDeadlock,
     LockNotAcquired,
-    LockNotAdopted,
     LockTimeout,
 )
 
 __all__ = [
     "AlreadyQueued",
     "DeadlockLink",
-    "InvalidHandOver",
     "InvalidLockName",
     "InvalidToken",
     "LockBusy",
@@ -44,7 +41,6 @@ __all__ = [
     "LockLost",
     "LockLostInterrupt",
     "LockNotAcquired",
-    "LockNotAdopted",
     "LockNotHeld",
     "LockTimeout",
     "LockUpgradeRefused",

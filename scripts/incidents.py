@@ -194,17 +194,6 @@ def refused_callers(drill: Drill) -> Iterator[Expected]:
     worker.tell("answer")
 
 
-def handed_over(drill: Drill) -> Iterator[Expected]:
-    """A lock that was handed over and waits for its adopter, while others wait: that is no incident."""
-    worker, web = drill.program("worker-1"), drill.program("web-1")
-    worker.tell("hand-over", "stock/berlin")
-    worker.hear("handed stock/berlin")
-    web.tell("wait", "stock/berlin")
-    time.sleep(18.5)  # of 20, after which an operator's hold would be called forgotten
-    yield Expected({"stock/berlin": ""}, (CALM,))
-    web.hear("used stock/berlin")
-
-
 def foreign(drill: Drill) -> Iterator[Expected]:
     """A client of kazoo that blocks a key."""
     web = drill.program("web-1")
@@ -492,7 +481,7 @@ def slow_processes(drill: Drill) -> Iterator[Expected]:
 
 PLAYS: Final[tuple[Play, ...]] = (
     *(hung, hung_unknown, deadlock, deadlock_permit, deadlock_over, deadlock_celery, deadlock_celery_over, bystander),
-    *(killed_one, killed_three, leader, container, crowd, convoy, refused_callers, forgotten, handed_over, foreign),
+    *(killed_one, killed_three, leader, container, crowd, convoy, refused_callers, forgotten, foreign),
     *(chain, long_chain, slow_processes, host, paused, refused_release, unlisted, restored, certificate),
     *(follower, full_disk, quorum, elections, split),
 )

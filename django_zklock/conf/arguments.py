@@ -238,22 +238,6 @@ class SideArguments(NamedSide, BlockArguments, total=False):
     """The arguments of `zk_read`, `zk_write`, `zk_semaphore` and `ReadWriteLock`."""
 
 
-class AdoptArguments(TypedDict, total=False):
-    """The arguments of `zk_adopt`: those of `zk_lock` that matter to a lock that was handed over."""
-
-    timeout: Seconds | None
-    reentrant: bool
-    atomic: Atomic
-    release_on: ReleaseOn
-    abort_on: AbortOn
-    grace: Seconds | None
-    max_hold: Seconds | None
-    warn_after: Seconds | None
-    min_hold: Seconds
-    what: str
-    about: Mapping[str, str] | None
-
-
 class NamedLock(KindOptions, CallArguments, total=False):
     """`LockArguments` without `on_conflict`."""
 

@@ -30,14 +30,14 @@ class Keys:
 
         self._new_signer = new_signer
 
-    def sign(self, body: str, *, salt: str, sep: str = ":") -> str:
+    def sign(self, body: str, *, salt: str) -> str:
         """Return a text with its signature."""
-        return self._new_signer(salt=salt, sep=sep).sign(body)
+        return self._new_signer(salt=salt).sign(body)
 
-    def unsign(self, signed: str, *, salt: str, sep: str = ":") -> str | None:
+    def unsign(self, signed: str, *, salt: str) -> str | None:
         """Return the text without its signature; None if none of the keys has made that."""
         try:
-            return self._new_signer(salt=salt, sep=sep).unsign(signed)
+            return self._new_signer(salt=salt).unsign(signed)
         except (BadSignature, ValueError):  # a ValueError for a lone surrogate
             return None
 

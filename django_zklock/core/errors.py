@@ -45,10 +45,6 @@ class InvalidLockName(ZkLockError, ValueError):
     """The name of the lock, or the value of a field in it, is not valid."""
 
 
-class InvalidHandOver(ZkLockError, ValueError):
-    """The text is not one of `hold.hand_over()`, is damaged, or is from a program with another URL or ROOT."""
-
-
 class UnreadableQueue(ZkLockError):
     """The queue of the lock has a child with an unknown format, so no grant would be safe."""
 

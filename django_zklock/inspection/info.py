@@ -134,7 +134,7 @@ class LockInfo:
     """ "lock"; "read-write" with readers or writers; "semaphore" if a contender wants a permit, or a limit is set."""
     holders: tuple[ScannedContender, ...] = ()
     """
-    Several if they read or have permits. None while the lock is handed over, or if there is a problem.
+    Several if they read or have permits. None while the lock passes to the first waiter, or if there is a problem.
 
     After a change of the limit, these are at most the holders: one that came before may wait (`holders_at_most`).
     """
@@ -221,7 +221,7 @@ class LockInfo:
 
     @property
     def operator(self) -> OperatorHold | None:
-        """Its operator hold: of an operator, of a lock that was handed over, or of a reserved key."""
+        """Its operator hold: of an operator, a minimum hold, or of a reserved key."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
     def states(self, long_held: float = LONG_HELD) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ class LockInfo:
             "unread": self.is_unread,
             "unreadable": self.is_unreadable,
             "passing": not self.holders and self.waiting > 0,
-            "operator": hold is not None and not hold.handed_over and not hold.task_id,
+            "operator": hold is not None and not hold.task_id,
             "reserved": hold is not None and bool(hold.task_id),
             "kept": self.idle_for is not None,
             "long": self.held_longer_than(long_held) and not self.lasts,
@@ -337,7 +337,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     ),
     ContenderInfo: _CONTENDER,
     ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),
-    OperatorHold: ("by", "reason", "since", "until", "token", "handed_over"),
+    OperatorHold: ("by", "reason", "since", "until", "token"),
     ReleaseRequest: ("by", "reason", "at"),
     SetLimit: ("limit", "by", "reason", "when"),
 }

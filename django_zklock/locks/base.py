@@ -27,7 +27,7 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotAdopted, LockNotHeld, ZkLockError
+from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_no_running_loop,
     check_not_own_task,
@@ -158,8 +158,8 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             acquisition.use.until_commit = all(spec.release_on == "commit" for spec in specs)
         try:
             yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, lock=self, kept=True)
-        except (LockDeadlock, LockNotAdopted):
-            raise  # they are no matter of time
+        except LockDeadlock:
+            raise  # it is no matter of time
         except LockNotAcquired:
             return None
         for hold in acquisition.holds:

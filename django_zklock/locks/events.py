@@ -15,7 +15,6 @@ from django_zklock.core.locks import guard
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
-from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession
 from django_zklock.exceptions import LockDeadlock, LockNotAcquired
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 _Detail = TypeVar("_Detail", float, str)
 
-audit = Logger("zklock.audit")
 logger = Logger("django_zklock.locks")
 
 
@@ -71,9 +69,6 @@ class SignalEvents(hooks.Events):
             self.send(contender.session, signals.lock_waiting, **fields)
 
     def acquired(self, held: HeldLock, waited: float) -> None:
-        if held.grant.adopted:
-            what = printable(held.grant.what)
-            audit.info("lock %r was adopted by %s", held.key, what, extra=held.grant.log_fields())
         if self.recorder is not None:
             self._record(self.recorder.acquired, held.grant, waited)
         if signals.lock_acquired.receivers:

@@ -11,23 +11,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock import conf
-from django_zklock.conf.arguments import Seconds
-from django_zklock.conf.table import seconds
 from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.owner import Owner, current_owner
-from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.core.execution.waiters import Awaited, TaskWaiter, ThreadWaiter
 from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.exceptions import LockInTransaction, LockLost, LockNotHeld
+from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
-from django_zklock.locks.hand_over_text import signed
 from django_zklock.locks.release import Releasable, Use
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
@@ -248,46 +243,6 @@ class Hold(HoldBase):
         It is called on the thread that sends Django's signals, not on the protocol's thread, so it may be slow.
         """
         self._held.grant.session.post(self._held.grant.attach, _LostCallback(self._held, callback))
-
-    # --- hand-over ----------------------------------------------------------------------------------------------
-
-    def hand_over(self, *, within: Seconds = 60) -> str:
-        """
-        Release the lock to the caller of `zk_adopt(text)`, here or in another process; return the text.
-
-        Nobody comes in between. If nobody adopts the lock within `within` seconds, by ZooKeeper's clock, the next
-        waiter gets it. The block of this hold may go on; it ends without an error, and no loss aborts it.
-
-        Raises `LockInTransaction` inside a transaction: other processes would not see its work. Raises `LockLost` or
-        `LockNotHeld` if the lock is not held, and `ZkLockError` if this kind of lock cannot be handed over. Raises
-        `ZooKeeperUnavailable` if ZooKeeper does not answer within 5 s; then the lock is released.
-        """
-        check_no_running_loop("hand_over", "await hold.ahand_over(...)")
-        return run(self._hand_over(within, ThreadWaiter))
-
-    async def ahand_over(self, *, within: Seconds = 60) -> str:
-        """Hand the lock over as `hand_over` does."""
-        return await Awaited(self._hand_over(within, TaskWaiter))
-
-    def _hand_over(self, within: Seconds, new_waiter: type[Any]) -> Routine[str]:
-        from django_zklock.core.locks.giver import hand_over  # noqa: PLC0415 - it imports kazoo
-
-        number = seconds(within)
-        if not number or number > LONGEST:
-            raise ValueError(f"within is a number of seconds above 0, a week at most, not {within!r}.")
-        if new_waiter is ThreadWaiter and open_blocks():
-            raise LockInTransaction(
-                f"The lock {self.key!r} cannot be handed over inside an open transaction: its adopter would not see "
-                "its work. Acquire the lock outside the transaction, or with atomic=True. Hand it over by a function "
-                "that you pass to transaction.on_commit().",
-                lock=self.key,
-            )
-        if self._is_released:
-            raise self._held.not_held_error()
-        keys = conf.token_keys()  # before the hand-over, because they may be invalid
-        yield from releases.ended(new_waiter)  # of other locks; not later, as an exception would leave a hold then
-        given = yield from hand_over(self._held, number, new_waiter)
-        return signed(given, keys, conf.current().base)
 
     # --- release requests ---------------------------------------------------------------------------------------
 

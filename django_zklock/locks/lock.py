@@ -13,7 +13,6 @@ from django_zklock.conf import Config
 from django_zklock.conf.arguments import (
     UNSET,
     AbortOn,
-    AdoptArguments,
     Atomic,
     Compat,
     KindOfLock,
@@ -33,11 +32,9 @@ from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.exceptions import InvalidHandOver, InvalidLockName
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.events import events
-from django_zklock.locks.hand_over_text import trusted
 from django_zklock.locks.hold import Hold, hold_of
 from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
@@ -228,29 +225,6 @@ def zk_semaphore(
     if limit is None:
         raise ValueError("zk_semaphore() needs a limit, the number of its permits; got None.")
     return Lock(name, limit=limit, on_conflict=on_conflict, **options)
-
-
-def zk_adopt(text: str, *more: NoReturn, **options: Unpack[AdoptArguments]) -> Lock:
-    """
-    Return the lock that `hold.hand_over()` has handed over by this text, for `with`, `async with`, or its methods.
-
-    It keeps its place in the queue, so nobody comes in between. It can be adopted once. Options that are not given come
-    from the settings, as for `zk_lock` with this key.
-
-    Raises `InvalidHandOver` for a text that is no hand-over. The block, and `acquire()`, raise `LockNotAdopted` if the
-    lock was adopted before, or is not adopted in time, and `LockBusy` if the caller holds the lock already.
-    """
-    check_arguments("zk_adopt", text, more, options, AdoptArguments)
-    given = trusted(text, conf.token_keys(), conf.current().base)
-    try:
-        lock = Lock.of_key(given.key, **options)
-    except InvalidLockName as error:
-        raise InvalidHandOver from error
-    of_key = lock.resolve
-    own: dict[str, Any] = {"kind": given.kind, "limit": given.limit or None, "template": given.template}
-    own |= {"linger": 0.0, "compat": None, "max_waiters": None, "adopts": given}
-    lock.resolve = lambda config: replace(of_key(config), **own)
-    return lock
 
 
 class ReadWriteLock(Generic[BlockPolicy]):

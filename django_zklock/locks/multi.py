@@ -32,7 +32,7 @@ class MultiHold(HoldBase):
     """
     Several locks that are held: what `with zk_locks(...) as hold` gives, and `MultiLock.acquire()` returns.
 
-    Iteration gives the hold of each lock in the order in which they were acquired: by key, adopted ones last.
+    Iteration gives the hold of each lock in the order in which they were acquired: by key.
     `hold["a"]` is the hold of the lock with this key or this name.
     """
 
@@ -96,8 +96,8 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
     Several locks that one owner holds together: all of them, or none.
 
     They are acquired in the order of their keys, whatever the order of `names`, and released in reverse. So callers
-    with overlapping sets never deadlock. A lock of `zk_adopt` comes last, so a busy lock does not use up its hand-over.
-    Callers that nest single locks still can deadlock. A lock that is named twice is acquired once.
+    with overlapping sets never deadlock. Callers that nest single locks still can deadlock. A lock that is named twice
+    is acquired once.
 
     Each lock has the options of its own entry in `ZKLOCK["LOCKS"]`; options given here override them. If one is lost,
     the work is aborted. If that happens before the last one is acquired, all are acquired again.
@@ -154,7 +154,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         chosen: dict[str, Lock[FunctionPolicy]] = {}
         for lock in self._given:
             chosen[lock.key] = _stricter(chosen[lock.key], lock) if lock.key in chosen else lock
-        return tuple(chosen[key] for key in sorted(chosen, key=lambda key: (chosen[key].spec.adopts is not None, key)))
+        return tuple(chosen[key] for key in sorted(chosen))
 
     @property
     def keys(self) -> tuple[str, ...]:

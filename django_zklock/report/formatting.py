@@ -126,8 +126,7 @@ def process_of(contender: ContenderInfo) -> str:
     if contender.operator is not None:
         if contender.operator.task_id:
             return contender.operator.by
-        text = _("handed over by %(name)s") if contender.operator.handed_over else _("operator %(name)s")
-        return text % {"name": contender.operator.by}
+        return _("operator %(name)s") % {"name": contender.operator.by}
     if contender.client != "zklock" and not contender.pid:
         client = f"{contender.client}, {clean(contender.host)}" if contender.host else contender.client
         return _("another client (%(client)s)") % {"client": client}
@@ -273,8 +272,6 @@ def hold_commands(key: str, holder: ScannedContender) -> list[str]:
 def operator_text(hold: OperatorHold) -> str:
     """Return who holds a lock as an operator, until when and why."""
     text = _("%(name)s holds it until %(until)s: %(reason)s")
-    if hold.handed_over:
-        text = _("Handed over by %(name)s, waiting for its adopter until %(until)s.")
     return text % {"name": hold.by, "until": time_text(hold.until), "reason": hold.reason}
 
 

@@ -173,9 +173,7 @@ class Operator(Incident):
     def find(cls, facts: Facts) -> Iterator[Self]:
         for lock, holder in facts.holds:
             hold = holder.operator
-            if hold is None or hold.handed_over:  # a lock that was handed over waits for its adopter
-                continue
-            if lock.waiting and holder.duration >= FORGOTTEN * hold.seconds:
+            if hold is not None and lock.waiting and holder.duration >= FORGOTTEN * hold.seconds:
                 yield from cls.of(facts, [(lock, holder)])
 
 

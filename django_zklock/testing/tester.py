@@ -145,7 +145,7 @@ class LockTester:
         """
         Return the queues if contenders are left after `TIMEOUT` seconds, else "".
 
-        Minimum holds may outlast the test, and locks that wait for an adopter.
+        Minimum holds may outlast the test.
         """
         if not self._has_contenders_left():
             return ""
@@ -355,8 +355,7 @@ def wait_released() -> None:
 def _may_outlast_test(entry: QueueEntry) -> bool:
     by_operator = operator_hold.is_operator(entry.path.rpartition("/")[2])
     about = entry.payload.about if entry.payload is not None else {}
-    lasting = {operator_hold.MINIMUM, operator_hold.HANDED_OVER, operator_hold.TASK_ID}
-    return by_operator and not lasting.isdisjoint(about)
+    return by_operator and not {operator_hold.MINIMUM, operator_hold.TASK_ID}.isdisjoint(about)
 
 
 def _wait_for(condition: Callable[[], _T], timeout: float) -> _T:

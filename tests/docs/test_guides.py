@@ -158,40 +158,6 @@ def test_a_complete_body_needs_no_lock(zklock, view):
     response.close()
 """
 
-HANDING = """
-import pytest
-from celery import Celery
-from django.test import RequestFactory
-from django_zklock import zk_lock
-from django_zklock.exceptions import LockBusy
-from exports import tasks, views
-
-app = Celery("documented", set_as_current=True)
-app.conf.update(task_always_eager=True, task_eager_propagates=True)
-
-
-def test_a_task_goes_on_under_the_lock_of_a_request(zklock):
-    assert views.start(RequestFactory().get("/"), 7).status_code == 202
-    assert tasks.done[-1] == 7
-    with zklock.busy_by("export/8"), pytest.raises(LockBusy):
-        views.start(RequestFactory().get("/"), 8)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_lock_is_handed_over_after_the_commit(zklock):
-    from exports import saving
-
-    saving.save_and_export(9)
-    assert tasks.done[-1] == 9
-
-
-def test_a_copy_of_the_message_does_nothing(zklock):
-    with zk_lock("export/1") as hold:
-        text = hold.hand_over(within=60)
-    assert tasks.export(1, text) is None
-    assert "cannot be adopted" in tasks.export(1, text)
-"""
-
 COUNTED = """
 from prometheus_client import REGISTRY
 from counted import metrics
@@ -363,7 +329,6 @@ def test_a_stale_copy_leaves_nothing(zklock):
 
 GUIDES = {
     "how-to/bound-a-hold": BOUNDED,
-    "how-to/hand-over": HANDING,
     "how-to/intervene": ASKING,
     "how-to/linger": LINGERING,
     "how-to/semaphores": PERMITS,

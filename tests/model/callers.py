@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol import spec as locks
-from django_zklock.core.protocol.adoption import Adopter, GivenHold
 from django_zklock.core.protocol.contender import CallerWait, Contender
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.spec import QueueSpec
-from django_zklock.core.queue import nodes
-from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.exceptions import LockDeadlock, LockNotAdopted, ZkLockError, ZooKeeperUnavailable
+from django_zklock.exceptions import LockDeadlock, ZkLockError, ZooKeeperUnavailable
 from model.choices import CALLER
 from model.invariants import Violation
 
@@ -35,8 +31,6 @@ class Script:
     times: int = 1
     pause: float = 0.1  # between two times
     linger: float = 0.0
-    gives: float = 0.0  # seconds for its heirs to adopt the lock; 0: it releases it
-    adopts: int | None = None  # the number of the caller whose locks it adopts
     inside: int | None = None  # the number of the caller of the same owner who holds a lock meanwhile
 
 
@@ -51,13 +45,10 @@ class Caller(GrantObserver):
         self._outcome = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
-        self.times = script.times if script.adopts is None and script.inside is None else 0
+        self.times = script.times if script.inside is None else 0
         self.owner = int(name[1:]) + 1
         self.outer = None  # of the same owner; the lock is acquired while that one is held
         self.inner = []
-        self.heirs = []
-        self._inheritance = None  # of the lock that it adopts now
-        self._texts = []  # of those that it adopts next
         self._invariants = invariants
         self._world = process.world
         self._turn = 0
@@ -66,10 +57,6 @@ class Caller(GrantObserver):
     @property
     def done(self):
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
-
-    @property
-    def inherits(self):
-        return self._inheritance is not None
 
     @property
     def place(self):
@@ -86,8 +73,6 @@ class Caller(GrantObserver):
     def _begin(self):
         if self.times <= 0 or self.process.closed or self.waits or self.grant is not None:
             return
-        if self._texts:
-            self._inheritance = self._texts.pop(0)
         self.times -= 1
         self._turn += 1
         self.waits = True
@@ -97,10 +82,9 @@ class Caller(GrantObserver):
         spec = QueueSpec(
             key=script.key,
             parent=f"{BASE}/{script.key}",
-            kind=script.kind if self._inheritance is None else self._inheritance.kind,
-            limit=script.limit if self._inheritance is None else self._inheritance.limit or 1,
+            kind=script.kind,
+            limit=script.limit,
             linger=script.linger,
-            adopts=self._inheritance,
         )
         caller = locks.Caller(thread="", what="", owner=self.owner)
 
@@ -112,11 +96,8 @@ class Caller(GrantObserver):
 
         wait = CallerWait(done, since=self._world.now)
         wait.held = self._held if self.outer is not None and waits else None
-        if script.linger:
-            contender = LingeringWaiter(session, spec, caller, wait, waits=waits)
-        else:
-            kind = Contender if self._inheritance is None else Adopter
-            contender = kind(session, spec, caller, wait, waits=waits)
+        kind = LingeringWaiter if script.linger else Contender
+        contender = kind(session, spec, caller, wait, waits=waits)
         self.contender = contender
         self._invariants.comes(self)
         contender.start()
@@ -156,7 +137,6 @@ class Caller(GrantObserver):
         self.waits = False
         if isinstance(outcome, Grant):
             self.grant = outcome
-            self._invariants.figures.adopted += self._inheritance is not None
             self._later(self.script.holds, self._turn, self._release)
             if self.script.downgrades is not None and outcome.kind is Kind.WRITE:
                 self._later(self.script.downgrades, self._turn, self._downgrade)
@@ -170,8 +150,7 @@ class Caller(GrantObserver):
                 caller = caller.outer
             caller._end()  # and all that is inside, as by an exception
             return
-        expected = (ZooKeeperUnavailable, LockNotAdopted) if self._inheritance is not None else ZooKeeperUnavailable
-        if isinstance(outcome, ZkLockError) and not isinstance(outcome, expected):
+        if isinstance(outcome, ZkLockError) and not isinstance(outcome, ZooKeeperUnavailable):
             raise Violation("no failure", f"{self.name} is told {outcome!r}")
         self._again()
 
@@ -208,33 +187,8 @@ class Caller(GrantObserver):
         if self.grant is not None and (self.resting or not all(inner.done for inner in self.inner)):
             self._later(0.2, self._turn, self._release)
         elif self.grant is not None:
-            self._world.note(f"{self.name} {'hands over' if self.script.gives else 'releases'}")
-            if self.script.gives:
-                self._give(self.grant)
+            self._world.note(f"{self.name} releases")
             self._end()
-
-    def _give(self, grant):
-        contender, script = self.contender, self.script
-        if not isinstance(contender, Contender) or grant.why_invalid() is not None:
-            return
-        limit = script.limit if grant.kind is Kind.PERMIT else 0
-        guid, sequence = nodes.new_guid(nodes.Mark.OPERATOR), grant.path[-10:]
-        hand_over = HandOver(script.key, grant.kind, limit, guid, sequence, "", script.gives)
-        contender.new_replacement = GivenHold(contender.spec, hand_over, partial(self._on_given, hand_over, [])).replace
-
-    def _on_given(self, hand_over, results, token):
-        if results or not token:
-            return
-        results.append(token)
-        hand_over = replace(hand_over, token=token)
-        self._invariants.figures.given += 1
-        for heir in self.heirs:
-            heir.inherit(hand_over)
-
-    def inherit(self, hand_over):
-        self._texts.append(hand_over)
-        self.times += 1
-        self._later(self.script.pause, self._turn, self._begin)
 
     def _end(self):
         for inner in self.inner:

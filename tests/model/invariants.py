@@ -56,8 +56,6 @@ class Figures:
     losses: int = 0
     faults: int = 0
     handed_on: int = 0  # grants with the token of the owner before
-    given: int = 0  # locks that were handed over
-    adopted: int = 0
     victims: int = 0  # of circles
 
 
@@ -106,8 +104,7 @@ class Invariants:
                 raise Violation("valid when granted", f"{caller.name} got {grant.path} though {grant.why_invalid()}")
             if process.session.suspect:
                 raise Violation("proven when granted", f"{caller.name} got {grant.path} by a suspect session")
-        is_token = node is not None and (grant.token < node.czxid if caller.inherits else grant.token == node.czxid)
-        if node is None or node.owner != process.session.session_id or not is_token:
+        if node is None or node.owner != process.session.session_id or grant.token != node.czxid:
             raise Violation("own node", f"{caller.name} of {process.session.session_id} got {grant.path}: {node}")
         if grant.path not in self._robbed and node.owner not in self._killed:
             self._see_token(caller, grant)
@@ -156,8 +153,6 @@ class Invariants:
             last = self._tokens.get((grant.key, kind), 0)
             if grant.token == last and isinstance(grant, LingeringGrant):
                 self.figures.handed_on += 1  # one znode has one token
-            elif caller.inherits and grant.token == last:
-                continue  # the lock was handed over, with its token
             elif grant.token <= last and not (kind is grant.kind and kind in SHARE):
                 raise Violation("tokens rise", f"{caller.name} got {grant.token:x} after {last:x}")
         own = (grant.key, grant.kind)

@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import adoption, deadlock
-from django_zklock.core.protocol.adoption import GivenHold
+from django_zklock.core.protocol import deadlock
 from django_zklock.core.protocol.contender import Contender, Phase, Predecessors
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
@@ -24,12 +22,10 @@ from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Gateway, Node
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.lease import Lease
-from django_zklock.core.zk.multi import Delete
 from model.client import SimulatedClient
 from model.explore import exhaust, explore
 from model.patches import replaced
 from model.scenario import (
-    HANDING,
     IDLE,
     LASTING,
     LINGERING,
@@ -143,7 +139,7 @@ def _hopeful_abandon(self):
     _abandon(self)
 
 
-def _adopting_found(self, answer):
+def _any_found(self, answer):
     if isinstance(answer, Node):
         self._own.node = answer
         self._list()
@@ -202,27 +198,6 @@ _unwritten_watch = _watching(lambda answer: replace(answer, version=0) if isinst
 def _trusting(self, name):
     self._is_last = True
     _watch(self, name)
-
-
-@_mutant("takes the one ahead for gone if a hand-over came before the watch", Predecessors, "_watch", setting=HANDING)
-def _believing_missing(self, name):
-    waiter = self._successor
-    if isinstance(waiter, Contender):
-        calls = {call: getattr(waiter, call) for call in ("on_ahead_read", "on_refused", "guard")}
-        calls["on_ahead_changed"] = lambda *, is_first=False: waiter.on_ahead_changed(is_first=self._is_last)
-        successor = SimpleNamespace(**calls)
-        self._successor = successor
-    _watch(self, name)
-
-
-@_mutant("hands over a znode that it has not written", adoption, "_replace", setting=HANDING)
-def _unwritten(path, data, create):
-    return Delete(path=path), create
-
-
-@_mutant("adopts a lock with another token", GivenHold, "_on_listed", setting=HANDING)
-def _token_of_hold(self, hold, reply):
-    self._done(hold.token)
 
 
 @_mutant("proves the session by a read", Gateway, "quorum_check", setting=LASTING)
@@ -373,8 +348,8 @@ MUTANTS += [
         setting=WAITING,
     ),
     Mutant(
-        "adopts any node with its guid",
-        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched", _adopting_found)),
+        "takes any node with its guid",
+        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched", _any_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant(

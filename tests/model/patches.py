@@ -9,11 +9,9 @@ from types import SimpleNamespace
 
 from django_zklock.core import clock
 from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
-from django_zklock.core.protocol import adoption, registry, releases
-from django_zklock.core.protocol.adoption import Adopter
+from django_zklock.core.protocol import registry, releases
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
-from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import session
 from model.client import SimulatedClient
 
@@ -49,12 +47,6 @@ class Stage:
         """Return the same data at each run: with no time and no host in them. A deadlock takes the real ones."""
         world = self._here()
         return _real_payload(contender) if world is None or world.nested else f"{contender.guid} {contender.spec.limit}"
-
-    def decode(self, data):
-        guid, _, limit = data.decode().partition(" ")
-        if self._here() is None or not limit.isdigit():
-            return Payload.decode(data)
-        return Payload(guid=guid, host="", pid=1, thread="", what="", since="", template="", limit=int(limit))
 
     def client(self, options, former):
         world = self._here()
@@ -113,8 +105,6 @@ def stage():
         (session, "Client", new_stage.client),
         (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (Contender, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108 - no bound method
-        (Adopter, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108
-        (adoption, "Payload", SimpleNamespace(decode=new_stage.decode)),
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
         *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
         (LingeringWaiter, "grant_now", new_stage.preempting(LingeringWaiter.grant_now)),

@@ -4,7 +4,6 @@ import re
 
 _CONTENDER = re.compile(r"_c_(?P<guid>.{36})-(?P<recipe>lock-|__READ__|__WRIT__|lease-)(?P<number>[0-9]{10})")
 _OWNER = re.compile(r'"owner":(?P<number>[0-9]+)')
-_HOLD_LIMIT = re.compile(r'"limit":(?P<value>[0-9]+)')  # in the data of a hold that waits for its adopter
 _LIMIT = re.compile(r"!limit:(?P<value>[0-9]+):")
 
 
@@ -37,9 +36,6 @@ def entitled(tree, parent):
 
 def own_limit(tree, path):
     data = tree.nodes[path].data.decode()
-    match = _HOLD_LIMIT.search(data)
-    if match:
-        return int(match["value"])
     text = "" if data.startswith("{") else data.partition(" ")[2]
     return int(text or 1)
 

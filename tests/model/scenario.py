@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 
 from django_zklock.core.queue.nodes import Kind
@@ -81,33 +80,6 @@ LINGERING = Scenario(
 )
 """Two processes that keep the lock for their own next callers, and a caller who does not."""
 
-HANDING = Scenario(
-    (
-        Script(0, 0.2, gives=1.0, times=2),
-        Script(1, 0.25),
-        Script(0, 0.27),
-        Script(1, 0.0, adopts=0, gives=0.5),
-        Script(0, 0.0, adopts=0, pause=0.02),
-        Script(0, 0.0, adopts=3),
-        Script(1, 0.4, timeout=0),
-    ),
-    chaos=2.0,
-)
-"""Two processes; a lock that is handed over, adopted by the faster of two, and handed over again; and three others."""
-
-HANDING_PERMITS = Scenario(
-    (
-        Script(0, 0.2, kind=Kind.PERMIT, limit=2, gives=1.0),
-        Script(1, 0.22, kind=Kind.PERMIT, limit=2, gives=0.4),
-        Script(0, 0.24, kind=Kind.PERMIT, limit=2),
-        Script(1, 0.26, kind=Kind.PERMIT, limit=2),
-        Script(1, 0.0, adopts=0),
-    ),
-    chaos=1.6,
-    limits=(LimitChange(0.3, 1),),
-)
-"""Two permits that are handed over, one of them to nobody, with two that wait; and the limit is lowered."""
-
 MOVING = Scenario(
     (Script(1, 0.2, holds=9.0), Script(0, 0.25)), tick=0.5, chaos=9.0, timeout=12.0, longest=(12.0, 2.0, 12.0)
 )
@@ -151,7 +123,7 @@ NESTED = {
 """Two owners in two processes, each of which wants the lock of the other one."""
 
 PLAIN = (SMALL, IMPATIENT, CROWD, IDLE)
-OTHERS = (MOVING, PERMITS, LINGERING, HANDING, HANDING_PERMITS, *NESTED.values())
+OTHERS = (MOVING, PERMITS, LINGERING, *NESTED.values())
 
 FAMILIES = (
     (Kind.LOCK,),
@@ -201,7 +173,6 @@ def drawn(rng):
     phase = round(rng.random(), 3)
     sync_limit = rng.choice((1.0, 3.0, 8.0))
     rng.random()  # unused; without it, the seeds of the tests would give other schedules
-    scripts += _handed_over(scripts, processes, random.Random(phase))
     chaos = rng.choice((3.0, 6.0, 12.0))
     return Scenario(
         tuple(scripts), processes, limits=limits, tick=tick, phase=phase, sync_limit=sync_limit, chaos=chaos
@@ -214,18 +185,6 @@ def drawn_moving(rng):
     longest = tuple(rng.choice((1.0, 2.0, 5.0, 12.0)) for _ in range(3))
     scripts = tuple(replace(script, holds=max(script.holds, 3.0)) for script in scenario.callers)
     return replace(scenario, callers=scripts, tick=0.5, timeout=12.0, longest=longest)
-
-
-def _handed_over(scripts, processes, rng):
-    """Let some callers hand their locks over; return those that adopt them. The choices have a chance of their own."""
-    heirs = []
-    for index, script in enumerate(scripts):
-        if rng.random() < 0.2 and not script.linger and script.downgrades is None:
-            scripts[index] = replace(script, gives=rng.choice((0.2, 1.0, 3.0)))
-            adopts = {"adopts": index, "key": script.key, "pause": rng.choice((0.0, 0.1, 0.5))}
-            count = rng.choice((0, 1, 1, 2))
-            heirs += [Script(rng.randrange(processes), 0.0, **adopts) for _ in range(count)]
-    return heirs
 
 
 def drawn_nested(rng):

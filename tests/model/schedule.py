@@ -59,8 +59,6 @@ class _Play:
             for index, script in enumerate(scenario.callers)
         ]
         for caller in self.callers:
-            if caller.script.adopts is not None:
-                self.callers[caller.script.adopts].heirs.append(caller)
             if caller.script.inside is not None:
                 caller.outer = self.callers[caller.script.inside]
                 caller.outer.inner.append(caller)

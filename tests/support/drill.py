@@ -95,11 +95,6 @@ for line in sys.stdin:
     elif verb == "write":  # one after the other
         for key in keys:
             write(key)
-    elif verb == "hand-over":  # to nobody
-        for key in keys:
-            hold = lock(key).acquire()
-            hold.hand_over(within=20)
-            say("handed", key)
     elif verb == "try":  # a thread each, which waits for a moment only
         for key in keys:
             threading.Thread(target=use, args=[key, 1], daemon=True).start()

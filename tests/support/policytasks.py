@@ -9,8 +9,8 @@ from celery.result import allow_join_result
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
-from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked
-from django_zklock.exceptions import LockDeadlock, LockLost, LockNotAdopted
+from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock.exceptions import LockDeadlock, LockLost
 from support.celeryapp import app, do
 
 VALUE = {"skipped": True}
@@ -252,19 +252,3 @@ def waits(key, kind, name):
             return str(app.send_task(name, (key,)).get(timeout=30, interval=0.01))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-
-
-@app.task(name="adopting", acks_late=True, reject_on_worker_lost=True)
-def adopting(text, verb="tell", argument=None):
-    try:
-        with zk_adopt(text) as hold:
-            do(verb, argument)
-            return hold.token
-    except LockNotAdopted as error:
-        return str(error)
-
-
-@app.task(name="giving")
-@zk_locked("{key}", timeout=60)
-def giving(key):
-    return current_hold().hand_over(within=60)

@@ -257,7 +257,7 @@ def work_acquire_around_with(mutex):
         mutex.release()
 
 
-def work_hand_over(key):
+def work_pass_on(key):
     lock = zk_lock(key, linger=0.02, timeout=10)
     waiters = []
 

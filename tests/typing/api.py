@@ -18,7 +18,6 @@ from django_zklock import (
     Lock,
     ReadWriteLock,
     current_hold,
-    zk_adopt,
     zk_leader,
     zk_lock,
     zk_locked,
@@ -250,12 +249,6 @@ def refuse_wrong_options() -> None:
     zk_locked("a", on_conflict="ignore")  # type: ignore[call-overload]
     assert_type(zk_semaphore("a", 3, timeout=1), Lock)
     assert_type(zk_write("a").owned(), bool)
-    zk_adopt("zkh1.", linger=1)  # type: ignore[call-arg]
-
-
-def hand_over(hold: Hold) -> None:
-    assert_type(hold.hand_over(within=timedelta(minutes=1)), str)
-    assert_type(zk_adopt("zkh1.", timeout=1, max_hold=60, what="export"), Lock)
 
 
 def skipped(policy: Literal["raise", "skip"]) -> int:

@@ -28,7 +28,6 @@ from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosi
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
-from django_zklock.core.protocol.adoption import Adopter
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -197,7 +196,7 @@ class Acquisition:
         for spec in specs:
             if spec is not specs[0] and held_locks.find(self.owner, spec.key) is not None:
                 continue
-            if spec.linger or spec.adopts is not None:
+            if spec.linger:
                 break
             fresh.append(spec)
         return fresh
@@ -283,7 +282,7 @@ class Acquisition:
             raise LockTimeout(message, lock=error.lock, ahead=error.ahead) from error
         return False
 
-    # --- the outcome, on the protocol's thread, or where a lock that lingers is handed over -------------------------
+    # --- the outcome, on the protocol's thread, or where a lock that lingers gets its next owner -----------------
 
     def _on_outcome(self, waiter: Any, outcome: Outcome) -> None:
         """Wake the caller if it waits for this. A second call with the same outcome changes nothing."""
@@ -368,8 +367,6 @@ class Acquisition:
 def _kind_of_contender(spec: LockSpec) -> Any:
     if spec.linger:
         return LingeringWaiter
-    if spec.adopts is not None:
-        return Adopter
     return Contender if spec.resumes is None else Resumed
 
 
@@ -391,8 +388,6 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
 
 def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
     """Raise if the owner may not acquire again what it has as this share."""
-    if spec.adopts is not None:
-        raise LockBusy(f"The lock {spec.key!r} cannot be adopted: its owner has it already.", lock=spec.key)
     if not spec.reentrant and (share.uses or share.observer):
         raise LockBusy(
             f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.", lock=spec.key
@@ -454,7 +449,7 @@ class Block:
         if self._transaction is not None:
             error, committed = self._end_transaction(self._transaction, error)
         for hold, guard in zip(self._holds, self._guards, strict=True):
-            # Without uses it was released or handed over inside the block, so a loss after that is none.
+            # Without uses it was released inside the block, so a loss after that is none.
             is_lost = hold.uses and hold.grant.why_invalid() is not None
             if is_lost or guard.abort_requested_at is not None:
                 error = self._report_losses(error, outer_guards, committed=committed) or error

@@ -121,7 +121,6 @@ class HeldLock:
         self._uses = Uses(uses)  # or what they were some time ago
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
-        self.handed_over = False  # to another process; its block may go on
         self.reads = reads or grant.kind is Kind.READ
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
@@ -195,7 +194,7 @@ class HeldLock:
 
     def not_held_error(self) -> LockNotHeld:
         """Return the error for a hold that was released, or is used in a forked child."""
-        text = f"The lock was {'handed over' if self.handed_over else 'released'}."
+        text = "The lock was released."
         if self.grant.inherited:
             text = "A forked child does not hold its parent's locks. Acquire the lock in the child."
         return LockNotHeld(text, lock=self.key)

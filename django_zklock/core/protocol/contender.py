@@ -6,8 +6,7 @@ znode and lists the queue, perhaps after a wait in the local queue of its proces
 is free, so a try that fails writes nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it
 waits. The contender watches these, is granted the lock, and deletes its znode.
 
-Two kinds of contenders enter the queue in another way: that of a batch (`locks.batch`), and the adopter of a lock that
-was handed over (`protocol.adoption`).
+The contender of a batch (`locks.batch`) enters the queue in another way.
 
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
@@ -34,7 +33,7 @@ from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
-from django_zklock.core.protocol.operator_holds import HoldCheck, Replacement, minimum_hold
+from django_zklock.core.protocol.operator_holds import HoldCheck, MinimumHold, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import CLOSED, Guard, Story, drive
@@ -163,9 +162,6 @@ class Contender(SessionObserver):
     _: KW_ONLY
     waits: bool  # False: peek first, and write nothing if the lock is not free
     has_position: bool = False  # ZooKeeper, or the local queue, has given it a position; may be set before the start
-    # Returns what replaces its znode at the release, if the lock is still held, instead of the rest of `min_hold`;
-    # written by its owner before that.
-    new_replacement: Callable[[Grant, Node], Replacement | None] | None = None
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
@@ -833,15 +829,13 @@ class Contender(SessionObserver):
         self._forget_replies()
         self._own.unwatch()
         node, self._own.node = self._own.node, None
-        path = replacement = None
+        path: str | None = None
+        hold: MinimumHold | None = None
         if node is not None:
             path = node.path
             self._registry.heartbeat.remove(path)
-            new_replacement = self.new_replacement
-            if new_replacement is None and self.spec.min_hold:
-                new_replacement = partial(minimum_hold, self.spec, self.caller)
-            if new_replacement is not None and self._grant is not None and self._grant.why_invalid() is None:
-                replacement = new_replacement(self._grant, node)
+            if self.spec.min_hold and self._grant is not None and self._grant.why_invalid() is None:
+                hold = minimum_hold(self.spec, self.caller, self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,
@@ -849,7 +843,7 @@ class Contender(SessionObserver):
             self._own.guid,
             path,
             self._on_gone,
-            replacement,
+            hold,
             self.caller.about,
             self._grant,
         ).send()
@@ -995,7 +989,7 @@ class Predecessors:
                 if reply.version:
                     self._successor.on_ahead_changed()  # it may have become a reader since the listing
             elif isinstance(reply, NodeMissing):
-                # Another znode may have its position since the listing: that of a hand-over, or of its adopter.
+                # Another znode may have its position since the listing: that of a minimum hold.
                 self._forget(name)
                 self._successor.on_ahead_changed()
             elif not isinstance(reply, INTERRUPTED):  # else the queue is listed again when connected

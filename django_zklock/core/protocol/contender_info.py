@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django_zklock.core.queue import release_request
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import printable
-from django_zklock.core.queue.nodes import Child, Payload, token_of
+from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.queue.untrusted import iso_time
@@ -42,7 +42,7 @@ class ContenderInfo:
     path: str
     guid: str
     token: int
-    """The fencing token of a holder: the czxid of its znode, unless the lock was handed over to it."""
+    """The fencing token of a holder: the czxid of its znode."""
     session_id: int
     """The session whose end deletes the znode; 0 if the znode is not ephemeral."""
     came: datetime
@@ -112,7 +112,7 @@ class ContenderInfo:
             name=child.name,
             path=node.path,
             guid=child.guid,
-            token=token_of(payload, node.czxid) if operator is None else node.czxid,
+            token=node.czxid,
             session_id=node.owner,
             came=to_datetime(node.ctime),
             client=client,

@@ -60,7 +60,3 @@ class LockDeadlock(LockNotAcquired):
     """
 
     circle: tuple[DeadlockLink, ...] = ()
-
-
-class LockNotAdopted(LockNotAcquired):
-    """The lock was handed over, and waits for its adopter no longer: it was adopted, or its time was over."""

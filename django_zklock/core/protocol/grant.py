@@ -82,7 +82,6 @@ class Grant:
         self.what = ""  # the work that the lock was acquired for
         self.about: Mapping[str, str] = {}  # that work, item by item
         self.template = ""  # of the key
-        self.adopted = False  # from a hand-over
         self.since = clock.now()
         self.suspect_since: float | None = None  # on clock.now()
         self.suspect_reason = ""

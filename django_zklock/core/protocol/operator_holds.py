@@ -173,66 +173,13 @@ class HoldIndex:
             yield partial(gateway.delete, f"{self._path}/{entry}")
 
 
-class Replacement:
+class MinimumHold:
     """
-    An operator hold that replaces a holder's znode, and has its position in the queue.
+    The operator hold that replaces a holder's znode: the rest of a minimum hold, or the hold of a person or a task.
 
-    One transaction deletes the holder's znode and creates the hold with the same sequence number. If the process
-    crashes before it, the lock stays held until the session timeout is over. Then it is free.
-    """
-
-    def __init__(self, spec: QueueSpec, own: Node | None, guid: str, name: str) -> None:
-        self._spec = spec
-        self._own = own
-        self._guid = guid
-        self._name = name
-        self._path = f"{spec.parent}/{name}"
-        self._seconds = 0.0
-        self.tried = False  # the transaction was sent
-        self._entry = ""  # the path of its entry in the index
-
-    def changes(self) -> tuple[Operation, ...]:
-        """Return the transaction that replaces the znode; nothing if a delete is enough."""
-        raise NotImplementedError
-
-    def announce(self, session: Session) -> None:
-        """Create the entry of the index, just before the transaction is sent."""
-        self._entry = session.attached(HoldIndex).add(self._path, self._seconds)
-
-    def end_in_time(self, session: Session) -> None:
-        """Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock."""
-        if self.tried:
-            session.loop.call_later(self._seconds, partial(self._check, session))
-
-    def _check(self, session: Session) -> None:
-        def on_checked(checked: HoldCheck | ZkError) -> None:
-            pause: float | None = RETRY
-            if isinstance(checked, HoldCheck):
-                self._on_checked(session, checked.remaining.get(self._name), checked.refusal)
-                if checked.ended:
-                    session.gateway.delete(self._entry)
-                pause = checked.next_check((self._name,))
-            if pause is not None:
-                session.loop.call_later(pause, partial(self._check, session))
-
-        drive(HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,)), on_checked)
-
-    def _on_checked(self, session: Session, hold: OperatorHold | None, refusal: ZkError | None) -> None:
-        """The hold was checked; None: it is not there, or ZooKeeper refuses to read it."""
-
-    def _create(self, payload: Payload, *, by: str, reason: str, mark: str = "", task_id: str = "") -> Create:
-        """Return the create of the hold; `payload` is that of the holder."""
-        self.tried = True
-        payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
-        # These are about the holder's znode.
-        payload = replace(payload, release_request={}, waits_for={}, unknown=b"")
-        data = operator_hold.hold_data(payload, by=by, reason=reason, seconds=self._seconds, mark=mark, task_id=task_id)
-        return Create(path=self._path, data=data)
-
-
-class MinimumHold(Replacement):
-    """
-    The rest of a minimum hold, the hold of a person, or the reservation of a task.
+    One transaction deletes the holder's znode and creates the hold with the same sequence number, so it has that
+    position in the queue. If the process crashes before it, the lock stays held until the session timeout is over. Then
+    it is free.
 
     The next waiter does not mistake the delete of the holder's znode for its turn: the guid of such a holder has a
     mark, which makes the waiter list the queue again.
@@ -241,37 +188,69 @@ class MinimumHold(Replacement):
     def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
         label = caller.operator
         self._task_id = "" if label is None else label.task_id
-        guid = operator_hold.guid_of_task(self._task_id) if self._task_id else new_guid(Mark.OPERATOR)
-        super().__init__(spec, own, guid, f"{prefix(guid, kind)}{own.name[-SEQUENCE_DIGITS:]}")
+        self._guid = operator_hold.guid_of_task(self._task_id) if self._task_id else new_guid(Mark.OPERATOR)
+        self._spec = spec
+        self._own = own
         self._label = label
         self._ends_at = ends_at  # on clock.now()
-
-    def announce(self, session: Session) -> None:
-        """Leave a reservation out of the index: most end early, by a worker that does not know their entries."""
-        if not self._task_id:
-            super().announce(session)
-
-    def end_in_time(self, session: Session) -> None:
-        """Set no timer for a reservation: its sender may send very many tasks, and most end early."""
-        if not self._task_id:
-            super().end_in_time(session)
+        self._name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
+        self._path = f"{spec.parent}/{self._name}"
+        self._seconds = 0.0
+        self._entry = ""  # the path of its entry in the index
+        self.tried = False  # the transaction was sent
 
     def changes(self) -> tuple[Operation, ...]:
-        assert self._own is not None
+        """Return the transaction that replaces the znode; nothing if a delete is enough."""
         payload = Payload.decode(self._own.data)
-        least, label = self._spec.min_hold, self._label
         # A person or a task gets the full time, from this write on.
-        self._seconds = least if label is not None else self._ends_at - clock.now()
+        self._seconds = self._ends_at - clock.now() if self._label is None else self._spec.min_hold
         if self._seconds <= 0 or payload is None:
             return ()
-        create = self._create(
-            payload,
-            by=label.by if label is not None else payload.what,
-            reason=label.reason if label is not None else f"held for at least {least:g} s",
-            mark=operator_hold.MINIMUM if label is None else "",
-            task_id=self._task_id,
+        self.tried = True
+        return Delete(path=self._own.path), Create(path=self._path, data=self._data(payload))
+
+    def _data(self, payload: Payload) -> bytes:
+        """Return the data of the hold; `payload` is that of the holder."""
+        label = self._label
+        payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
+        # These are about the holder's znode.
+        payload = replace(payload, asked_version=0, last_write=0, release_request={}, waits_for={}, unknown=b"")
+        if label is None:
+            reason = f"held for at least {self._spec.min_hold:g} s"
+            return operator_hold.hold_data(payload, by=payload.what, reason=reason, seconds=self._seconds, minimum=True)
+        return operator_hold.hold_data(
+            payload, by=label.by, reason=label.reason, seconds=self._seconds, task_id=self._task_id
         )
-        return (Delete(path=self._own.path), create)
+
+    def announce(self, session: Session) -> None:
+        """
+        Create the entry of the index, just before the transaction is sent.
+
+        A reservation has none: most end early, by a worker that does not know their entries.
+        """
+        if not self._task_id:
+            self._entry = session.attached(HoldIndex).add(self._path, self._seconds)
+
+    def end_in_time(self, session: Session) -> None:
+        """
+        Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock.
+
+        A reservation has no timer: its sender may send very many tasks, and most end early.
+        """
+        if self.tried and not self._task_id:
+            session.loop.call_later(self._seconds, partial(self._check, session))
+
+    def _check(self, session: Session) -> None:
+        def on_checked(checked: HoldCheck | ZkError) -> None:
+            pause: float | None = RETRY
+            if isinstance(checked, HoldCheck):
+                if checked.ended:
+                    session.gateway.delete(self._entry)
+                pause = checked.next_check((self._name,))
+            if pause is not None:
+                session.loop.call_later(pause, partial(self._check, session))
+
+        drive(HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,)), on_checked)
 
 
 def minimum_hold(spec: QueueSpec, caller: Caller, grant: Grant, node: Node) -> MinimumHold | None:

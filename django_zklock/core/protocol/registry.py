@@ -19,7 +19,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions, releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
-from django_zklock.core.protocol.operator_holds import Replacement
+from django_zklock.core.protocol.operator_holds import MinimumHold
 from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import markers, nodes
 from django_zklock.core.queue.escaping import show_tails
@@ -263,7 +263,7 @@ class Deletion:
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
     _done: Callable[[Exception | None], object] = bool
     """Called when the znode is gone, and with the error whenever that takes longer than a request."""
-    _replacement: Replacement | None = None
+    _replacement: MinimumHold | None = None
     """Created in the same transaction."""
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
     _grant: Grant | None = None  # of the holder that releases
@@ -299,7 +299,7 @@ class Deletion:
             self._done(error)
             self._send_later(error, exc_info=True)
 
-    def _replace(self, replacement: Replacement, path: str) -> None:
+    def _replace(self, replacement: MinimumHold, path: str) -> None:
         """Put the replacement in the place of the znode, unless it has no time left."""
         session = self._registry.session
         changes = replacement.changes()

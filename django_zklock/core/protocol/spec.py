@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from django_zklock.core.queue.hand_over import HandOver
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import HoldLabel
 
@@ -30,7 +29,6 @@ class QueueSpec:
     linger: float = 0.0  # seconds for which this process keeps a released lock for its next owners here
     template: str = ""  # of the key
     lasts: str = ""  # "leader", "run" or "lease" if the hold is meant to last; see `Payload`
-    adopts: HandOver | None = None  # the hand-over to adopt, instead of queueing
     resumes: Node | None = None  # the znode by which an earlier process of this session held the lock
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from django_zklock.core.errors import UnreadableQueue
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL, quoted
-from django_zklock.core.queue.untrusted import digits, integer, json_object
+from django_zklock.core.queue.untrusted import integer, json_object
 
 MAX_PAYLOAD = 16 * 1024
 """Bytes that a payload of this release has at most."""
@@ -30,7 +30,7 @@ _CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 
 _IDENTITY = frozenset({"id"})  # of a task, which finds its own run before by it
 _LONGEST_IDENTITY = 512  # characters that such a value keeps
 
-_UNCUT = frozenset({"guid", "since", "idle", "lasts", "adopts", "token"})  # they keep `_SHORT` characters
+_UNCUT = frozenset({"guid", "since", "idle", "lasts"})  # they keep `_SHORT` characters
 
 _to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
@@ -215,10 +215,6 @@ class Payload:
     """ "leader", "run" or "lease" if it is meant to hold the lock for as long as its program runs; else empty."""
     renewed_within: int = 0
     """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
-    adopts: str = ""
-    """The guid of the hold by which the lock was handed over to it; empty if it queued for the lock."""
-    token: str = ""
-    """The token of a lock that was handed over, which is that of its first holder; else empty."""
     refused: str = ""
     """Why ZooKeeper refuses to delete the znode, although the work has ended; empty if it does not."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -307,12 +303,6 @@ def unknown_fields(fields: Mapping[str, Any], known: Collection[str]) -> bytes:
 def with_unknown(data: bytes, unknown: bytes) -> bytes:
     """Return a JSON object with unknown fields at its end."""
     return data[:-1] + b"," + unknown[1:] if unknown else data
-
-
-def token_of(payload: Payload | None, czxid: int) -> int:
-    """Return the token of a znode: its czxid, or that of the first holder of a lock that was handed over."""
-    token = 0 if payload is None else digits(payload.token, default=0)
-    return token if 0 < token < czxid else czxid
 
 
 def own_limit(data: bytes) -> int:

@@ -25,7 +25,6 @@ OPERATOR: Final = "operator"
 REASON: Final = "reason"
 SECONDS: Final = "seconds"
 MINIMUM: Final = "minimum"
-HANDED_OVER: Final = "handed_over"
 TASK_ID: Final = "id"  # a payload cuts it later than other items
 
 MAX_TASK_ID: Final = 200
@@ -55,8 +54,7 @@ class HoldLabel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorHold:
     """
-    A lock that is held for a time and belongs to no session: by a person or a task, as a minimum hold, or for an
-    adopter.
+    A lock that is held for a time and belongs to no session: by a person or a task, or as a minimum hold.
 
     It ends `seconds` after its znode was made, by ZooKeeper's clock. No text in it has control characters.
     """
@@ -67,15 +65,13 @@ class OperatorHold:
     token: int
     """The czxid of its znode. `end_hold` asks for it."""
     by: str
-    """The person who holds the lock; the work that held it, if this is a minimum hold or a hand-over."""
+    """The person who holds the lock; the work that held it, if this is a minimum hold."""
     reason: str
     since: datetime
     """When its znode was made."""
     seconds: float
     minimum: bool = False
     """Whether it is a minimum hold (`min_hold`)."""
-    handed_over: bool = False
-    """Whether the lock was handed over, and waits for its adopter."""
     task_id: str = ""
     """The id of the task whose reservation this is; empty for other holds."""
 
@@ -87,7 +83,7 @@ class OperatorHold:
     @property
     def who(self) -> str:
         """The holder, for messages."""
-        return self.by if self.minimum or self.handed_over or self.task_id else f"operator {self.by}"
+        return self.by if self.minimum or self.task_id else f"operator {self.by}"
 
     def is_over(self, now: float) -> bool:
         """Return whether its time is over at `now`: seconds since 1970 by ZooKeeper's clock."""
@@ -174,18 +170,19 @@ def operator_hold(
         since=since,
         seconds=seconds,
         minimum=bool(payload.about.get(MINIMUM)),
-        handed_over=bool(payload.about.get(HANDED_OVER)),
         task_id=printable(payload.about.get(TASK_ID, ""), MAX_TASK_ID),
     )
 
 
-def hold_data(payload: Payload, *, by: str, reason: str, seconds: float, mark: str = "", task_id: str = "") -> bytes:
+def hold_data(
+    payload: Payload, *, by: str, reason: str, seconds: float, minimum: bool = False, task_id: str = ""
+) -> bytes:
     """
     Return the data of a hold's znode: the payload with the items that `operator_hold` reads, cut to fit.
 
-    `mark` is `MINIMUM` or `HANDED_OVER`, or empty for the hold of a person or the reservation of a task.
+    It is a `minimum` hold, the reservation of a task with this id, or else the hold of a person.
     """
-    more = {mark: "yes"} if mark else {}
+    more = {MINIMUM: "yes"} if minimum else {}
     if task_id:
         more = {TASK_ID: task_id}
     by, reason = printable(by or "python", MAX_BY), printable(reason, MAX_REASON)  # without a name, it is no hold

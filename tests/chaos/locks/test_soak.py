@@ -19,7 +19,6 @@ WISHES = {
     "d": SHARED,
     "e": MIXED,
     "f": LINGERING,
-    "g": [{"hands_over": True}],
 }
 VETERANS = 3  # processes that live to the end
 MORTALS = 3  # processes that are killed and replaced

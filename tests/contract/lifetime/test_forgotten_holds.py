@@ -10,14 +10,13 @@ from support.faults import acquire_once, caught_up, die, due
 from support.locking import as_json, zklock
 from support.proxy import CREATE, CREATE_CONTAINER
 from support.refused import on_real_server
-from support.work import assert_refused, seen
+from support.work import seen
 from support.zoo import ROOM, eventually, guid_of
 
-from django_zklock import zk_adopt, zk_lock, zk_semaphore
+from django_zklock import zk_lock, zk_semaphore
 from django_zklock.core.protocol import operator_holds
 from django_zklock.core.queue.operator_hold import DIRECTORY
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockNotAdopted
 from django_zklock.inspection import look_at, snapshot
 from django_zklock.operations import break_lock, breaks, clear_limit, hold_lock, set_limit
 
@@ -32,11 +31,6 @@ def rest(key, seconds):
     acquire_once(key, min_hold=seconds)
 
 
-def give(key, seconds):
-    with zk_lock(key) as hold:
-        return hold.hand_over(within=seconds)
-
-
 def hold(key, seconds):
     hold_lock(key, seconds=seconds, **WHY)
 
@@ -47,7 +41,7 @@ def entries(zoo):
 
 def make_over(zoo, make, *keys):
     """Make holds whose process has ended, and whose time is over for everybody."""
-    with mock.patch.object(operator_holds.Replacement, "end_in_time"):  # it does not end the first one itself
+    with mock.patch.object(operator_holds.MinimumHold, "end_in_time"):  # it does not end the first one itself
         for key in keys:
             make(key, 1.0)
         die()
@@ -55,7 +49,7 @@ def make_over(zoo, make, *keys):
     eventually(lambda: zoo.client.set(stamp, b"").mtime > first.mtime + 2200)  # an entry has whole seconds
 
 
-@pytest.mark.parametrize("make", [rest, give, hold])
+@pytest.mark.parametrize("make", [rest, hold])
 def test_a_short_process_deletes_a_hold_that_is_over(zoo, make, monkeypatch):
     monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
     make_over(zoo, make, "a/b")
@@ -126,7 +120,7 @@ def test_only_holds_that_are_over_are_deleted(zoo):
     die()
     (hold,) = zoo.children("a/b")
     (entry,) = entries(zoo)
-    make_over(zoo, give, "other")
+    make_over(zoo, rest, "other")
     unreadable = zoo.client.create(f"{zoo.base}/live/_c_{guid_of(hold)}-lock-0000000000", b"?", makepath=True)
     others = [f"1000000000{entry[10:]}", f"1000000000-live!{unreadable.rpartition('/')[2]}.end", "1000000000-a!b.end"]
     others += ["1000000000-a!..!b.end", "1000000000-.end", "a later release"]
@@ -139,19 +133,10 @@ def test_only_holds_that_are_over_are_deleted(zoo):
 
 
 def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo):
-    """The hold was adopted, or a person has ended it, or its creator died between the two writes."""
+    """A person has ended it, or its creator died between the two writes."""
     make_over(zoo, rest, "a")
     zoo.client.delete(f"{zoo.base}/a/{zoo.children('a')[0]}")
     eventually(lambda: snapshot(max_age=0) and not entries(zoo))
-
-
-def test_an_adopter_keeps_the_lock_after_the_end_of_the_hand_over(zoo):
-    text, late = give("a", 4.0), give("b", 1.0)
-    with zk_adopt(text) as adopted:
-        eventually(lambda: snapshot(max_age=0) and not entries(zoo))
-        adopted.check()
-        assert zoo.children("a") == [adopted.path.rpartition("/")[2]]
-    assert_refused(zk_adopt(late), LockNotAdopted)
 
 
 @on_real_server

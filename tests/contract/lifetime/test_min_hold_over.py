@@ -152,7 +152,7 @@ def test_a_minimum_hold_has_the_servers_clock(zoo, acquire, monkeypatch):
 @either_hold
 @pytest.mark.usefixtures("kept")
 def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo, acquire):
-    """The lock is handed over, not held, and not free. The expired hold is shown."""
+    """The lock passes to the first waiter: it is not held, and not free. The expired hold is shown."""
     strand("k", SHORT, acquire)
     waiter = wait_as_curator(zoo, "k")
     eventually(lambda: not fresh().locks[0].holders)

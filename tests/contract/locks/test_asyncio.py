@@ -143,7 +143,7 @@ async def test_a_sync_call_in_a_running_loop_is_refused_with_the_one_to_await(zo
     lock = Lock("sync")
     assert_refused(lock, SynchronousOnlyOperation, "async with")
     hold = await lock.aacquire()
-    for owner, methods in ((lock, ("acquire", "locked", "release")), (hold, ("hand_over", "release"))):
+    for owner, methods in ((lock, ("acquire", "locked", "release")), (hold, ("release", "wait_released"))):
         for method in methods:
             with pytest.raises(SynchronousOnlyOperation, match=rf"^{method}\(\) .* await (lock|hold)\.a{method}\("):
                 getattr(owner, method)()

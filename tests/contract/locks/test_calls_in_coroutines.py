@@ -24,8 +24,7 @@ ARGUMENTS = {
     "waits": (),
 }
 """A value for each argument that a call needs, by its name."""
-ASYNC = {"aacquire", "alocked", "arelease", "arun", "afence", "ahand_over", "acandidates", "acurrent_leader"}
-ASYNC |= {"await_released"}
+ASYNC = {"aacquire", "alocked", "arelease", "arun", "afence", "acandidates", "acurrent_leader"}
 
 
 def public_calls(objects):

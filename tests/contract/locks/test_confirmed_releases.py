@@ -17,7 +17,7 @@ from support.refused import on_real_server
 from support.work import assert_refused
 from support.zoo import eventually, guid_of, next_line
 
-from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
+from django_zklock import zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import LeaseRequest
@@ -104,11 +104,6 @@ async def lease():
     await coordinator.release(ANYBODY, granted.id)
 
 
-def hand_over():
-    with zk_lock("k", timeout=30) as hold:
-        hold.hand_over(within=60)
-
-
 def broken():
     with contextlib.suppress(LockLost), zk_lock("k", timeout=30, abort_on="lost") as hold:  # it may not know yet
         break_lock("k", guid=guid_of(hold.path), token=hold.token, **WHY)
@@ -130,7 +125,6 @@ CALLS = {
     "leading coroutine": lambda: asyncio.run(zk_leader("k").arun(nothing)),
     "lease": lambda: asyncio.run(lease()),
     "command": lambda: zklock("run", "k", "--timeout", 5, "--", "true"),
-    "hand-over": hand_over,
     "break": broken,
     "operator hold": held_by_operator,
 }
@@ -290,7 +284,7 @@ def test_a_lost_reply_is_no_late_release(zoo, proxy, caplog):
 
 
 def test_a_break_is_no_late_release(zoo, caplog, monkeypatch):
-    """The operator knows. Nor is a lock that is handed over or was lost before, or the rest of a minimum hold."""
+    """The operator knows. Nor is a lock that was lost before, or the rest of a minimum hold."""
     monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
     with pytest.raises(LockLost), zk_lock("k", max_hold=0.2) as hold:
         zoo.client.delete(hold.path)
@@ -298,8 +292,5 @@ def test_a_break_is_no_late_release(zoo, caplog, monkeypatch):
     with zk_lock("k") as hold:
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="a test", by="ann")
     acquire_once("k", min_hold=0.05)
-    with zk_lock("k", timeout=30) as hold:
-        text = hold.hand_over(within=5)
-    acquire_once(zk_adopt(text))
     confirmed()
     assert not messages(caplog, LATE)

@@ -16,7 +16,7 @@ from support.signalled import signalled
 from support.work import acquired, lose
 from support.zoo import eventually, next_line, settle
 
-from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locks, zk_read, zk_write
+from django_zklock import zk_leader, zk_lock, zk_locks, zk_read, zk_write
 from django_zklock.core import clock
 from django_zklock.core.protocol import deadlock
 from django_zklock.core.protocol.registry import Registry
@@ -487,7 +487,6 @@ ONLY_ITS_OWNER = {
     "acquire in block": acquire_in_block,
     "several": lambda stack: stack.enter_context(zk_locks("a", "c")),
     "leader": lambda stack: stack.enter_context(zk_leader("a")),
-    "adopted": lambda stack: stack.enter_context(zk_adopt(acquired(zk_lock("a")).hand_over())),
     "until COMMIT": lambda stack: acquired_on(stack, zk_lock("a", release_on="commit")),
 }
 ANY_THREAD = {
@@ -495,7 +494,6 @@ ANY_THREAD = {
     "acquire twice": lambda stack: [acquired_on(stack, zk_lock("a")) for _ in range(2)],
     "acquire that lingers": lambda stack: acquired_on(stack, zk_lock("a", linger=5)),
     "several": lambda stack: acquired_on(stack, zk_locks("a", "c")),
-    "adopted": lambda stack: acquired_on(stack, zk_adopt(acquired(zk_lock("a")).hand_over())),
     "left by block": left_by_block,
 }
 

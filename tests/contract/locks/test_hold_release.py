@@ -52,7 +52,7 @@ def test_each_acquisition_of_an_owner_has_its_own_hold(zoo, run):
     for released in (1, 0):
         run(holds[released].release)
         assert holds[released].state == "released"
-        for late in (holds[released].release, holds[released].hand_over, holds[released].downgrade):
+        for late in (holds[released].release, holds[released].downgrade):
             with pytest.raises(LockNotHeld):
                 run(late)
         assert current_hold(KEY).token == holds[2].token
@@ -88,7 +88,6 @@ def test_a_release_inside_a_block_is_its_early_end(zoo, primitive):
             hold.check,
             hold.release,
             hold.signed_token,
-            hold.hand_over,
             primitive.lock().release,
             current_hold,
         ):

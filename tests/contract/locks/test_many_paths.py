@@ -10,10 +10,10 @@ from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
 from support.primitives import PRIMITIVES
 from support.proxy import CONNECTION_LOSS, CREATE2, DELETE, NO_AUTH, SYNC, with_error
-from support.work import acquired, assert_refused
+from support.work import assert_refused
 from support.zoo import eventually, settle
 
-from django_zklock import zk_adopt, zk_leader, zk_lock, zk_locks, zk_write
+from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
 from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import GetEphemerals
@@ -69,7 +69,6 @@ def filled(stack, prefix="", **options):
 
 
 def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figures(zoo):
-    text = acquired(zk_lock(f"{LONG}/given")).hand_over(within=60)
     with contextlib.ExitStack() as stack:
         error = filled(stack, timeout=30)
         number = len(registry().guids)
@@ -80,13 +79,11 @@ def test_locks_are_refused_before_they_are_too_many_and_the_error_has_the_figure
         assert "JUTE_MAXBUFFER" in error
         refused = assert_refused(zk_lock(f"{LONG}/more"), ZooKeeperUnavailable)
         assert refused.lock == f"{LONG}/more"
-        assert_refused(zk_adopt(text, timeout=5), TooManyLocks)
         with zoo.hold_elsewhere(f"{LONG}/busy"):
             assert_refused(zk_lock(f"{LONG}/busy", timeout=0), LockBusy)  # it would write nothing
         assert session().connected
         with zk_lock("k" + LONG[: LIMIT - counted() - len(zoo.base) - EXTRA - 1], abort_on="never"):  # it just fits
             assert counted() == LIMIT
-    acquire_once(zk_adopt(text))
     settle()
     assert counted() == carried(zoo) == 0
 

@@ -10,7 +10,7 @@ from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRI
 from support.proxy import CONNECTION_LOSS, CREATE2, NO_AUTH, UPKEEP, Proxy, with_error
 from support.zoo import Zoo, eventually, settle
 
-from django_zklock import zk_adopt, zk_lock
+from django_zklock import zk_lock
 from django_zklock.exceptions import LockChangedHands, LockLost, LockNotAcquired, ZkLockError, ZooKeeperUnavailable
 from django_zklock.operations import end_hold, hold_lock
 
@@ -66,13 +66,6 @@ def downgrade(zoo, proxy, struck):
         BackgroundCall(partial(acquire_once, READ.lock(timeout=3))).result()
 
 
-def hand_over(primitive, zoo, proxy, struck):
-    """To an adopter in this process."""
-    with primitive.lock(timeout=10) as hold:
-        text = hold.hand_over(within=3)
-    acquire_once(zk_adopt(text))
-
-
 WAYS = {
     "cold": cold,
     "searches": search,
@@ -81,7 +74,6 @@ WAYS = {
     **{f"{kind} waits": partial(wait, kind) for kind in (LOCK, READ, SEMAPHORE, KAZOO, LINGERING)},
     **{f"{kind} does not wait": partial(give_up, kind, 0) for kind in (LOCK, SEMAPHORE)},
     "lock times out": partial(give_up, LOCK, 0.3),
-    **{f"{kind} is handed over": partial(hand_over, kind) for kind in (LOCK, SEMAPHORE)},
 }
 
 

@@ -29,7 +29,7 @@ LATER = 0.2
 
 
 def left(zoo, key="k"):
-    """Return what another client sees in a queue now, without a hold for an adopter."""
+    """Return what another client sees in a queue now, without an operator hold."""
     with contextlib.suppress(NoNodeError):  # the server removes an empty directory
         return [name for name in zoo.client.get_children(f"{zoo.base}/{key}") if not is_operator(name)]
     return []
@@ -358,13 +358,6 @@ def test_the_signal_of_a_release_is_sent_when_it_is_confirmed(zoo, late):
     finally:
         signals.lock_released.disconnect(on_released)
     assert seen[:2] == [[], []]
-
-
-def test_the_text_of_a_hand_over_is_returned_after_other_releases(zoo, late):
-    with zk_lock("given", timeout=30) as hold:
-        acquire_once("k")
-        hold.hand_over()
-        assert left(zoo) == []
 
 
 WAITS = {

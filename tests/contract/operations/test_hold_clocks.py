@@ -76,7 +76,7 @@ def test_a_waiter_asks_the_server_for_the_time_first(zoo, jump):
 
 
 @ON_DEV_SERVER
-@pytest.mark.parametrize("kind", ["min_hold", "hand-over", "operator"])
+@pytest.mark.parametrize("kind", ["min_hold", "operator"])
 def test_short_processes_alone_leave_few_holds(zoo, kind, jump):
     for number in range(30):
         jump(35.0 * number)
@@ -84,9 +84,7 @@ def test_short_processes_alone_leave_few_holds(zoo, kind, jump):
         if kind == "operator":
             hold_lock(key, seconds=60, **WHY)
         else:
-            with zk_lock(key, min_hold=60) as hold:
-                if kind == "hand-over":
-                    hold.hand_over(within=60)
+            acquire_once(key, min_hold=60)
         process.reset()
     assert len(zoo.contenders()) <= 3
     assert len(zoo.names(f"{zoo.base}/{DIRECTORY}")) <= 3

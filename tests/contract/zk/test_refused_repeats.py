@@ -5,11 +5,11 @@ import logging
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import BackgroundCall, acquire_once, session, within
+from support.faults import BackgroundCall, acquire_once, session
 from support.primitives import KEY
 from support.proxy import CREATE2, MULTI, NO_AUTH, Proxy, with_error
 from support.refused import on_real_server
-from support.work import acquired, assert_refused
+from support.work import assert_refused
 from support.zoo import eventually
 
 from django_zklock import zk_lock
@@ -81,29 +81,6 @@ def test_a_create_is_repeated_if_a_session_that_was_being_closed_lives_on(proxy)
     acquire_once("another")  # the reply before it has been handled, too
     proxy.cut_all()
     call.result(40)
-
-
-def test_a_hand_over_beyond_the_quota_says_so_at_once(zoo, proxy):
-    hold = acquired(zk_lock(KEY, abort_on="lost"))
-    for _ in range(10):  # also those of the entry in the index of holds
-        proxy.alter_reply(MULTI, with_error(0, QUOTA), carried_out=False)
-    with within(2), pytest.raises(ZooKeeperUnavailable, match="QuotaExceededError") as caught:
-        hold.hand_over(within=60)
-    assert caught.value.lock == KEY
-    assert hold.state == "released"
-    zoo.wait_contenders(KEY, 0)
-
-
-@on_real_server
-def test_a_hand_over_that_may_not_be_written_says_so(zoo):
-    hold = acquired(zk_lock(KEY))
-    with (
-        no_deletes(zoo),
-        within(2),
-        pytest.raises(ZooKeeperUnavailable, match=f"refused the request delete of .*{NO_AUTH}"),
-    ):
-        hold.hand_over(within=60)
-    zoo.wait_contenders(KEY, 0)
 
 
 @on_real_server

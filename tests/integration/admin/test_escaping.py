@@ -112,7 +112,7 @@ def hostile(zoo, contend):
     paths += [contender(zoo, KEYS[3], nodes.Kind.PERMIT, limit=2 + number) for number in range(3)]
     by = json.dumps({"by": EVIL, "reason": EVIL, "id": EVIL}).encode()
     paths.append(join(zoo, KEYS[3], limit_marker(2), by, ephemeral=False))
-    for key, mark in ((KEYS[4], ""), (f"minimum/{KEY}", "minimum"), (f"handed/{KEY}", "handed_over")):
+    for key, mark in ((KEYS[4], ""), (f"minimum/{KEY}", "minimum")):
         guid = nodes.new_guid(nodes.Mark.OPERATOR)
         about = {"operator": EVIL, "reason": EVIL, "seconds": "600", **({mark: "yes"} if mark else {})}
         paths.append(join(zoo, key, nodes.prefix(guid), payload(guid=guid, about=about), ephemeral=False))

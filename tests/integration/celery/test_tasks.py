@@ -1,7 +1,6 @@
 """Decorated Celery tasks on a real worker: when they are sent again, fail or are skipped; also with several locks."""
 
 import contextlib
-import os
 import re
 import signal
 
@@ -9,7 +8,6 @@ import pytest
 from celery import chain
 from celery.exceptions import TaskRevokedError
 from support import celeryapp
-from support.faults import acquire_once
 from support.policytasks import POLICIES, SHARES, VALUE
 from support.worker import outcome
 from support.zoo import eventually
@@ -203,37 +201,6 @@ def test_threads_of_one_process_share_a_semaphore(request, pool):
 @pytest.mark.parametrize("policy", ["retry", "wait"])
 def test_a_task_may_wait_for_one_that_shares_its_lock(worker, kind, policy):
     assert worker.run("sharing.waits", f"room-{kind}-{policy}", kind, f"sharing.{kind}.{policy}") == "done"
-
-
-# --- a lock that is acquired here, as in a request, and released by a task --------------------------------------------
-
-
-def test_a_task_goes_on_under_the_lock(publisher):
-    with zk_lock("given") as hold:
-        text = hold.hand_over(within=60)
-    result, gate = publisher.begin("adopting", text)
-    with pytest.raises(LockBusy, match="adopting"), zk_lock("given", timeout=0):
-        pass
-    assert "it was adopted by 'task adopting" in publisher.run("adopting", text)
-    gate.open()
-    assert publisher.get(result) > hold.token
-    acquire_once("given", timeout=30)  # a result does not wait for the release
-
-
-def test_a_task_whose_adopter_died_is_told_so(publisher):
-    with zk_lock("given") as hold:
-        text = hold.hand_over(within=60)
-    result, gate = publisher.begin("adopting", text)
-    os.kill(gate.wait_at_work(), signal.SIGKILL)
-    assert "cannot be adopted: " in publisher.get(result)
-    acquire_once("given", timeout=40)
-
-
-def test_a_task_cannot_hand_over_the_lock_that_it_has_waited_for(publisher):
-    error = publisher.wait_failed(publisher.send("giving", "waited"))
-    assert isinstance(error, ZkLockError)
-    assert "main process of a Celery worker" in str(error)
-    publisher.zoo.wait_contenders("waited", 0)
 
 
 # --- two options on one task, two locks, a task in a task -------------------------------------------------------------

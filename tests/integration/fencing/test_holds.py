@@ -45,14 +45,11 @@ def test_a_hold_fences_a_row(zoo, ledger, row):
             hold.fence(object())
 
 
-@pytest.mark.parametrize("handed_over", [False, True])
-def test_a_hold_that_was_released_fences_nothing(zoo, ledger, row, handed_over):
-    """The work would have no lock, or would write next to an adopter. A hold that a transaction keeps still fences."""
+def test_a_hold_that_was_released_fences_nothing(zoo, ledger, row):
+    """The work would have no lock. A hold that a transaction keeps still fences."""
     rows = Account.objects.using(ledger)
     with zk_lock("k") as hold:
         row.save_fenced(hold)
-        if handed_over:
-            hold.hand_over(within=1)
     for use in (
         lambda: row.save_fenced(hold),
         lambda: hold.fence(row),

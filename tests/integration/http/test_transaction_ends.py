@@ -27,8 +27,8 @@ from support.databases import database
 from support.ledgers.models import Bank, Booking
 from support.work import in_each_thread, lose, lose_later, run_in_thread
 
-from django_zklock import current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
-from django_zklock.exceptions import LockInTransaction, LockLost
+from django_zklock import current_hold, zk_lock, zk_locked, zk_locks
+from django_zklock.exceptions import LockLost
 from django_zklock.locks.hold import Hold
 
 DATABASES = [
@@ -104,14 +104,6 @@ def lingering(alias, **options):
 def several(alias, **options):
     with zk_locks("rows", "seats", atomic=alias, **options) as holds:
         yield holds["seats"]
-
-
-@contextlib.contextmanager
-def adopted(alias, **options):
-    with zk_lock("seats") as hold:
-        text = hold.hand_over()
-    with zk_adopt(text, atomic=alias, **options) as hold:
-        yield hold
 
 
 @contextlib.contextmanager
@@ -385,11 +377,6 @@ def released_inside(hold, alias):
     hold.release()
 
 
-def handed_over_inside(hold, alias):
-    write(hold, alias)
-    hold.hand_over()
-
-
 def locked_again(hold, alias):
     with zk_lock("seats", reentrant=True, atomic=alias, release_on="commit"):
         write(hold, alias)
@@ -465,7 +452,6 @@ WAYS = [
     Way(slow_query, options={"max_hold": 0.5}),
     Way(commit_refused),
     Way(released_inside),
-    Way(handed_over_inside, LockInTransaction),
     # other blocks
     Way(locked_again),
     Way(another_block_fails),
@@ -474,7 +460,7 @@ RESPONSES = [Way(renders_later), Way(rendering_fails, ZeroDivisionError), Way(st
 BLOCKS = [
     own,
     kept,
-    *(pytest.param(block, marks=pytest.mark.chaos) for block in (lingering, several, adopted, fenced, savepoint)),
+    *(pytest.param(block, marks=pytest.mark.chaos) for block in (lingering, several, fenced, savepoint)),
 ]
 
 

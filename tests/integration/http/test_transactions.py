@@ -19,7 +19,7 @@ from support.ledger import Ledger, MariaDBLedger
 from support.strike import assert_none_listed
 from support.zoo import ROOM, eventually, namespace, settle
 
-from django_zklock import Lock, current_hold, zk_adopt, zk_lock, zk_locked, zk_locks
+from django_zklock import Lock, current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
 from django_zklock.testing.server import DevServer
 
@@ -616,8 +616,7 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo, ledger, end):
         ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
         with traced, transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
             ledger.write("b")
-        with zk_lock("hand") as hold, pytest.raises(ZkLockError, match="a transaction keeps it"):
-            hold.hand_over(within=1)
+        acquire_once("hand")
         assert len(zoo.children("hand")) == 1
         if end != "autocommit":
             getattr(ledger.connection, end)()
@@ -670,37 +669,3 @@ def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(zoo, ledger, c
     ledger.write("next")
     assert ledger.seen() == ["next"]
     assert nested or "rollback on 'ledger' failed" in caplog.text
-
-
-@ON_SQLITE
-def test_a_lock_is_handed_over_after_the_commit_and_adopted_outside(zoo, ledger):
-    """Inside the transaction that is refused, as the adopter would not see its work. `on_commit` is late enough."""
-    texts = []
-    with zk_lock("given", atomic="ledger") as hold:
-        with pytest.raises(LockInTransaction, match=r"transaction\.on_commit"):
-            hold.hand_over(within=60)
-        hold.check()
-        transaction.on_commit(lambda: texts.append(hold.hand_over(within=60)), using="ledger")
-    (text,) = texts
-    with transaction.atomic(using="ledger"), pytest.raises(LockInTransaction):
-        zk_adopt(text).acquire()
-    acquire_once(zk_adopt(text, atomic="ledger"))
-
-
-@ON_SQLITE
-def test_a_lock_that_is_kept_until_the_commit_is_not_handed_over(zoo, ledger):
-    refused = []
-
-    def give():
-        with pytest.raises(LockNotHeld):
-            hold.hand_over(within=60)
-        refused.append(True)
-
-    with transaction.atomic(using="ledger"):
-        with zk_lock("kept", release_on="commit") as hold:
-            with pytest.raises(LockInTransaction):
-                hold.hand_over(within=60)
-            transaction.on_commit(give, using="ledger")
-        with pytest.raises(LockInTransaction):
-            hold.hand_over(within=60)
-    assert refused

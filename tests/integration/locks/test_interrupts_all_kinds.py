@@ -19,19 +19,19 @@ from support.strike import (
     strike,
     sweep,
     work_acquire_around_with,
-    work_hand_over,
     work_linger,
+    work_pass_on,
 )
 from support.zoo import eventually
 
-from django_zklock import Lock, ReadWriteLock, zk_adopt, zk_lock, zk_locks
+from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.core.locks import acquisition, batch, giver, guard, held, lingering
+from django_zklock.core.locks import acquisition, batch, guard, held, lingering
 from django_zklock.core.locks.held import HeldLock, held_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
-from django_zklock.exceptions import LockBusy, LockNotAcquired, LockNotAdopted, LockNotHeld
+from django_zklock.exceptions import LockBusy, LockNotAcquired
 from django_zklock.locks import base, hold, lock, multi
 from django_zklock.locks.release import Releasable
 
@@ -42,7 +42,7 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, Releasable, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch, giver), Contender.downgrade, Contender.abandon]
+FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch), Contender.downgrade, Contender.abandon]
 OF_PAIRS = [*CALLER, *functions_of(lingering, multi, batch, CleanupOnError, finalizers_of)]
 
 
@@ -155,30 +155,6 @@ def work_at_least(key):
         pass
 
 
-def work_give(key):
-    with zk_lock(key) as held:
-        held.hand_over(within=1)
-
-
-def work_give_acquired(key):
-    """Hand over what `acquire` has acquired; its caller releases it, whatever has struck."""
-    lock = zk_lock(key)
-    held = lock.acquire()
-    assert held is not None
-    with contextlib.suppress(LockNotHeld):
-        try:
-            held.hand_over(within=1)
-        finally:
-            lock.release()
-
-
-def work_adopt(key):
-    with zk_lock(key) as held:
-        text = held.hand_over(within=1)
-    with contextlib.suppress(LockNotAdopted), zk_adopt(text):
-        pass
-
-
 @long_strides
 @pytest.mark.parametrize(
     "work",
@@ -188,15 +164,12 @@ def work_adopt(key):
         work_downgrade,
         work_permit,
         work_at_least,
-        work_give,
-        work_give_acquired,
-        work_adopt,
         work_linger,
-        work_hand_over,
+        work_pass_on,
     ],
 )
 def test_an_exception_at_any_line_leaves_nothing_of_any_kind(zoo, work, stride):
-    """The node of a minimum hold, or of a hand-over, ends by itself, whatever line is struck."""
+    """The node of a minimum hold ends by itself, whatever line is struck."""
 
     def check(key):
         eventually(lambda: all(map(is_operator, zoo.names(f"{zoo.base}/{key}"))), 2, "something is left")
@@ -260,7 +233,7 @@ def assert_nothing_held(zoo, key):
 
 @in_pairs
 @pytest.mark.parametrize(
-    "work", [work_block, work_acquire, work_exit_stack, work_all, work_read_in_write, work_linger, work_hand_over]
+    "work", [work_block, work_acquire, work_exit_stack, work_all, work_read_in_write, work_linger, work_pass_on]
 )
 def test_a_pair_of_exceptions_leaves_nothing(zoo, work):
     def check(key):

@@ -139,12 +139,6 @@ def test_a_test_that_ends_under_a_fault_is_cleaned_up(server):
     assert server.paths(below=tester.chroot) == [] or not tester.queue("a")
 
 
-def test_a_lock_that_waits_for_its_adopter_may_outlast_a_test(server):
-    """A test of the view that hands it over need not run the task."""
-    with LockTester(server), zk_lock("k") as hold:
-        hold.hand_over(within=300)
-
-
 @pytest.mark.parametrize("options", [{"min_hold": 300}, {"linger": 300}], ids=repr)
 def test_a_minimum_hold_or_an_idle_lock_is_no_contender_that_is_left(server, options):
     """A minimum hold outlives the process, and the next test has a root of its own. An idle lock is released."""

@@ -118,7 +118,7 @@ class _Turn:
                 self.note("downgrade")
                 held.downgrade()
                 self._wait(held, seconds)
-            elif "hands_over" not in self._wish and self._random_work.chance.random() < REENTERS:
+            elif self._random_work.chance.random() < REENTERS:
                 with self._random_work.lock.block(self._key, 0, dict(self._wish)) as inner:
                     assert inner.token == held.token, "another token for the same hold"
             self._check(held)

@@ -5,20 +5,17 @@ import os
 import signal
 import threading
 import time
-from collections import defaultdict
 
 import django
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, LockTimeout
 
-from django_zklock import zk_adopt, zk_lock
+from django_zklock import zk_lock
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotHeld, ZkLockError
 from support.chaos import faultpoints
-
-ADOPTED_WITHIN = 1.0  # seconds
 
 
 class Refused(Exception):
@@ -39,11 +36,10 @@ def _told():
 
 
 class ZkLockHeld:
-    def __init__(self, lock, hold, *, is_handed_over=False):
+    def __init__(self, lock, hold):
         self._lock = lock
         self._hold = hold
-        # The token of a lock that is handed over says nothing about those who waited meanwhile.
-        self.token = 0 if is_handed_over else hold.token
+        self.token = hold.token
 
     def until(self):
         before = time.monotonic()  # first: a pause in between makes the claim too modest, never too bold
@@ -69,7 +65,6 @@ class ZkLockSubject:
         django.setup()
         self._strikes = []  # the moment, the fault and its seconds; the last one is next
         faultpoints.install(self._reach)
-        self._texts = defaultdict(list)  # of the locks that were handed over, by key
 
     def connect(self):
         session = process.current()
@@ -88,15 +83,11 @@ class ZkLockSubject:
 
     @contextlib.contextmanager
     def block(self, key, timeout, options):
-        """Work under the lock; with `hands_over`, the next such block adopts it. Raises `Refused` or `Lost`."""
-        texts = self._texts[key]
-        hands_over = options.pop("hands_over", False)
+        """Work under the lock. Raises `Refused` or `Lost`."""
         with _told():
-            lock = zk_adopt(texts.pop(), timeout=timeout) if texts else zk_lock(key, timeout=timeout, **options)
+            lock = zk_lock(key, timeout=timeout, **options)
             with lock as hold:
-                yield ZkLockHeld(lock, hold, is_handed_over=hands_over)
-                if hands_over:
-                    texts.append(hold.hand_over(within=ADOPTED_WITHIN))
+                yield ZkLockHeld(lock, hold)
 
     def session(self):
         return process.current().session_id or 0

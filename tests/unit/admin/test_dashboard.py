@@ -79,7 +79,6 @@ def test_durations_have_their_two_greatest_units(seconds, text):
         ({"holders": ()}, "passing"),
         ({"holders": (replace(HOLDER, operator=HOLD),)}, "operator"),
         ({"holders": (replace(HOLDER, operator=replace(HOLD, task_id="one")),)}, "reserved"),
-        ({"holders": (replace(HOLDER, operator=replace(HOLD, handed_over=True)),)}, "long"),
         ({"holders": (), "waiting": 0}, "free"),
         ({"problem": "odd"}, "unreadable"),
         ({"deadlocked": True}, "deadlocked"),

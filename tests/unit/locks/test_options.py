@@ -7,16 +7,13 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from django_zklock import Lock, ReadWriteLock, conf, zk_adopt, zk_leader, zk_lock, zk_locked, zk_locks
+from django_zklock import Lock, ReadWriteLock, conf, zk_leader, zk_lock, zk_locked, zk_locks
 from django_zklock import zk_read as read
 from django_zklock import zk_semaphore as semaphore
 from django_zklock import zk_write as write
 from django_zklock.conf.arguments import CHECKS, LockArguments, LockedOptions
-from django_zklock.core.queue.hand_over import HandOver
-from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.locks.hand_over_text import signed
 from django_zklock.management.zklock import run
 
 zk = zk_lock
@@ -83,15 +80,6 @@ def used(settings, *uses):
         return [use() for use in uses]
 
 
-def handed_over():
-    given = HandOver("k", Kind.LOCK, 0, new_guid(Mark.OPERATOR), "0000000007", "k", 60.0, token=7)
-    return signed(given, conf.token_keys(), conf.current().base)
-
-
-def adopted(**options):
-    return zk_adopt(handed_over(), **options)
-
-
 def commanded(**options):
     """Return the lock of `manage.py zklock run`."""
 
@@ -114,12 +102,10 @@ WAYS = {
     "both sides": lambda **options: [seen(side()) for side in sides(**options)],
     "a semaphore": lambda **options: seen(semaphore("k", **{"limit": 2, **options})),
     "a leader": lambda **options: seen(zk_leader("k", **options)._lock),
-    "an adopted lock": lambda **options: seen(adopted(**options)),
     "names": lambda **options: seen(zk_locks("k", "l", **options)),
     "names with fields": lambda **options: seen(zk_locks("k", "l/{pk}", **{"fields": {"pk": 1}, **options})),
     "an object of several": lambda **options: seen(zk_locks(zk("k", **options))),
     "an object and a name": lambda **options: seen(zk_locks(zk("k", **options), "l")),
-    "an adopted lock of several": lambda **options: seen(zk_locks(adopted(**options), "l")),
     "several with objects only": lambda **options: seen(zk_locks(zk_lock("k"), read("l"), **options)),
     "several with an object": lambda **options: seen(zk_locks(zk_lock("k"), "l", **options)),
     "one key twice": lambda **options: seen(zk_locks(zk_lock("k"), zk("k", **options))),
@@ -137,7 +123,6 @@ WAYS = {
     ),
     "an entry of a semaphore": lambda **options: used(entry(**options), lambda: seen(semaphore("entry", limit=2))),
     "a decorator of a coroutine": lambda **options: decorated("k", make=coroutine, **options),
-    "all of an adopted lock": lambda **options: used(defaults(**options), lambda: seen(adopted())),
     "all of the read side": lambda **options: used(defaults(**options), lambda: seen(read("k"))),
     "all locks": lambda **options: used(defaults(**options), lambda: seen(zk_lock("k")), lambda: decorated("k")),
     "all of several": lambda **options: used(defaults(**options), lambda: decorated(["k", "l"])),

@@ -142,8 +142,7 @@ def test_an_invalid_trace_header_adds_nothing_to_the_payload(header):
     assert trace.of_header(header) == {}
 
 
-UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "adopts", "token", "refused", "release_request"}
-UNSET |= {"waits_for", "unknown"}
+UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "refused", "release_request", "waits_for", "unknown"}
 
 
 @settings(max_examples=40)

@@ -33,8 +33,8 @@ def made(**more):
     """Return the data of a hold by an operator, and the path of its node."""
     guid = nodes.new_guid(nodes.Mark.OPERATOR)
     texts = {name: more.pop(name) for name in ("host", "thread", "template") if name in more}
-    adopted = payload(guid=guid, adopts=guid, token="9" * 19, limit=10_000, since="s" * 30, **texts)
-    return operator_hold.hold_data(adopted, **more), node(guid)
+    of_holder = payload(guid=guid, limit=10_000, since="s" * 30, **texts)
+    return operator_hold.hold_data(of_holder, **more), node(guid)
 
 
 def node(guid):
@@ -64,7 +64,7 @@ def test_an_operator_hold_is_read_as_it_was_written(by, reason, host, thread, se
 @given(what=TEXT, host=TEXT)
 @example(what="", host="h")
 def test_a_minimum_hold_is_named_after_its_work(what, host):
-    data, path = made(host=host, by=what, reason="held", seconds=60, mark="minimum")
+    data, path = made(host=host, by=what, reason="held", seconds=60, minimum=True)
     assert len(data) <= MAX_PAYLOAD
     hold = read(data, path)
     assert (hold.minimum, hold.seconds) == (True, 60)

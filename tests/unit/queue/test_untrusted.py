@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django_zklock.core.queue.acknowledgement import Acknowledgement
+from django_zklock.dashboard.forms import Target
 
 import django_zklock
 from django_zklock.conf import Keys
@@ -21,15 +23,13 @@ from django_zklock.core.queue import markers, nodes, release_request
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
-from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.queue.untrusted import LARGEST, LATEST, digits, integer, json_object, moment, number, text
 from django_zklock.core.zk.gateway import Node
 from django_zklock.dashboard.acts import Target
-from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
+from django_zklock.exceptions import InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
 from django_zklock.inspection.ensemble import _report
-from django_zklock.locks import hand_over_text
 from django_zklock.report import formatting
 
 ROUNDS = int(os.environ.get("ZKLOCK_FUZZ_ROUNDS", "300"))
@@ -95,25 +95,10 @@ def base64_of(data):
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def as_list(data):
-    fields = json_object(data, 2**20)
-    return json.dumps(["/b", *fields.values()]).encode() if fields else data
-
-
 #: What a decoder reads, the errors by which it says that it cannot, and the fields of a right input.
 Decoder = tuple[Callable[[bytes], object], tuple[type[Exception], ...], dict[str, Any]]
 TEXTS = {"by": "anna", "reason": "slow", "id": GUID, "title": "down", "ends": 2e9, "before": 1}
-PAYLOAD = {"guid": GUID, "pid": 4, "token": "9", "about": {"operator": "a", "seconds": "5"}, "release_request": TEXTS}
-GIVEN = {
-    "key": "k",
-    "kind": "lock-",
-    "limit": 0,
-    "guid": GUID,
-    "sequence": "0000000007",
-    "template": "k",
-    "s": 5,
-    "t": 9,
-}
+PAYLOAD = {"guid": GUID, "pid": 4, "about": {"operator": "a", "seconds": "5"}, "release_request": TEXTS}
 SIGNED = {
     "v": 1,
     "key": "k",
@@ -127,14 +112,6 @@ DECODERS = {
     "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
     "BreakRecord": (BreakRecord.decode, (), TEXTS),
     "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
-    "HandOver": (lambda data: HandOver.decode(VERSION + base64_of(as_list(data)), "/b"), (InvalidHandOver,), GIVEN),
-    "trusted": (
-        lambda data: hand_over_text.trusted(
-            KEYS.sign(VERSION + base64_of(as_list(data)), salt=hand_over_text._SALT, sep="."), KEYS, "/b"
-        ),
-        (InvalidHandOver,),
-        GIVEN,
-    ),
     "unseal": (
         lambda data: signing.unseal(KEYS.sign(base64_of(data), salt=signing.SALT), KEYS),
         (InvalidToken,),
@@ -148,7 +125,6 @@ DECODERS = {
         PAYLOAD,
     ),
     "own_limit": (nodes.own_limit, (), PAYLOAD),
-    "token_of": (lambda data: nodes.token_of(nodes.Payload.decode(data), 7), (), PAYLOAD),
     "set_limit": (lambda data: markers.set_limit("!limit:3:0000000001", data, 1e300), (), TEXTS),
     "request_text": (
         lambda data: formatting.request_text(release_request.release_request(by="a", reason="b", at=as_text(data))),

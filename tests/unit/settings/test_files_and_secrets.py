@@ -13,7 +13,7 @@ from support.certificates import NEW_KEY, authority, certificate, openssl, skip_
 from support.frames import frames_with
 from support.tokens import MemoryTokens
 
-from django_zklock import conf, zk_adopt, zk_lock
+from django_zklock import conf, zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import Access, hash_of
 from django_zklock.contrib.leases.refusal import Refusal
@@ -63,7 +63,6 @@ CALLS = {
     "wrong name of a view": ({}, lambda: require_fence(5, keys=[LONG])(view)),
     "SECRET_KEY": ({"SECRET_KEY": LONG, **raw()}, lambda: verifier().verify("forged:token", key="k")),
     "fallback": ({"SECRET_KEY_FALLBACKS": [LONG], **raw()}, lambda: verifier().verify("forged:token", key="k")),
-    "hand-over": ({"SECRET_KEY": LONG, **raw()}, lambda: zk_adopt("zkh2.forged.text")),
     **{f"settings, {name}": (settings, conf.current) for name, settings in IN_SETTINGS.items()},
     **{f"check, {name}": (settings, lambda: call_command("check")) for name, settings in IN_SETTINGS.items()},
 }
