@@ -238,15 +238,17 @@ class Grant:
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request. Report it where the work is: a pool process of Celery does so itself."""
+        # Read before anybody learns of the request: the work may go on at once. The grant of a lock that lingers has no
+        # share, because its present owner has a grant of its own.
+        stack = self.stack() if self._end and self.shares else None
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))
         if self._end:
             hooks.events.release_requested(self, request)
-            if self.shares:  # else the lock lingers: its present owner has a grant of its own
-                self._log_request(request)
+        if stack is not None:
+            self._log_request(request, stack)
 
-    def _log_request(self, request: ReleaseRequest) -> None:
-        stack = self.stack()
+    def _log_request(self, request: ReleaseRequest, stack: Stack) -> None:
         logger.warning(
             "the holder of lock %r (token %d) is asked to release by %s; it is %s",
             self.key,
