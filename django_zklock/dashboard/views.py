@@ -296,7 +296,9 @@ class LockViews:
         text = f"{action}: {action.reason}" if action.reason else str(action)
         try:
             with transaction.atomic():
-                LogEntry.objects.log_actions(request.user.pk, [Lock(key=action.key)], CHANGE, text, single_object=True)
+                LogEntry.objects.log_actions(  # type: ignore[call-overload]
+                    request.user.pk, [Lock(key=action.key)], CHANGE, text, single_object=True
+                )
         except Exception:
             logger.exception("an action on the lock %r is not in the history: %r", action.key, text)
 

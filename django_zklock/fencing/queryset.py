@@ -48,7 +48,7 @@ class FencedRows(Generic[_Model]):
         check_fence(fence)
         row_tokens.check_model(queryset.model)
         self._rows = queryset.all()
-        self._rows._for_write = True
+        self._rows._for_write = True  # type: ignore[attr-defined]
         self._fence = fence
         self._using: str = self._rows.db
 

@@ -198,6 +198,7 @@ def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
     if isinstance(addresses, OSError):
         return ServerReport(address=address(host), state="down", problem=f"{_AWAY}: {addresses}", peer=host)
     report = partial(ServerReport, address=address(host))
+    failure = report(state="down", problem=_AWAY, peer=host)
     for left, peer in zip(range(len(addresses), 0, -1), addresses, strict=True):
         try:
             sock = socket.create_connection(peer, _remaining(deadline) / left)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import connections
 
 from django_zklock.contrib.fences.models import Fence
@@ -31,7 +33,7 @@ def try_advance(name: str, token: int, using: str) -> int | None:
     """Raise the fence as `advance` does and return None, or return the higher token that it has."""
     # One statement, which locks this row alone. With two, callers that insert at the same time end in deadlocks on
     # MySQL: each has a shared lock on the new row, or on the gap where it will be, and waits for the other's.
-    values = {"name": shortened(name, MAX_NAME), "token": token}
+    values: dict[str, Any] = {"name": shortened(name, MAX_NAME), "token": token}
     mysql = connections[using].vendor == "mysql"
     with connections[using].cursor() as cursor:
         cursor.execute(_INSERT + (_OR_RAISE_MYSQL if mysql else _OR_RAISE), values)

@@ -199,8 +199,9 @@ class Metrics(Collector):
                 count.add_metric(labels, len(spans))
                 oldest.add_metric(labels, max(spans))
         tasks.add_metric((), self._tasks)
-        for state in STATES if session is not None else ():
-            states.add_metric((state,), int(state == str(session.state)))
+        if session is not None:
+            for state in STATES:
+                states.add_metric((state,), int(state == str(session.state)))
         for cause, number in background.causes().items() if self._incidents else ():
             incidents.add_metric((cause,), number)
         return families

@@ -214,7 +214,7 @@ class MinimumHold:
         label = self._label
         payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
         # These are about the holder's znode.
-        payload = replace(payload, asked_version=0, last_write=0, release_request={}, waits_for={}, unknown=b"")
+        payload = replace(payload, release_request={}, waits_for={}, unknown=b"")
         if label is None:
             reason = f"held for at least {self._spec.min_hold:g} s"
             return operator_hold.hold_data(payload, by=payload.what, reason=reason, seconds=self._seconds, minimum=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import signal
 
 import pytest
 from celery import chain
@@ -12,9 +11,8 @@ from support.policytasks import POLICIES, SHARES, VALUE
 from support.worker import outcome
 from support.zoo import eventually
 
-from django_zklock import zk_lock
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
-from django_zklock.exceptions import LockBusy, LockInTransaction, ZkLockError
+from django_zklock.exceptions import LockBusy, LockInTransaction
 
 
 def test_conflicts_do_not_count_as_retries_of_the_task(worker):

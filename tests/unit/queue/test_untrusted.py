@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django_zklock.core.queue.acknowledgement import Acknowledgement
-from django_zklock.dashboard.forms import Target
 
 import django_zklock
 from django_zklock.conf import Keys
