@@ -84,6 +84,9 @@ class SimulatedClient:
     def last_zxid(self):
         return self._seen
 
+    def forget_seen(self):
+        self._seen = 0
+
     @property
     def connected(self):
         return bool(self.client_state == KeeperState.CONNECTED)

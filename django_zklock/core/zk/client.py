@@ -183,6 +183,10 @@ class Client(KazooClient):
         self._connection.dropped = True
         self._connection.cut()
 
+    def forget_seen(self) -> None:
+        """Tell the next server that this client has seen no transaction yet."""
+        self.last_zxid = 0
+
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
         """Forget a watcher. kazoo would keep it until something happens to the znode."""
         for watched in (self._data_watchers, self._child_watchers):

@@ -308,7 +308,7 @@ class Session(GrantSession):
         and until then its znodes would block the next session of this process, too.
         """
         if self._client is not None and not self.connected:
-            self._client.last_zxid = 0
+            self._client.forget_seen()
             self.outage.asks_anew()
 
     def _restart_client(self) -> None:
