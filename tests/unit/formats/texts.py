@@ -348,7 +348,7 @@ def headers():
             **{"x-death": [{"queue": "a", "reason": "rejected", "count": 2}]},
         ),
         "copy that is sent again": sent_again(
-            lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: 1793534400.5}
+            lambda task: messages.send_again(task, messages.COPIES_HEADER, error), **{messages.COPY_HEADER: 1.5}
         ),
         "beat": json.dumps({beat.HEADER: {"entry": "a/b c", "tick": 7, "token": 4294967303}}),
     }
