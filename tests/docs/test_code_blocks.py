@@ -115,8 +115,7 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
         env = {"DJANGO_SETTINGS_MODULE": "project_settings", "ZKLOCK_URL": zoo.url()}
         done = Project(tmp_path).succeed("-c", code + shown, **env)
     assert done.stdout == (
-        "['account 7 is settled', 'account 7 is closed']\n"
-        "['report of monday', 'another task does it']\n"
+        "['account 7 is settled', 'account 7 is closed']\n['report of monday', 'another task does it']\n"
     )
 
 
