@@ -83,7 +83,7 @@ def account():
         "args": request.args,
         "kwargs": request.kwargs,
         "retries": request.retries,
-        "headers": {name: value for name, value in (request.headers or {}).items() if name != "zklock_message"},
+        "headers": dict(request.headers or {}),
         "expires": request.expires,
         "limits": request.timelimit,
         "priority": (request.delivery_info or {}).get("priority"),

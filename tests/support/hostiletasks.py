@@ -90,7 +90,7 @@ KEYS = (
 )
 WRONG = (None, "", "x", "{", "[]", '{"seen": 1}', 0, -1, 2**62, 1.5, True, [], [None], {})
 
-OURS = ["redelivered", "redelivered_checked", "message", "late", "conflicts", "lost", "wait", "unique"]
+OURS = ["redelivered", "copies", "late", "conflicts", "lost", "wait", "unique"]
 OURS += ["history"]
 HEADERS = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "headers", "retries")
 
@@ -98,7 +98,6 @@ FORGED = {
     "zklock_wait": {"memory": [1], "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
     "zklock_history": {"x-death": [{"queue": [], "count": 10**40}], "x-delivery-count": -(10**40), "task": "x"},
     "zklock_redelivered": "2026-01-01T00:00:00",
-    "zklock_redelivered_checked": "many",
     "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",
     "zklock_unique": "task/../..",
 }

@@ -7,10 +7,8 @@ import pytest
 from celery import Celery, group
 from celery.beat import Scheduler
 from celery.exceptions import TaskRevokedError
-from celery.signals import before_task_publish
 from support import celeryfolder
 from support.faults import proxied, within
-from support.proxy import MULTI, Proxy
 from support.reserving import holder, queued, reserved_names
 from support.uniquetasks import known_to
 from support.zoo import eventually
@@ -283,19 +281,6 @@ def test_no_task_is_sent_without_zookeeper(zoo, client, tmp_path):
         assert messages(tmp_path) == 1
         proxy.heal()
     assert len(reserved_names(zoo)) == 1
-
-
-@pytest.mark.parametrize("kill", [Proxy.kill_before_op, Proxy.kill_after_op])
-def test_a_broken_connection_is_no_duplicate(zoo, client, tmp_path, kill):
-    with proxied(zoo) as proxy:
-        before_task_publish.connect(lambda **_: kill(proxy, MULTI), weak=False, dispatch_uid="kill")
-        try:
-            result = client.tasks["until_done"].delay("k")
-        finally:
-            before_task_publish.disconnect(dispatch_uid="kill")
-        assert messages(tmp_path) == 1
-        eventually(lambda: holder(KEY) == result.id)
-        assert client.tasks["until_done"].delay("k").id == result.id
 
 
 def test_beat_goes_on_after_a_duplicate(zoo, client, tmp_path, caplog):
