@@ -17,7 +17,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.contrib import celery
 from django_zklock.core.zk import process
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class ZkLockConfig(AppConfig):
             checks.register(_check(name), "zklock", checks.Tags.security, deploy=True)
         checks.register(_check("root"), "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
-        celery.register()
+        import_module("django_zklock.contrib.celery").register()
         if "django_tasks_database" in apps.app_configs:
             self._connect_database_tasks()
 
