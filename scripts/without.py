@@ -1,7 +1,7 @@
 """
 Show that the rest of the package works without an extension.
 
-`scripts/without.py NAME` copies the tree, deletes the extension, its tests and its one line of registration, and runs
+`scripts/without.py NAME` copies the tree, deletes the extension, its tests and its line of registration, and runs
 the unit and contract tests of the rest. An app that the project names in INSTALLED_APPS has no such line.
 `scripts/without.py` alone does that for each extension.
 """
@@ -23,16 +23,22 @@ OPTIONS = ["-q", "-n", "auto", "--dist", "loadfile"]
 
 @dataclass(frozen=True)
 class Extension:
-    """What is deleted: folders and files, and the line of registration, as its file and a text in it."""
+    """What is deleted: folders and files, and the lines of registration, as pairs of a file and a text in it."""
 
     paths: tuple[str, ...]
-    line: tuple[str, str] | None = None
+    lines: tuple[tuple[str, str], ...] = ()
 
 
 EXTENSIONS = {
-    "celery": Extension(("django_zklock/contrib/celery",), ("django_zklock/apps.py", '"django_zklock.contrib.celery"')),
+    "celery": Extension(
+        ("django_zklock/contrib/celery",),
+        (
+            ("django_zklock/apps.py", '"django_zklock.contrib.celery"'),
+            ("tests/support/forked.py", '"django_zklock.contrib.celery.unique"'),
+        ),
+    ),
     "events": Extension(("django_zklock/contrib/events",)),
-    "fences": Extension(("django_zklock/contrib/fences",), ("tests/settings.py", '"django_zklock.contrib.fences"')),
+    "fences": Extension(("django_zklock/contrib/fences",), (("tests/settings.py", '"django_zklock.contrib.fences"'),)),
     "health_check": Extension(("django_zklock/contrib/health_check.py",)),
     "leases": Extension(("django_zklock/contrib/leases", "django_zklock/management/zklock/serve.py")),
     "metrics": Extension(("django_zklock/contrib/metrics",)),
@@ -57,14 +63,13 @@ def copy(target: Path) -> None:
 
 
 def delete(root: Path, extension: Extension) -> None:
-    """Delete the extension and its line of registration, which must be there once."""
+    """Delete the extension and its lines of registration, each of which must be there once."""
     for path in extension.paths:
         if (root / path).is_dir():
             shutil.rmtree(root / path)
         else:
             (root / path).unlink()
-    if extension.line is not None:
-        name, text = extension.line
+    for name, text in extension.lines:
         lines = (root / name).read_text().splitlines(keepends=True)
         rest = [line for line in lines if text not in line]
         if len(rest) != len(lines) - 1:
@@ -75,7 +80,7 @@ def delete(root: Path, extension: Extension) -> None:
 def delete_tests(root: Path, extension: Extension) -> int:
     """Delete the tests that name the extension, or import what names it; return how many files these are."""
     tests = root / "tests"
-    texts = {file: file.read_text() for file in tests.rglob("*.py") if file != tests / "settings.py"}
+    texts = {file: file.read_text() for file in tests.rglob("*.py")}
     names = [path.removeprefix("django_zklock/").removesuffix(".py").replace("/", "[./]") for path in extension.paths]
     deleted = 0
     while naming := [file for file in texts if re.search(rf"\b(?:{'|'.join(names)})\b", texts[file])]:
