@@ -18,7 +18,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.contrib import celery
 from django_zklock.core.zk import process
 
 if TYPE_CHECKING:
@@ -50,11 +49,9 @@ class ZkLockConfig(AppConfig):
             checks.register(_check(name), "zklock", checks.Tags.security, deploy=True)
         checks.register(_check("root"), "zklock", deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
-        celery.register()
+        import_module("django_zklock.contrib.celery").register()
         if "ZKLOCK_LOCK_ORDER" in os.environ:  # set by a test run, for the processes that it starts
-            from django_zklock.testing import order  # noqa: PLC0415 - not imported in production
-
-            order.watch()
+            import_module("django_zklock.testing.order").watch()
         if "django_tasks_database" in apps.app_configs:
             self._connect_database_tasks()
 

@@ -15,7 +15,7 @@ from redis import Redis as RedisClient
 from redis.exceptions import RedisError
 
 from support import debian
-from support.celeryapp import QUEUES
+from support.celeryfolder import QUEUES
 from support.ensemble import free_ports
 from support.served import Served
 

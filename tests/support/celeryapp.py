@@ -17,11 +17,9 @@ from django_zklock.contrib.celery.dispatch import dispatcher
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.exceptions import LockNotAcquired
 from support import reply_timeout
-from support.celeryfolder import HOME, configure
+from support.celeryfolder import HOME, SHOW_THREADS, configure
 
-QUEUES = ("celery", "other")
 LONG = 40.0  # seconds; no test waits for their end
-SHOW_THREADS = signal.SIGWINCH  # billiard handles most other signals in the processes of its pool
 TASKS_AT_ONCE = 10  # of the tests' workers whose pools have no processes
 
 

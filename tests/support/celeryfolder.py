@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 import uuid
 from pathlib import Path
@@ -12,6 +13,8 @@ from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
 
 HOME = "CELERY_HOME"  # the variable that names the folder
+QUEUES = ("celery", "other")  # of the workers of the tests
+SHOW_THREADS = signal.SIGWINCH  # billiard handles most other signals in the processes of its pool
 SETTINGS = "settings.json"  # in that folder: Celery settings that go before those below
 
 

@@ -13,7 +13,7 @@ import psutil
 from celery import Celery
 from kazoo.exceptions import KazooException
 
-from support import celeryapp, celeryfolder, forked
+from support import celeryfolder, forked
 from support.debian import NotInstalled
 from support.zoo import SESSION, TESTS, eventually
 
@@ -64,7 +64,7 @@ class Worker:
         self.app = celeryfolder.configure(Celery("client", set_as_current=False), home)
         self._command = [
             *("-A", tasks, "worker"),
-            *(f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={','.join(celeryapp.QUEUES)}"),
+            *(f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={','.join(celeryfolder.QUEUES)}"),
             "--loglevel=INFO",
             *("--without-gossip", "--without-mingle", "--without-heartbeat", f"--hostname={self.name}"),
             *options,
@@ -99,7 +99,7 @@ class Worker:
     def __exit__(self, error, *more):
         if error is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, celeryapp.SHOW_THREADS)
+                os.killpg(self.process.pid, celeryfolder.SHOW_THREADS)
             time.sleep(0.5)  # the processes show what their threads do
             print(self.log.read_text(errors="replace"))
         elif self.process.poll() is None:
