@@ -206,7 +206,7 @@ def reasons(lock: LockInfo) -> list[str]:
         expired.append(_("No acquisition is left: each new caller is refused."))
     if not lock.holders:
         return [*([_("The lock is being handed over to the first waiter.")] if lock.waiting else []), *expired]
-    texts = [_held_by(lock), *expired, *map(refused_text, lock.undeleted)]
+    texts = [_held_by(lock), *expired]
     if lock.waiting:
         texts.append(waits_text(lock.waiting))
     if lock.lasts:
@@ -214,12 +214,6 @@ def reasons(lock: LockInfo) -> list[str]:
     if lock.own_limits:
         texts.append(different_limits(lock))
     return texts
-
-
-def refused_text(contender: ScannedContender) -> str:
-    """Return that the work of a contender has ended, and why its znode stays."""
-    text = _("The work of %(process)s has ended, but ZooKeeper refuses its release. %(problem)s")
-    return text % {"process": process_of(contender), "problem": clean(contender.refused, MAX_ERROR)}
 
 
 def keys_text(keys: Sequence[str], most: int) -> str:

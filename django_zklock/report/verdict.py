@@ -24,18 +24,26 @@ if TYPE_CHECKING:
 CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
     for kind in (
-        *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
-        holders.Undeleted,
-        *(
-            holders.Host,
-            history.Stale,
-            history.Refused,
-            holders.Foreign,
-            holders.Silent,
-            holders.Hung,
-            holders.Operator,
-        ),
-        *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
+        servers.Quorum,
+        servers.Split,
+        holders.Deadlock,
+        queues.Counter,
+        queues.Unreadable,
+        holders.Orphan,
+        holders.Host,
+        history.Stale,
+        history.Refused,
+        holders.Foreign,
+        holders.Silent,
+        holders.Hung,
+        holders.Operator,
+        queues.Crowded,
+        servers.Down,
+        history.Hot,
+        history.Order,
+        history.Ended,
+        history.Dying,
+        history.Flapping,
     )
 }
 """The causes, the worst first."""

@@ -657,7 +657,7 @@ class Contender(SessionObserver):
             self._own.marker.delete()
         self._forget_node()
         if self._grant is not None:
-            interventions.lose(self.session, self._grant)
+            self._grant.lose(troubles.ZNODE_DELETED)
         else:
             self._create()
 

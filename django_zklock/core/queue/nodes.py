@@ -215,8 +215,6 @@ class Payload:
     """ "leader", "run" or "lease" if it is meant to hold the lock for as long as its program runs; else empty."""
     renewed_within: int = 0
     """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
-    refused: str = ""
-    """Why ZooKeeper refuses to delete the znode, although the work has ended; empty if it does not."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
     waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)

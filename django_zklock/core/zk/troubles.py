@@ -14,6 +14,7 @@ CONNECTION_SUSPENDED: Final = gettext_noop("the connection to ZooKeeper is suspe
 UNCLEAR_REPLY: Final = gettext_noop("ZooKeeper's reply to a write was unclear")
 NO_ANSWER: Final = gettext_noop("ZooKeeper does not answer")
 LATE_HEARTBEAT: Final = gettext_noop("the heartbeat is late")
+ZNODE_DELETED: Final = gettext_noop("its znode was deleted by another session")
 MAIN_PROCESS_SUSPECT: Final = gettext_noop("no quorum confirms the session of the worker's main process at the moment")
 
 ALL: Final = (

@@ -13,7 +13,7 @@ from support.zoo import ROOM, eventually, guid_of, settle
 from django_zklock import Lock, zk_lock
 from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Payload
-from django_zklock.core.queue.operator_hold import DIRECTORY, is_operator
+from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.operations import break_lock, end_hold
 
@@ -84,8 +84,7 @@ def test_a_minimum_hold_ends_for_waiters_by_the_clock_of_the_server(zoo, dead):
 
 def test_a_minimum_hold_needs_no_further_round_trip(zoo, proxy):
     """One acquires, and one transaction replaces the znode; or a delete, after the minimum hold. The rest is later."""
-    for path in ("k", DIRECTORY):
-        zoo.client.ensure_path(f"{zoo.base}/{path}")
+    zoo.client.ensure_path(f"{zoo.base}/k")
     with zk_lock("k", min_hold=0.05) as hold:
         eventually(lambda: clock.now() > hold._held.grant.since + 0.05)
         proxy.reset()

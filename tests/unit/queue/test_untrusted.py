@@ -18,7 +18,6 @@ from django_zklock.conf import Keys
 from django_zklock.contrib.leases import coordinator
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
-from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
 from django_zklock.core.queue.operator_hold import is_operator
@@ -108,7 +107,6 @@ SIGNED = {
 DECODERS = {
     "Payload": (nodes.Payload.decode, (), PAYLOAD),
     "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
-    "BreakRecord": (BreakRecord.decode, (), TEXTS),
     "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
     "unseal": (
         lambda data: signing.unseal(KEYS.sign(base64_of(data), salt=signing.SALT), KEYS),
