@@ -219,7 +219,7 @@ def _in_blocks(spec: QueueSpec) -> list[HeldLock]:
 def _is_new(contender: AnyContender, held: HeldLock) -> bool:
     """Return whether the lock has an order inside this hold, which is to be seen."""
     spec = contender.spec
-    both_read = held.only_reads and spec.kind is Kind.READ
+    both_read = held.reads and spec.kind is Kind.READ
     # A forked child does not hold the locks of its parent.
     if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read:
         return False

@@ -10,7 +10,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, expire, results, session, within
 from support.primitives import KEY, queued
-from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_CHILDREN, GET_DATA
+from support.proxy import CREATE2, CREATE_CONTAINER, DELETE, GET_DATA
 from support.work import acquired, assert_refused, in_each_thread
 from support.zoo import eventually
 

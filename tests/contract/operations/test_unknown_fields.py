@@ -9,7 +9,7 @@ from celery.schedules import schedule
 from support.reserving import path_of, queued
 from support.zoo import eventually
 
-from django_zklock import ReadWriteLock, zk_lock
+from django_zklock import zk_lock
 from django_zklock.contrib.celery.beat import Candidacy
 from django_zklock.contrib.celery.schedule import ScheduleRecords
 from django_zklock.contrib.celery.unique import reservations
@@ -59,14 +59,6 @@ def test_a_lock_that_lingers_keeps_unknown_fields(zoo):
         add(zoo, path)
     eventually(lambda: "idle" in read(zoo, path))
     process.reset()
-
-
-def test_a_writer_that_becomes_a_reader_keeps_unknown_fields(zoo):
-    with ReadWriteLock("k").write() as hold:
-        add(zoo, hold.path)
-        hold.downgrade()
-        eventually(lambda: zoo.client.exists(hold.path).version > 1)
-        assert read(zoo, hold.path)["guid"]
 
 
 def test_a_change_of_a_limit_keeps_unknown_fields(zoo):

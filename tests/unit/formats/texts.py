@@ -87,7 +87,7 @@ def read_name(name):
     except UnreadableQueue:
         return "refused"
     if child is None:
-        return {"limit": markers.limit_in(name), "reader": markers.reader_of(name), "marker": markers.is_marker(name)}
+        return {"limit": markers.limit_in(name), "marker": markers.is_marker(name)}
     return {
         "kind": child.kind.word,
         "guid": child.guid,
@@ -155,7 +155,6 @@ def markers_and_directories():
     return {
         "limit": markers.limit_marker(3),
         "cleared limit": markers.limit_marker(0),
-        "writer that became a reader": markers.reader_marker(GUID),
         "record of a break": break_record.record_path(BASE, f"{prefix(GUID)}0000000007"),
         "acknowledgement": f"{acknowledgement.directory(BASE)}/{incidents()['hung']}",
         "directory of the ends of holds": f"{BASE}/{operator_hold.DIRECTORY}",

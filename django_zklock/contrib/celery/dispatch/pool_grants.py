@@ -50,7 +50,6 @@ class PoolGrant(GrantObserver):
         self._held = held
         self._grant = held.grant
         self._begin_until = clock.now() + BEGIN_WITHIN
-        self._goes_on_as_reader = ""
         self._stacks = 0  # how often the stack was asked for
         self._answer: Callable[[bytes], object] | None = None  # to the last request
         self._shown = False
@@ -78,13 +77,6 @@ class PoolGrant(GrantObserver):
         grant.begun = True
         grant.first_to_report_end()
         grant.session.post(grant.attach, self)
-
-    def share_if_asked(self) -> None:
-        """Let other readers in if the task goes on as a reader."""
-        goes_on_as_reader = self.record.goes_on_as_reader
-        if goes_on_as_reader != self._goes_on_as_reader:
-            self._goes_on_as_reader = goes_on_as_reader
-            self.contender.downgrade(asked=goes_on_as_reader == "asked")
 
     def show_stack(self) -> None:
         """Pass on the stack that the process has shown."""
@@ -210,7 +202,6 @@ class PoolGrants:
             self._next_check = clock.now() + CHECK_EVERY
         for grant in list(self._grants):
             try:
-                grant.share_if_asked()
                 grant.show_stack()
                 if grant.record.has_ended or (is_check_due and grant.is_abandoned()):
                     grant.release(self._shared.remove)
