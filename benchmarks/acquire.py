@@ -67,7 +67,6 @@ LABELS = {
     "ours async": "zk_lock, async with",
     "ours confirmed": "zk_lock, acquire() and release()",
     "ours fresh": "zk_lock, a new object each time",
-    "ours, 11 locks": "zk_locks, 11 locks",
     "ours, new key": "zk_lock, a new key each time",
     "kazoo fresh": "kazoo Lock, a new object each time",
     "kazoo fresh, new key": "kazoo Lock, a new key each time",
@@ -118,10 +117,9 @@ def our_contestants(address: str) -> dict[str, Candidate]:
 
     settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": f"zk://{address}/bench"})
     django.setup()
-    from django_zklock import zk_lock, zk_locks  # noqa: PLC0415 - not before Django is set up
+    from django_zklock import zk_lock  # noqa: PLC0415 - not before Django is set up
 
     first = zk_lock("bench/one")
-    eleven = zk_locks(*(f"bench/several-{number}" for number in range(11)))
 
     loop = asyncio.new_event_loop()
 
@@ -147,15 +145,10 @@ def our_contestants(address: str) -> dict[str, Candidate]:
         with zk_lock(f"bench/new-{turn}"):
             pass
 
-    def several(_: int) -> None:
-        with eleven:
-            pass
-
     return {
         "ours": same_key,
         "ours async": lambda _: loop.run_until_complete(in_coroutine()),
         "ours confirmed": confirmed,
-        "ours, 11 locks": several,
         "ours fresh": fresh,
         "ours, new key": new_key,
     }

@@ -201,17 +201,9 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         return False
 
     def owned(self) -> bool:
-        """
-        Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several.
-
-        After a downgrade, it is the read lock that is held.
-        """
+        """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
         return all(
-            (held := _held_lock(spec)) is not None
-            and held.only_reads is (spec.kind is Kind.READ)
-            and bool(held.uses)
-            and not held.is_over
-            and not held.lost
+            (held := _held_lock(spec)) is not None and bool(held.uses) and not held.is_over and not held.lost
             for spec in self.specs
         )
 
@@ -382,13 +374,8 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
 
 
 def _held_lock(spec: LockSpec) -> HeldLock | None:
-    """Return what the caller holds of this lock. A write lock that was downgraded belongs to both sides."""
-    owner, reads = current_owner(), spec.kind is Kind.READ
-    held = held_locks.find(owner, spec.key, reads=reads)
-    if held is None and reads:
-        held = held_locks.find(owner, spec.key, reads=False)
-        return held if held is not None and held.only_reads else None
-    return held
+    """Return what the caller holds of this lock."""
+    return held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
 
 
 @abort.shielded

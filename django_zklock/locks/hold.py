@@ -172,19 +172,7 @@ class Hold(HoldBase):
     @property
     def kind(self) -> str:
         """The kind: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
-        return (Kind.READ if self._held.only_reads else self._held.grant.kind).word
-
-    def downgrade(self) -> None:
-        """
-        Turn the write lock into a read lock: readers that come next in the queue get the lock, too.
-
-        No writer comes in between, and the token stays the same. It cannot be undone. Raises `LockNotHeld` when the
-        lock was released, `LockLost` when it was lost, and `ZkLockError` if it is no read-write lock or if its
-        owner has acquired it for writing more than once.
-        """
-        if self._is_released:
-            raise self._held.not_held_error()
-        self._held.downgrade()
+        return (Kind.READ if self._held.reads else self._held.grant.kind).word
 
     @property
     def path(self) -> str:

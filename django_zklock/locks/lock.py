@@ -232,9 +232,9 @@ class ReadWriteLock(Generic[BlockPolicy]):
     A lock that any number of readers hold at a time, or one writer.
 
     Readers and writers are served in the order in which they come: a reader waits for a writer that came before it. So
-    neither side starves. An owner may acquire again what it holds, and the writer may read, too. The writer becomes a
-    reader without a gap by `hold.downgrade()`, or by releasing the write side first. A reader that wants to write gets
-    `LockUpgradeRefused` at once: two of them would wait for each other. A `zk_lock` on the same path excludes both.
+    neither side starves. An owner may acquire again what it holds, and the writer may read, too: then the write lock
+    lasts until both have ended. A reader that wants to write gets `LockUpgradeRefused` at once: two of them would wait
+    for each other. A `zk_lock` on the same path excludes both.
 
     The arguments are those of `Lock`, without `kind` and `limit`; both sides have them.
     """

@@ -25,7 +25,6 @@ class Script:
     key: str = "k"
     kind: Kind = Kind.LOCK
     limit: int = 1  # of permits, that it knows of
-    downgrades: float | None = None  # seconds after which a writer reads
     timeout: float | None = None  # 0: does not wait; None: for ever
     holds: float = 0.3
     times: int = 1
@@ -138,8 +137,6 @@ class Caller(GrantObserver):
         if isinstance(outcome, Grant):
             self.grant = outcome
             self._later(self.script.holds, self._turn, self._release)
-            if self.script.downgrades is not None and outcome.kind is Kind.WRITE:
-                self._later(self.script.downgrades, self._turn, self._downgrade)
             for inner in self.inner:
                 inner.times += 1
                 inner._later(inner.script.begins, inner._turn, inner._begin)
@@ -177,11 +174,6 @@ class Caller(GrantObserver):
         elif self.waits:
             self._world.note(f"{self.name} gives up")
             self._end()
-
-    def _downgrade(self):
-        if self.grant is not None and self.contender is not None:
-            self._world.note(f"{self.name} only reads from now on")
-            self.contender.downgrade()
 
     def _release(self):
         if self.grant is not None and (self.resting or not all(inner.done for inner in self.inner)):

@@ -31,7 +31,6 @@ from model.scenario import (
     LINGERING,
     NESTED,
     PERMITS,
-    READERS,
     WAITING,
     Scenario,
     drawn,
@@ -191,7 +190,6 @@ def _watching(change):
 
 
 _deaf_watch = _watching(lambda answer: None if isinstance(answer, NodeMissing) else answer)
-_unwritten_watch = _watching(lambda answer: replace(answer, version=0) if isinstance(answer, Node) else answer)
 
 
 @_mutant("takes the end of the one ahead for its turn", Predecessors, "_watch")
@@ -230,27 +228,6 @@ def _unlost(self, reason): ...
 def _idle_deletes(self, *, resumed):
     self.heartbeat.beat()
     self.audit()
-
-
-@_mutant("removes the marker of a reader before its znode", Contender, "_delete", setting=READERS)
-def _marker_first(self):
-    if self._own.marker is not None:
-        self._own.marker.delete()
-        self._own.marker = None
-    _delete(self)
-
-
-@_mutant(
-    "leaves the sign of a reader whose node was deleted",
-    Contender,
-    "_on_missing",
-    often={"fault": 0.05, "commit": 0.05},
-)
-def _keeping_marker(self):
-    if self._own.node is not None and self._own.marker is not None:
-        self._registry.discard(self._own.marker.name)
-        self._own.marker = None
-    _on_missing(self)
 
 
 def _unheeding(self):
@@ -357,11 +334,6 @@ MUTANTS += [
         ((Predecessors, "_watch_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
         setting=PERMITS,
     ),
-    Mutant(
-        "misses a writer that went on as a reader before the watch",
-        ((Predecessors, "_watch", _unwritten_watch),),
-        setting=READERS,
-    ),
     Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
     Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
     Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
@@ -371,7 +343,7 @@ MUTANTS += [
     Mutant(
         "ends a circle without a check",
         ((Contender, "end_deadlock", _ending_with(lambda checks: ())),),
-        setting=NESTED["downgrade"],
+        setting=NESTED["stale"],
     ),
     Mutant(
         "does not check that the others still wait",
@@ -381,6 +353,6 @@ MUTANTS += [
     Mutant(
         "does not check that a holder is as it was read",
         ((Contender, "end_deadlock", _ending_with(lambda checks: [replace(check, version=-1) for check in checks])),),
-        setting=NESTED["downgrade"],
+        setting=NESTED["stale"],
     ),
 ]

@@ -75,7 +75,7 @@ def circle(tree, waiter, holders):
 
 
 def _kind(names, match):
-    return "__READ__" if f"!reads:{match['guid']}:" in names else match["recipe"]
+    return match["recipe"]
 
 
 def owner(tree, path):

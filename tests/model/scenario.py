@@ -44,14 +44,14 @@ IMPATIENT = Scenario((Script(0, 0.2), Script(1, 0.25, timeout=0), Script(1, 0.6,
 
 READERS = Scenario(
     (
-        Script(0, 0.2, kind=Kind.WRITE, downgrades=0.07, holds=2.0),
+        Script(0, 0.2, kind=Kind.WRITE),
         Script(1, 0.25, kind=Kind.READ, holds=0.2),
-        Script(1, 0.27, kind=Kind.WRITE, downgrades=0.0),
+        Script(1, 0.27, kind=Kind.WRITE),
         Script(0, 0.29, kind=Kind.READ),
     ),
     chaos=1.2,
 )
-"""Two processes; a writer that goes on as a reader, with a reader, a writer and another reader behind it."""
+"""Two processes; a writer, with a reader, a writer and another reader behind it."""
 
 PERMITS = Scenario(
     (
@@ -96,16 +96,6 @@ NESTED = {
             Script(1, 0.2, "l"),
             replace(_WANTS_K, kind=Kind.READ),
             Script(0, 0.22, "k", Kind.WRITE, timeout=1.3),
-        ),
-        chaos=1.7,
-    ),
-    # One of them only reads when the other one is about to give way.
-    "downgrade": Scenario(
-        (
-            Script(0, 0.2, "k", Kind.WRITE, downgrades=1.334),
-            _WANTS_L,
-            Script(1, 0.2, "l"),
-            replace(_WANTS_K, begins=0.2, kind=Kind.READ),
         ),
         chaos=1.7,
     ),
@@ -155,7 +145,6 @@ def drawn(rng):
                 script,
                 kind=rng.choice(family),
                 limit=most if rng.random() < 0.9 else 1,
-                downgrades=rng.choice((None, 0.0, 0.1, 0.4)),
             )
             for script in scripts
         ]
@@ -206,7 +195,6 @@ def drawn_nested(rng):
                 timeout=rng.choice((None, None, None, None, None, 1.1, 1.5)),
                 holds=rng.choice((0.1, 0.5)),
                 times=times,
-                downgrades=rng.choice((None, 0.1)),
                 inside=len(scripts) - 1 if depth else None,
             )
             scripts.append(script)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from django_zklock.core.locks.lingering import LingeringLocks
-from django_zklock.core.queue import markers, nodes
+from django_zklock.core.queue import nodes
 from django_zklock.core.zk.options import SessionOptions
 from model.callers import BASE, Caller
 from model.ensemble import Ensemble
@@ -143,13 +143,9 @@ class _Play:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
         members = sum(len(process.contenders) for process in self.processes if process.running)
-        own = [name for name in known if not markers.is_marker(name)]
         places = len({caller.place for caller in wanted}) + len(self._idle())
-        if not members == places == len(own):
-            raise Violation("one node each", f"{members} members, {places} places, {len(own)} nodes")
-        readers = {markers.reader_of(name) for name in known} - {""}
-        if readers - set(own):
-            raise Violation("no orphan", f"markers of {sorted(readers - set(own))}, who have left")
+        if not members == places == len(known):
+            raise Violation("one node each", f"{members} members, {places} places, {len(known)} nodes")
 
     def _idle(self):
         """Return the locks that linger and that nobody uses; see that none does so for too long."""

@@ -19,7 +19,7 @@ from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.locks.held import held_locks
-from django_zklock.core.queue import markers, nodes
+from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.testing.tester import wait_released
 from support import forked
@@ -183,9 +183,6 @@ class Zoo:
         names = self.names(f"{self.base}/{key}")
         return sorted((name for name in names if SEQUENCE_TAIL.search(name)), key=lambda name: name[-10:])
 
-    def reading(self, key):
-        return [name for name in self.names(f"{self.base}/{key}") if markers.reader_of(name)]
-
     def _below(self, path):
         """Yield the names of all nodes below one, and their paths, but not those of records."""
         for name in self.names(path):
@@ -196,10 +193,6 @@ class Zoo:
     def contenders(self, path=None):
         below = self._below(path or self.base)
         return [path for name, path in below if SEQUENCE_TAIL.search(name) and not name.startswith("!")]
-
-    def signs(self):
-        """The paths of the markers of downgraded writers."""
-        return [path for name, path in self._below(self.base) if name.startswith("!reads:")]
 
     def payloads(self, key):
         payloads = []
@@ -217,7 +210,7 @@ class Zoo:
 
     def assert_empty(self, timeout=2.0):
         deadline = clock.now() + timeout + (ROOM if timeout else 0)
-        while (left := [*self.contenders(), *self.signs()]) and clock.now() < deadline:
+        while (left := self.contenders()) and clock.now() < deadline:
             time.sleep(0.01)
         assert left == [], "contenders left behind: " + "; ".join(
             f"{path} {self.client.get(path)[0]!r}" for path in left if self.client.exists(path)

@@ -147,7 +147,6 @@ def use_kinds() -> None:
     assert_type(lock.key, str)
     with lock.write() as hold:
         assert_type(hold.kind, str)
-        assert_type(hold.downgrade(), None)
     with zk_lock("reports", limit=3), zk_lock("a", kind="write", limit=None):
         pass
     with zk_lock("a", linger=0.5), zk_write("a", linger=timedelta(seconds=2)), zk_locks("a", "b", linger=1):

@@ -22,7 +22,6 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
-from django_zklock.core.locks.batch import Batch, BatchContender
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringWaiter
@@ -77,7 +76,6 @@ class Acquisition:
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
-        self._batch: Batch | None = None  # those that were started together; the caller waits for one after the other
         # By waiter. The protocol's thread writes an outcome before it wakes the caller.
         self.outcomes: dict[Any, Outcome] = {}
         self.block: Block | None = None
@@ -109,13 +107,12 @@ class Acquisition:
             self.contenders.clear()
             self.outcomes.clear()
             try:
-                for index, spec in enumerate(specs):
+                for spec in specs:
                     held = held_locks.find(self.owner, spec.key)
                     if held is None or not self._acquire_again(held, spec, lock, kept=kept):
-                        seconds = self._start(specs[index:])
+                        seconds = self._start(spec)
                         self._conclude(spec, (yield from self._wait(seconds)), kept=kept)
                 if len(specs) > 1:
-                    self._abandon_batch()
                     for hold in self.holds:
                         hold.grant.check()  # it may have been lost during the wait for another
                 return
@@ -146,17 +143,16 @@ class Acquisition:
             held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
         return True
 
-    def _start(self, specs: tuple[LockSpec, ...]) -> float | None:
-        """Start a contender for the first of these locks, unless that is done. Return the seconds to wait for it."""
+    def _start(self, spec: LockSpec) -> float | None:
+        """Start a contender for this lock. Return the seconds to wait for it."""
         # Coroutines, and messages that wait for their work to begin, have no transactions.
         if self._new_waiter is ThreadWaiter and hooks.scope.is_open():
-            hooks.scope.check(specs[0])
+            hooks.scope.check(spec)
         seconds = self._timeout
         if seconds:
             seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
-        if len(self.specs) == 1 or not self._start_several(specs, seconds):
-            self.waiter, self.contender = self._new_contender(specs[0], seconds, _kind_of_contender(specs[0]))
-            self.contender.start()
+        self.waiter, self.contender = self._new_contender(spec, seconds)
+        self.contender.start()
         if self.holds and self.waiter not in self.outcomes:
             self._observe_losses()
         return seconds
@@ -172,38 +168,7 @@ class Acquisition:
         # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
         return outcome or self.outcomes.get(waiter)
 
-    def _start_several(self, specs: tuple[LockSpec, ...], seconds: float | None) -> bool:
-        """Start contenders for these locks together, unless that is done. Return False if that has no use."""
-        started = {} if self._batch is None else self._batch.contenders
-        for waiter, contender in list(started.items()):
-            if contender.spec is specs[0]:
-                self.waiter, self.contender = waiter, contender
-                return True
-        self._abandon_batch()
-        fresh = self._fresh(specs)
-        # A caller that waits enters the first queue at once, and the last one after all others.
-        if len(fresh) < (2 if seconds == 0 else 3):
-            return False
-        contenders: Any = dict(self._new_contender(spec, seconds, BatchContender) for spec in fresh)
-        self.waiter, self.contender = next(iter(contenders.items()))
-        self._batch = Batch(contenders)
-        self._batch.start()
-        return True
-
-    def _fresh(self, specs: tuple[LockSpec, ...]) -> list[LockSpec]:
-        """Return those of these locks, up to the first that enters its queue in another way, that are not held."""
-        fresh: list[LockSpec] = []
-        for spec in specs:
-            if spec is not specs[0] and held_locks.find(self.owner, spec.key) is not None:
-                continue
-            if spec.linger:
-                break
-            fresh.append(spec)
-        return fresh
-
-    def _new_contender(
-        self, spec: LockSpec, seconds: float | None, kind: type[AnyContender] = Contender
-    ) -> tuple[Any, AnyContender]:
+    def _new_contender(self, spec: LockSpec, seconds: float | None) -> tuple[Any, AnyContender]:
         """Return a contender that waits for `seconds` (None: without limit), and the waiter for its outcome."""
         session = process.current()
         waiter = self._new_waiter()
@@ -215,7 +180,7 @@ class Acquisition:
         caller = describe_caller(spec, self.owner)
         deadline = None if seconds is None else clock.now() + seconds
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
-        contender = kind(session, spec, caller, wait, waits=waits)
+        contender = _kind_of_contender(spec)(session, spec, caller, wait, waits=waits)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         if waits:
             # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
@@ -288,14 +253,9 @@ class Acquisition:
         """Wake the caller if it waits for this. A second call with the same outcome changes nothing."""
         if self.outcomes.setdefault(waiter, outcome) is not outcome:
             return
-        failed = None if self._batch is None else self._batch.set_outcome(waiter, outcome)
-        if failed is not None and self.waiter not in self.outcomes:
-            self.contender, waiter = failed, self.waiter  # the first one has no other outcome, as it does not enter
-            self.outcomes[waiter] = outcome
         contender = self.contender  # the owner may set it to None meanwhile
         if waiter is self.waiter and not waiter.set(outcome) and contender is not None:
             contender.abandon()  # the loop of the coroutine is closed
-            self._abandon_batch()
 
     def cancel(self, error: ZkLockError) -> None:
         """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
@@ -344,8 +304,6 @@ class Acquisition:
         if self.contender is not None:
             self.contender.abandon()
             self.contender = None
-        if self._batch is not None:
-            self._abandon_batch()
         if self._loss_observers:
             self._detach_observers()
         while self.holds:
@@ -353,15 +311,6 @@ class Acquisition:
             release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
             hold.release_use(self.use, release_on)
             self.holds.pop()
-
-    def _abandon_batch(self) -> None:
-        """Abandon the contenders that were started together, except those that have a hold. The call is idempotent."""
-        if self._batch is not None:
-            held = [hold.contender for hold in self.holds]
-            for contender in list(self._batch.contenders.values()):
-                if contender not in held:
-                    contender.abandon()
-            self._batch = None
 
 
 def _kind_of_contender(spec: LockSpec) -> Any:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock, fork, hooks, log
-from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
@@ -99,7 +99,8 @@ class HeldLock:
     """
     A lock that one owner holds: its share of a grant.
 
-    Usually it is the only share. A writer that also reads has two. The lock is released with the last one.
+    Usually it is the only share. A writer that also reads has two. The write lock is released with the last one, in any
+    order: so no writer comes in between.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class HeldLock:
         self.reads = reads or grant.kind is Kind.READ
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
-        grant.shares[reference] = self.reads
+        grant.shares[reference] = None
 
     @property
     def uses(self) -> Uses:
@@ -216,11 +217,6 @@ class HeldLock:
         ends = (isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over) for use in uses)
         return bool(uses) and all(ends)
 
-    @property
-    def only_reads(self) -> bool:
-        """Whether it is a read lock now: it was acquired as one, or is a write lock that was downgraded."""
-        return self.grant.shares.get(self._reference, self.reads) if self._reference is not None else self.reads
-
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
     def reentrant_share(self, kind: Kind) -> HeldLock:
@@ -230,7 +226,7 @@ class HeldLock:
         `kind` is what the owner asks for now. Raises `LockUpgradeRefused` if the owner would wait for its own release,
         and `LockLost` if the lock is lost.
         """
-        self._refuse_upgrade(kind)
+        self._refuse_exclusive(kind)
         reason = self.grant.why_invalid()
         if reason is not None:
             reason += "; call release() before you acquire it again" if any(self.uses.values()) else ""
@@ -238,45 +234,22 @@ class HeldLock:
         reads = kind is Kind.READ
         if self.reads is reads:
             return self
-        return HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)  # the writer may go first
+        return HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)
 
-    def _refuse_upgrade(self, kind: Kind) -> None:
-        shared = Kind.READ if self.only_reads else self.grant.kind
+    def _refuse_exclusive(self, kind: Kind) -> None:
+        """Raise `LockUpgradeRefused` if the owner shares the lock, and asks for more now."""
+        shared = Kind.READ if self.reads else self.grant.kind
         if shared in (Kind.LOCK, Kind.WRITE, kind):
             return
         held, instead = "a permit of", "Release the permit first."
         if shared is Kind.READ:
             held = "a read lock on"
-            instead = (
-                'Release it first, or acquire it with kind="write" from the start: a writer becomes a reader without a '
-                "gap by hold.downgrade()."
-            )
+            instead = "Release it first, or write from the start: zk_read() inside zk_write() works."
         raise LockUpgradeRefused(
             f"The caller holds {held} {self.key!r}, which it shares with others, and would wait for its own release. "
             f"{instead}",
             lock=self.key,
         )
-
-    def downgrade(self) -> None:
-        """Turn the write lock into a read lock. Raises `LockNotHeld`, `LockLost` or `ZkLockError`."""
-        grant = self.grant
-        if grant.inherited or self.is_released:
-            raise self.not_held_error()
-        grant.check()
-        if self.reads or grant.kind is Kind.READ:
-            return
-        if grant.kind is not Kind.WRITE:
-            text = f'The lock {self.key!r} cannot become a read lock: acquire it by zk_write(), or with kind="write".'
-            raise ZkLockError(text, lock=self.key)
-        if len(self.uses) > 1:
-            raise ZkLockError(
-                f"The write lock {self.key!r} was acquired more than once. Call release() until one acquisition is "
-                "left.",
-                lock=self.key,
-            )
-        if self._reference is not None:
-            grant.shares[self._reference] = True  # if an exception strikes now, the caller may do it again
-            self.contender.downgrade(asked=True)
 
     # --- release --------------------------------------------------------------------------------------------------
 
@@ -321,7 +294,6 @@ class HeldLock:
             grant.shares.pop(self._reference, None)
         if grant.shares:
             self._reference = None
-            downgrade_if_all_read(self.contender, grant)
             return
         self.contender.abandon()
         self._reference = None
@@ -375,13 +347,6 @@ class HeldLock:
         return [self] if self.uses is RELEASED else []
 
 
-def downgrade_if_all_read(contender: GrantedContender, grant: Grant) -> None:
-    """Turn a write lock into a read lock, once all shares of it only read."""
-    shares = list(grant.shares.values())  # none, if the last one has just gone
-    if grant.kind is Kind.WRITE and shares and all(shares):
-        contender.downgrade()
-
-
 def _on_dropped(
     contender: GrantedContender,
     grant: Grant,
@@ -398,7 +363,6 @@ def _on_dropped(
         return  # the session has been closed, or is the parent's
     grant.shares.pop(reference, None)
     if grant.shares:
-        downgrade_if_all_read(contender, grant)
         return
     held_locks.drop_blocks(grant)
     contender.abandon()

@@ -146,13 +146,6 @@ class LingeringWaiter:
         else:
             self.session.post(functools.partial(self.lock.contender.when_released, done, confirmed=confirmed))
 
-    def downgrade(self, *, asked: bool = False) -> None:
-        """Make the write lock a read lock; see `Contender.downgrade`. The lingering lock ends with it."""
-        lock, grant = self.lock, self.grant
-        if lock is not None and grant is not None:
-            lock.contender.downgrade(asked=asked)
-            grant.kind = Kind.READ
-
     def set_process(self, pid: int) -> None:
         """Show others in the queue that this process of the machine does the work."""
         self._pid = pid
@@ -425,7 +418,7 @@ class LingeringLock(GrantObserver):
     def ends_on_release(self, spec: QueueSpec, grant: Grant) -> bool:
         """Return whether the lock leaves this process when the owner with this grant releases it."""
         base = self.base
-        if base is None or not self._is_as_before(base, grant) or grant.kind is not spec.kind:
+        if base is None or not self._is_as_before(base, grant):
             return True
         if len(self.queue) == 1 and (self.has_other_waiters or self._locks.are_too_many):
             return True

@@ -6,8 +6,6 @@ znode and lists the queue, perhaps after a wait in the local queue of its proces
 is free, so a try that fails writes nothing. The rule (`queue.order`) knows the kind of lock, and says for whom it
 waits. The contender watches these, is granted the lock, and deletes its znode.
 
-The contender of a batch (`locks.batch`) enters the queue in another way.
-
 It never blocks. The caller (a thread, greenlet or coroutine) waits for the outcome elsewhere (`execution.waiters`). So
 an exception in the caller never interrupts the protocol: the caller calls `abandon`, and the contender cleans up.
 """
@@ -36,14 +34,13 @@ from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, MinimumHold, minimum_hold
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.protocol.story import CLOSED, Guard, Story, drive
-from django_zklock.core.queue import markers, nodes, operator_hold, order
+from django_zklock.core.protocol.story import CLOSED, Story, drive
+from django_zklock.core.queue import nodes, operator_hold, order
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.client import Watch
 from django_zklock.core.zk.errors import (
     INTERRUPTED,
-    NodeExists,
     NodeMissing,
     Outdated,
     RequestRefused,
@@ -52,7 +49,7 @@ from django_zklock.core.zk.errors import (
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.core.zk.loop import NEVER, Timer
-from django_zklock.core.zk.multi import Check, Create, Delete, SetData
+from django_zklock.core.zk.multi import Check, Delete
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
@@ -135,7 +132,6 @@ class OwnNode:
     node: Node | None = None  # as last read or written, once it is known to exist; not while it is being deleted
     lists_again: bool = False  # the listing after the create was lost with a connection
     watch: Watch | None = None
-    marker: ReaderMarker | None = None  # set when the writer becomes a reader
 
     def unwatch(self) -> None:
         """Cancel the watch, if there is one."""
@@ -243,19 +239,6 @@ class Contender(SessionObserver):
             self.session.post(self._when_confirmed, done)
         else:
             self.session.post(done, True)
-
-    def downgrade(self, *, asked: bool = False) -> None:
-        """
-        Turn the write lock that is held into a read lock; no other writer comes in between.
-
-        The call is idempotent. Other readers are admitted after the end of `min_hold`, or at once if the holder
-        has `asked` for it.
-        """
-        grant = self._grant
-        remaining = 0.0 if asked or grant is None else grant.since + self.spec.min_hold - clock.now()
-        self.session.post(self._downgrade, remaining)
-        if grant is not None and remaining <= 0:
-            grant.kind = nodes.Kind.READ  # last, so that an interrupted caller can call this again
 
     def set_process(self, pid: int) -> None:
         """Show the others in the queue which process of this host does the work. From any thread."""
@@ -569,7 +552,7 @@ class Contender(SessionObserver):
 
     def on_ahead_changed(self, *, is_first: bool = False) -> None:
         """
-        List the queue again: a predecessor is gone or was written, or a limit or an operator hold has changed.
+        List the queue again: a predecessor is gone, or a limit or an operator hold has changed.
 
         With `is_first`, nobody is ahead any more, and the lock is granted without another listing.
         """
@@ -653,8 +636,6 @@ class Contender(SessionObserver):
         """Another session has deleted the znode."""
         if self._own.node is None:
             return
-        if self._own.marker is not None:
-            self._own.marker.delete()
         self._forget_node()
         if self._grant is not None:
             self._grant.lose(troubles.ZNODE_DELETED)
@@ -766,21 +747,6 @@ class Contender(SessionObserver):
 
         self.describe({"waited": self.waited(grant.since)}, on_written)
 
-    def _downgrade(self, seconds: float) -> None:
-        """Create a marker in so many seconds: this writer only reads from then on."""
-        if self._phase is not Phase.HOLDING:
-            return
-        if seconds > 0:
-            self.session.loop.call_later(seconds, self.downgrade)
-        elif self._own.marker is None:
-            self._own.marker = ReaderMarker(self._registry, self.spec, self._own.guid, self.guard)
-            self._run(self._put_marker)
-
-    def _put_marker(self) -> None:
-        marker, node = self._own.marker, self._own.node
-        if marker is not None and node is not None:
-            marker.put(node)
-
     # --- out of the queue ---------------------------------------------------------------------------------------
 
     def on_refused(self, error: ZkLockError) -> None:
@@ -847,8 +813,6 @@ class Contender(SessionObserver):
             self.caller.about,
             self._grant,
         ).send()
-        if self._own.marker is not None:
-            self._own.marker.delete()  # after the znode, which would count as a writer without it
 
     def _on_gone(self, error: Exception | None = None) -> None:
         self._phase = Phase.GONE
@@ -917,7 +881,6 @@ class Contender(SessionObserver):
             self._prove()
         if self._own.watch is not None:
             self._watch()
-        self._put_marker()
 
     def on_session_lost(self) -> None:
         """Queue again, unless the lock was held: the znode is gone with its session."""
@@ -986,8 +949,6 @@ class Predecessors:
         def on_read(reply: NodeReply) -> None:
             if isinstance(reply, Node):
                 self._successor.on_ahead_read(reply)
-                if reply.version:
-                    self._successor.on_ahead_changed()  # it may have become a reader since the listing
             elif isinstance(reply, NodeMissing):
                 # Another znode may have its position since the listing: that of a minimum hold.
                 self._forget(name)
@@ -997,8 +958,10 @@ class Predecessors:
 
         def on_event(deleted: bool) -> None:
             self._forget(name)
-            # If its data were written, it may have become a reader.
-            self._successor.on_ahead_changed(is_first=deleted and self._is_last)
+            if deleted:
+                self._successor.on_ahead_changed(is_first=self._is_last)
+            else:
+                self._watch(name)  # for its new data, and because a watch is sent once
 
         watch = self._gateway.read(
             f"{self._parent}/{name}", self._successor.guard(on_read), self._successor.guard(on_event)
@@ -1024,41 +987,3 @@ class Predecessors:
         watch = self._watches.pop(name, None)
         if watch is not None:
             watch.cancel()
-
-
-class ReaderMarker:
-    """The marker of a writer that became a reader. The name of its znode cannot change, and still says "write"."""
-
-    def __init__(self, registry: Registry, spec: QueueSpec, guid: str, guard: Guard) -> None:
-        self.name = markers.reader_marker(guid)
-        self._registry = registry
-        self._spec = spec
-        self._path = f"{spec.parent}/{self.name}"
-        self._guard = guard
-        self._exists = False
-
-    def put(self, node: Node) -> None:
-        """Create the marker, and write the `node` of the writer, so that its watchers list the queue again."""
-        if not self._exists:
-            drive(self._put(node), guard=self._guard)
-
-    def _put(self, node: Node) -> Story[None]:
-        gateway = self._registry.session.gateway
-        marker = Create(path=self._path, ephemeral=True)
-        try:
-            self._registry.add(self.name, self._path)
-            while not self._exists:
-                touch = SetData(path=node.path, data=node.data, version=node.version)
-                try:
-                    yield partial(gateway.commit, (marker, touch))
-                    self._exists = True
-                except Outdated:  # written by a release request
-                    node = yield partial(gateway.read, node.path)
-        except NodeExists:
-            self._exists = True
-        except ZkLockError as error:
-            logger.warning("no other readers can share lock %r with its holder: %s", self._spec.key, error)
-
-    def delete(self) -> None:
-        """Delete the marker."""
-        Deletion(self._registry, self._spec.key, self._spec.parent, self.name, self._path).send()

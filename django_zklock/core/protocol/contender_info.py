@@ -61,7 +61,7 @@ class ContenderInfo:
     operator: OperatorHold | None
     """The operator hold, if it is one."""
     kind: str = "lock"
-    """Its kind: "lock", "read", "write", or "semaphore" for a permit. A writer that was downgraded has "read"."""
+    """Its kind: "lock", "read", "write", or "semaphore" for a permit."""
     release_request: ReleaseRequest | None = None
     """The last release request to it, or None."""
     limit: int | None = None

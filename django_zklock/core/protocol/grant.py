@@ -38,9 +38,6 @@ class GrantedContender(Protocol):
     def when_released(self, done: Callable[[bool], object], *, confirmed: bool) -> None:
         """Call `done` after the release; see `Contender.when_released`."""
 
-    def downgrade(self, *, asked: bool = False) -> None:
-        """Keep the lock as a reader; see `Contender.downgrade`."""
-
 
 class GrantObserver:
     """An observer of a grant. Its methods are called on the protocol's thread; each does nothing unless overridden."""
@@ -75,7 +72,7 @@ class Grant:
         self.key = key
         self.path = path
         self.token = token
-        self.kind = kind  # READ after a downgrade; written by its owner
+        self.kind = kind
         self.what = ""  # the work that the lock was acquired for
         self.about: Mapping[str, str] = {}  # that work, item by item
         self.template = ""  # of the key
@@ -87,8 +84,8 @@ class Grant:
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
         self.described = False  # its znode says when it was granted; protocol's thread only
-        # The held locks that are not released yet, which are in the room above; True: it only reads.
-        self.shares: dict[weakref.ref[Any], bool] = {}
+        # The held locks that are not released yet, which are in the room above.
+        self.shares: dict[weakref.ref[Any], None] = {}
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.tells_wait = False  # its znode names what its owner waits for, or did; protocol's thread writes it

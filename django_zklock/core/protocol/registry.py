@@ -20,7 +20,7 @@ from django_zklock.core.protocol import interventions, releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.protocol.operator_holds import MinimumHold
-from django_zklock.core.queue import markers, nodes
+from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import show_tails
 from django_zklock.core.queue.order import Queue, ordered
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
@@ -80,7 +80,7 @@ class Registry(SessionObserver):
     def __init__(self, session: Session) -> None:
         self.session = session
         self.heartbeat = Heartbeat(session)
-        self.guids: dict[str, int] = {}  # bytes of the paths of all znodes that may be there; of a marker, by its name
+        self.guids: dict[str, int] = {}  # bytes of the paths of all znodes that may be there
         self.path_bytes = 0  # of all of them
         self.on_nearly_full: Callable[[], object] = lambda: None  # gives up a lock that has no owner
         self.deleting: dict[Deletion, None] = {}  # those that are not confirmed yet
@@ -239,8 +239,6 @@ class Registry(SessionObserver):
             except UnreadableQueue:
                 continue
             guid = "" if child is None else child.guid
-            if markers.reader_of(name):
-                guid = name
             if guid and guid not in self.guids and not any(deletion.guid == guid for deletion in self.deleting):
                 unknown[guid] = path
         return unknown
@@ -258,7 +256,7 @@ class Deletion:
     _registry: Registry
     _key: str
     _parent: str
-    guid: str  # of a marker, its name
+    guid: str
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
     _done: Callable[[Exception | None], object] = bool
     """Called when the znode is gone, and with the error whenever that takes longer than a request."""

@@ -26,26 +26,11 @@ MOST_PERMITS: Final = 10_000
 
 _LIMIT: Final = "!limit:"
 _LIMIT_NAME: Final = re.compile(r"!limit:(?P<value>[0-9]{1,5}):")
-_READER_NAME: Final = re.compile(r"!reads:(?P<guid>[0-9a-fA-F-]{32,36}):")
 
 
 def is_marker(name: str) -> bool:
     """Return whether the name of a child is that of a marker, or reserved for one."""
     return name.startswith(START)
-
-
-# --- a writer that only reads ---------------------------------------------------------------------------------------
-
-
-def reader_marker(guid: str) -> str:
-    """Return the name of the marker that says: the write contender with this guid only reads from now on."""
-    return f"!reads:{guid}:"
-
-
-def reader_of(name: str) -> str:
-    """Return the guid that a reader marker names; empty for any other name."""
-    match = _READER_NAME.fullmatch(name)
-    return match["guid"] if match else ""
 
 
 # --- a limit for all processes --------------------------------------------------------------------------------------

@@ -98,11 +98,7 @@ def ordered(names: Iterable[str]) -> Queue:
 
 
 def _marked(queue: Sequence[Child], marked: Sequence[str]) -> Queue:
-    """Return the queue with what its markers say: which writers only read, and the limit."""
-    readers = {markers.reader_of(name) for name in marked} - {""}
-    if readers:
-        # Also for the kind LOCK: in kazoo's grammar a writer has the name of an exclusive lock.
-        queue = [child._replace(kind=Kind.READ) if child.guid in readers else child for child in queue]
+    """Return the queue with the limit that its markers set."""
     marker = limit_marker_in(marked)
     limit = markers.limit_in(marker) or None
     # The marker of a cleared limit shows which contenders may still hold a permit. A contender that is alone holds one

@@ -86,7 +86,6 @@ def assert_grants(verdict, seconds):
     print(figures)
     assert figures["grants"] >= GRANTS * seconds, "hardly a lock was granted"
     assert min(verdict.together(kind) for kind in (READ, SEMAPHORE)) > 1, "no lock was shared"
-    assert figures["downgrades"], "no writer went on as a reader"
     assert figures["handed on"], "no lock was handed on in a process"
     assert statistics.median(verdict.hand_offs()) < HAND_OFF, "waiters are served late"
 

@@ -217,14 +217,6 @@ def test_a_limit_of_an_unused_key_shows_no_lock(zoo):
     clear_limit("k", by="anna", reason="mended")
 
 
-def test_a_downgraded_writer_is_shown_as_a_reader(zoo):
-    with zk_lock("k", kind="write") as hold:
-        assert [holder.kind for holder in seen("k").holders] == ["write"]
-        hold.downgrade()
-        join(zoo, "k", nodes.prefix(nodes.new_guid(nodes.Mark.OWN), nodes.Kind.READ))
-        eventually(lambda: [holder.kind for holder in seen("k").holders] == ["read", "read"])
-
-
 def test_a_contender_in_the_grammar_of_kazoo_is_known_by_its_payload(zoo):
     with zk_lock("k", compat="kazoo"):
         join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"other")

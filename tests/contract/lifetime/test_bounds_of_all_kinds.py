@@ -95,19 +95,6 @@ def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo, how):
     held_of(hold).release_uses()
 
 
-def test_a_downgraded_writer_keeps_its_minimum_hold_exclusive(zoo):
-    rw = ReadWriteLock("k", min_hold=1.5)
-    with rw.write() as hold:
-        began = hold._held.grant.since
-        rw.read().acquire()
-    assert zoo.reading("k") == []
-    reader = BackgroundCall(lambda: acquire_once("k", kind="read", timeout=20))
-    assert reader.result()._held.grant.since >= began + 1.5
-    assert len(zoo.reading("k")) == 1
-    rw.read().release()
-    assert zoo.children("k") == []
-
-
 def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo):
     rw = ReadWriteLock("k", min_hold=LONG)
     with rw.write():

@@ -20,7 +20,7 @@ from support.strike import LineStrike, functions_of
 from support.work import assert_refused, lose, seen
 from support.zoo import eventually, next_line, settle
 
-from django_zklock import zk_lock, zk_locks, zk_write
+from django_zklock import zk_lock, zk_locks
 from django_zklock.core import clock
 from django_zklock.core.locks import lingering
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
@@ -418,14 +418,6 @@ def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo):
         assert done.wait(10)
         assert hold.lost
         assert zoo.children(KEY) == [shared.base.path.rpartition("/")[2]]
-    zoo.wait_contenders(KEY, 0)
-
-
-def test_a_downgraded_writer_does_not_linger(zoo):
-    lock = zk_write(KEY, linger=LONG)
-    with lock as hold:
-        hold.downgrade()
-        acquire_once(KEY, kind="read", timeout=30)
     zoo.wait_contenders(KEY, 0)
 
 

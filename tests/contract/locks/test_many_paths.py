@@ -13,7 +13,7 @@ from support.proxy import CONNECTION_LOSS, CREATE2, DELETE, NO_AUTH, SYNC, with_
 from support.work import assert_refused
 from support.zoo import eventually, settle
 
-from django_zklock import zk_leader, zk_lock, zk_locks, zk_write
+from django_zklock import zk_leader, zk_lock, zk_locks
 from django_zklock.core.protocol.registry import NEARLY_FULL, PATH_EXTRA, Registry
 from django_zklock.core.zk import process
 from django_zklock.core.zk.client import GetEphemerals
@@ -180,22 +180,6 @@ def test_idle_locks_that_linger_give_way(zoo):
     with contextlib.ExitStack() as stack:
         for number in range(LIMIT // (SIZE + 55)):
             stack.enter_context(zk_lock(f"{LONG}/plain{number}", timeout=30))
-
-
-def test_a_marker_that_does_not_fit_costs_the_holder_nothing(zoo, caplog):
-    """The writer becomes a reader for itself; other readers wait for its release."""
-    key = f"{LONG}/marked"
-    with contextlib.ExitStack() as stack:
-        hold = stack.enter_context(zk_write(key, timeout=30, abort_on="never"))
-        filled(stack, timeout=30)
-        while LIMIT - counted() > PATH_EXTRA + SIZE - 80:
-            stack.enter_context(zk_lock(f"x{LIMIT - counted()}", timeout=30, abort_on="never"))
-        hold.downgrade()
-        eventually(lambda: "no other readers can share" in caplog.text)
-        hold.check()
-        assert counted() == carried(zoo) <= LIMIT
-    settle()
-    assert counted() == 0
 
 
 def test_waiters_of_a_full_process_wait_on_in_its_next_session(zoo):

@@ -85,7 +85,6 @@ async def test_a_call_that_would_only_acquire_is_refused(zoo, run):
         ):
             with pytest.raises(ZkLockError, match=r"await lock\.aacquire\(\)"):
                 await run(call)
-    assert zoo.signs() == []
 
 
 def test_threads_of_other_kinds_refuse_it_too(zoo):
@@ -102,7 +101,6 @@ def test_threads_of_other_kinds_refuse_it_too(zoo):
         pool.apply(lock.acquire)
     with pytest.raises(ZkLockError, match="aacquire"):
         trio.run(in_thread, lock.acquire)
-    assert zoo.signs() == []
 
 
 async def test_two_flows_are_never_inside_together(zoo, run):

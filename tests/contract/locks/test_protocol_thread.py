@@ -26,7 +26,6 @@ ANYWHERE = {
         "start",
         "abandon",
         "when_released",
-        "downgrade",
         "ahead",
         "in_local_queue",
         "guid",
@@ -115,9 +114,8 @@ def have_it_broken(zoo):
 
 
 def read_on(zoo):
-    with zk_write(KEY) as hold:
-        hold.downgrade()
-        acquire_once(KEY, kind="read", timeout=30)
+    with zk_write(KEY):
+        acquire_once(KEY, kind="read")
 
 
 def pass_it_on(zoo):

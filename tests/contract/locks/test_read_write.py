@@ -1,17 +1,16 @@
-"""A read-write lock: readers together, writers alone, nobody is starved, and a writer may go on as a reader."""
+"""A read-write lock: readers together, writers alone, nobody is starved, and a writer may also read."""
 
+import asyncio
 import contextlib
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
-from support.primitives import KEY, end_session, foreign, queued, watched
-from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI
-from support.work import acquired, assert_refused, lose
-from support.zoo import eventually, next_line
+from support.primitives import KEY, foreign, queued
+from support.work import acquired, assert_refused
+from support.zoo import eventually
 
 from django_zklock import ReadWriteLock, current_hold, zk_lock
-from django_zklock.core.log import flush
-from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockUpgradeRefused, ZkLockError
+from django_zklock.exceptions import LockBusy, LockNotHeld, LockUpgradeRefused
 
 COMPAT = pytest.mark.parametrize("compat", [None, "kazoo"])
 
@@ -54,14 +53,12 @@ def test_the_writer_may_also_read(zoo):
     with lock.write() as outer, lock.read() as inner:
         assert (outer.kind, inner.kind) == ("write", "read")
         assert inner.token == outer.token
-        inner.downgrade()  # it only reads already
         with lock.write() as again:
             assert again is outer
         with lock.read() as again:
             assert again is inner
         assert len(zoo.children(KEY)) == 1
     assert zoo.children(KEY) == []
-    assert zoo.reading(KEY) == []
     with lock.write() as outer:
         with lock.read() as inner:
             inner.check()
@@ -85,177 +82,114 @@ def test_a_reader_that_wants_to_write_is_refused_at_once(zoo):
         pass
 
 
-class Writer(contextlib.ExitStack):
-    """A writer that goes on as a reader, in one of two ways, and releases the lock once."""
+def by_release(lock):
+    """Return the hold of `acquire`, and what ends it."""
+    return lock.acquire(), lock.release
 
-    def __init__(self, lock, way):
-        super().__init__()
-        self._lock = lock
-        self._downgrades = way == "hold.downgrade()"
-        self.hold = acquired(lock.write())
-        self.callback((lock.write() if self._downgrades else lock.read()).release)
 
-    def read_on(self):
-        if self._downgrades:
-            self.hold.downgrade()
-        else:
-            self.hold = acquired(self._lock.read())
-            self._lock.write().release()
-        return self.hold
+def by_hold(lock):
+    hold = lock.acquire()
+    return hold, hold.release
+
+
+def by_block(lock):
+    block = contextlib.ExitStack()
+    return block.enter_context(lock), block.close
+
+
+async def by_arelease(lock):
+    return await lock.aacquire(), lock.arelease
+
+
+async def by_async_block(lock):
+    block = contextlib.AsyncExitStack()
+    return await block.enter_async_context(lock), block.aclose
+
+
+def assert_exclusive(zoo):
+    """Nobody else may read or write."""
+    for kind in ("read", "write"):
+        with pytest.raises(LockBusy):
+            BackgroundCall(lambda kind=kind: acquire_once(KEY, kind=kind, timeout=0)).result()
+    assert len(zoo.children(KEY)) == 1
+
+
+ENDS = pytest.mark.parametrize("first", ["read", "write"])
 
 
 @COMPAT
-@pytest.mark.parametrize("downgrade", ["hold.downgrade()", "release of the write side first"])
-def test_a_downgrade_grants_readers_just_behind_and_no_writer(zoo, compat, downgrade):
+@ENDS
+@pytest.mark.parametrize("way", [by_release, by_hold, by_block])
+def test_the_write_lock_lasts_until_writer_and_reader_have_ended(zoo, compat, way, first):
     lock = both(compat)
-    order = [lock.read(), lock.read(), lock.write(), lock.read()]
-    with Writer(lock, downgrade) as own, queued(zoo, *order) as (first, second, writer, last):
-        eventually(lambda: len(watched(zoo)) >= 2)
-        token = own.hold.token
-        hold = own.read_on()
-        assert (hold.kind, hold.token) == ("read", token)
-        assert (lock.write().owned(), zk_lock(KEY).owned(), lock.read().owned()) == (False, False, True)
-        for reader in (first, second):
-            reader.wait_granted()
-        hold.check()
-        assert zoo.reading(KEY)
-        first.go()
-        second.go()
-        assert not writer.granted.is_set()
-        own.close()
-        writer.wait_granted()
-        assert not last.granted.is_set()
-        writer.go()
-        last.wait_granted()
-    eventually(lambda: zoo.reading(KEY) == [])
+    ends = {"write": way(lock.write()), "read": way(lock.read())}
+    ended, end = ends.pop(first)
+    end()
+    ((left, end_last),) = ends.values()
+    assert (ended.state, left.state) == ("released", "held")
+    left.check()
+    assert_exclusive(zoo)
+    end_last()
+    assert left.state == "released"
+    eventually(lambda: zoo.children(KEY) == [])
 
 
-def test_a_writer_waits_for_a_downgraded_writer(zoo):
-    """The end of the write side is no grant for it (CURATOR-621); a reader behind it waits for it."""
+@ENDS
+@pytest.mark.parametrize("way", [by_arelease, by_async_block])
+async def test_the_write_lock_of_a_coroutine_lasts_until_writer_and_reader_have_ended(zoo, way, first):
     lock = both()
-    with (
-        Writer(lock, "release of the write side first") as own,
-        queued(zoo, lock.write(), lock.read()) as (writer, reader),
-    ):
-        hold = own.read_on()
-        with queued(zoo, lock.read()):  # who comes now, waits as well
-            eventually(lambda: zoo.reading(KEY))
-            hold.check()
-            assert not writer.granted.is_set()
-            assert not reader.granted.is_set()
-            own.close()
-            writer.wait_granted()
-            assert not reader.granted.is_set()
-            writer.go()
-            reader.wait_granted()
+    ends = {"write": await way(lock.write()), "read": await way(lock.read())}
+    _, end = ends.pop(first)
+    await end()
+    ((left, end_last),) = ends.values()
+    left.check()
+    await asyncio.to_thread(assert_exclusive, zoo)
+    await end_last()
+    await asyncio.to_thread(eventually, lambda: zoo.children(KEY) == [])
 
 
-def test_later_readers_join_a_downgraded_writer(zoo):
+@COMPAT
+@ENDS
+def test_nobody_comes_between_the_ends_of_writer_and_reader(zoo, compat, first):
+    """The end of the write side is no grant for a writer behind it (CURATOR-621)."""
+    lock = both(compat)
+    lock.write().acquire()
+    lock.read().acquire()
+    with queued(zoo, lock.read(), lock.write(), lock.read()) as takers:
+        getattr(lock, first)().release()
+        assert lock.write().locked()  # a question that the server has answered
+        assert not any(taker.granted.is_set() for taker in takers)
+        getattr(lock, "write" if first == "read" else "read")().release()
+        for number, taker in enumerate(takers):
+            taker.wait_granted()
+            assert not any(later.granted.is_set() for later in takers[number + 1 :])
+            taker.go()
+
+
+def test_a_writer_that_reads_on_does_not_write_again(zoo):
+    """It would be a writer inside a reader, which is always refused."""
     lock = both()
-    with lock.write() as hold:
-        hold.downgrade()
-        eventually(lambda: zoo.reading(KEY))
-        BackgroundCall(lambda: acquire_once(KEY, kind="read", timeout=0)).result()
-        BackgroundCall(lambda: assert_refused(zk_lock(KEY, kind="write", timeout=0), LockBusy)).result()
-
-
-def test_a_downgrade_that_is_impossible_says_why(zoo):
-    with zk_lock(KEY) as plain, pytest.raises(ZkLockError, match="kind"):
-        plain.downgrade()
-    lock = both()
-    with lock.write() as hold:
-        with lock.write(), pytest.raises(ZkLockError, match="more than once"):
-            hold.downgrade()
-        hold.downgrade()
-        hold.downgrade()
-        assert_refused(lock.write(), LockUpgradeRefused)
-    with pytest.raises(LockNotHeld):
-        hold.downgrade()
-    with lock.read() as read:
-        read.downgrade()  # it is one
-    with contextlib.suppress(LockLost), zk_lock(KEY, kind="write", abort_on="never") as gone:
-        lose(gone)
-        eventually(lambda: gone.lost)
-        with pytest.raises(LockLost):
-            gone.downgrade()
-
-
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_downgrade_survives_a_cut(zoo, warm_proxy, when, caplog):
-    with zk_lock(KEY, kind="write", abort_on="lost") as hold, queued(zoo, zk_lock(KEY, kind="read")) as (reader,):
-        eventually(lambda: hold.path in watched(zoo))
-        fired = getattr(warm_proxy, when)(MULTI)
-        hold.downgrade()
-        assert fired.wait(30)
-        reader.wait_granted()
-        hold.check()
-        assert len(zoo.reading(KEY)) == 1
-    eventually(lambda: zoo.reading(KEY) == [])
-    assert flush(5)
-    assert "can share" not in caplog.text
-
-
-def test_a_dead_process_leaves_no_reader_marker(zoo):
-    """It goes with the session, in one transaction with the node, so that no reader is taken for alone too early."""
-    script = """
-import time
-with zk_lock("warm/a", kind="write") as hold:
-    hold.downgrade()
-    print(hold.path)
-    time.sleep(60)
-"""
-    with zoo.running(script) as process:
-        path = next_line(process)
-        eventually(lambda: zoo.reading(KEY))
-        with queued(zoo, zk_lock(KEY, kind="write", timeout=20)) as (writer,):
-            process.kill()
-            end_session(zoo, zoo.client.get(path)[1].ephemeralOwner)
-            writer.wait_granted()
-            assert zoo.reading(KEY) == []
-
-
-def test_a_downgrade_is_one_transaction_and_wakes_one_reader_each(zoo, warm_proxy):
-    lock = both()
-    with Writer(lock, "hold.downgrade()") as own, queued(zoo, lock.read(), lock.read(), lock.write()) as takers:
-        # Each reads its own znode and one ahead.
-        warm_proxy.wait_for(lambda: sum(f.opcode == GET_DATA and not f.request for f in warm_proxy.frames) == 6)
-        warm_proxy.reset()
-        own.read_on()
-        for reader in takers[:2]:
-            reader.wait_granted()
-        assert warm_proxy.counts[GET_CHILDREN] == 2
-        assert warm_proxy.counts[CREATE2] == warm_proxy.counts[DELETE] == 0
-        for reader in takers[:2]:
-            reader.go()
-        own.close()
-
-
-@pytest.mark.parametrize("way", ["downgrade", "release"])
-@pytest.mark.parametrize("side", ["read", "write"])
-def test_after_a_downgrade_the_owner_reads_and_no_longer_writes(zoo, way, side):
-    lock = both()
-    hold = acquired(lock.write())
-    if way == "downgrade":
-        hold.downgrade()
-    else:
-        lock.read().acquire()
-        lock.write().release()
-        side = "read"  # the write lock is released already
-    assert not lock.write().owned()
-    assert not zk_lock(lock.key).owned()
-    assert lock.read().owned()
-    assert current_hold(lock.key).kind == "read"
-    with pytest.raises(LockUpgradeRefused):
-        lock.write().acquire(timeout=5)
+    lock.write().acquire()
+    lock.read().acquire()
+    lock.write().release()
+    assert (lock.write().owned(), zk_lock(KEY).owned(), lock.read().owned()) == (False, False, True)
+    assert current_hold(KEY).kind == "read"
+    with within(1), pytest.raises(LockUpgradeRefused, match=r"zk_read\(\) inside zk_write\(\) works"):
+        lock.write().acquire()
     with lock.read() as again:
         assert again.kind == "read"
-    (lock.read() if side == "read" else lock.write()).release()
-    assert not lock.read().owned()
-    with pytest.raises(LockNotHeld):
-        lock.read().release()
-    with pytest.raises(LockNotHeld):
-        lock.write().release()
-    assert not lock.write().locked()
+    lock.read().release()
+    for side in (lock.read(), lock.write()):
+        with pytest.raises(LockNotHeld):
+            side.release()
+
+
+async def test_a_coroutine_that_reads_is_refused_to_write_at_once(zoo):
+    lock = both()
+    async with lock.read() as hold:
+        with within(1), pytest.raises(LockUpgradeRefused, match="holds a read lock on"):
+            await lock.write().aacquire()
+        hold.check()
 
 
 def test_a_reader_cannot_release_the_write_side_nor_a_writer_the_read_side(zoo):

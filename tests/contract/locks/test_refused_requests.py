@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected
-from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, WRITE, watched
+from support.primitives import KAZOO, KEY, LINGERING, LOCK, READ, SEMAPHORE, watched
 from support.proxy import CONNECTION_LOSS, CREATE2, NO_AUTH, UPKEEP, Proxy, with_error
 from support.zoo import Zoo, eventually, settle
 
@@ -59,18 +59,10 @@ def meet_an_operator(zoo, proxy, struck):
     call.result()
 
 
-def downgrade(zoo, proxy, struck):
-    """From a writer to a reader, while another reader waits."""
-    with WRITE.lock(timeout=10) as hold:
-        hold.downgrade()
-        BackgroundCall(partial(acquire_once, READ.lock(timeout=3))).result()
-
-
 WAYS = {
     "cold": cold,
     "searches": search,
     "meets an operator": meet_an_operator,
-    "downgrades": downgrade,
     **{f"{kind} waits": partial(wait, kind) for kind in (LOCK, READ, SEMAPHORE, KAZOO, LINGERING)},
     **{f"{kind} does not wait": partial(give_up, kind, 0) for kind in (LOCK, SEMAPHORE)},
     "lock times out": partial(give_up, LOCK, 0.3),

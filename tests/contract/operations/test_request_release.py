@@ -15,7 +15,7 @@ from support.signalled import signalled
 from support.work import acquired, seen
 from support.zoo import eventually, guid_of
 
-from django_zklock import ReadWriteLock, zk_lock
+from django_zklock import zk_lock
 from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes, release_request
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
@@ -263,15 +263,6 @@ def test_a_lock_with_a_release_request_can_be_broken(zoo):
         request_release("k", WHY, **WHO)
         break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="too late", by="anna")
         threading.Event().wait(10)
-
-
-def test_a_downgrade_keeps_the_release_request(zoo):
-    with ReadWriteLock("k").write() as hold:
-        request_release("k", WHY, **WHO)
-        hold.downgrade()
-        BackgroundCall(lambda: acquire_once(ReadWriteLock("k").read())).result()  # once the node says so
-        assert release_request.requested(zoo.client.get(hold.path)[0]) is not None
-        assert request_to(hold) == ("anna", WHY)
 
 
 async def test_release_requests_work_in_coroutines(zoo):

@@ -23,7 +23,7 @@ from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLocks, held_locks
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused
+from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
@@ -260,20 +260,6 @@ def test_a_read_block_inside_a_kept_write_lock_ends_before_it(zoo, ledger):
     assert not held_locks.all()
 
 
-def test_a_downgraded_hold_that_a_transaction_keeps_is_a_read_lock(zoo, ledger):
-    rw = ReadWriteLock("k", release_on="commit")
-    with transaction.atomic(using="ledger"):
-        with rw.write() as hold:
-            hold.downgrade()
-            eventually(can_read)
-        with pytest.raises(LockUpgradeRefused), rw.write():
-            pass
-        acquire_once(rw.read())
-        assert len(zoo.children("k")) == 1
-    assert zoo.children("k") == []
-    assert zoo.reading("k") == []
-
-
 def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo, ledger):
     with transaction.atomic(using="ledger"):
         acquire_once("k", release_on="commit", min_hold=300)
@@ -282,27 +268,14 @@ def test_the_minimum_hold_of_a_kept_lock_begins_after_the_transaction(zoo, ledge
     zoo.delete("k")
 
 
-def test_one_of_several_locks_can_be_downgraded(zoo):
-    rw = ReadWriteLock("k")
-    with zk_locks("a", rw.write()) as holds:
-        holds["k"].downgrade()
-        eventually(can_read)
-        acquire_once(zk_locks(rw.read(), "b"))
-        with pytest.raises(LockUpgradeRefused), zk_locks("c", rw.write(), min_hold=300):
-            pass
-        zoo.wait_contenders("c", 0)
-    assert zoo.contenders() == []
-    assert zoo.reading("k") == []
-
-
 def test_a_minimum_hold_outlives_a_kill_and_a_hold_does_not(zoo):
     child = zoo.spawn(
         """
 import os, signal
 with zk_lock("permit", limit=2, min_hold=6):
     pass
-with zk_lock("reader", kind="write", min_hold=6) as hold:
-    hold.downgrade()
+with zk_lock("reader", kind="read", min_hold=6):
+    pass
 assert zk_lock("held", min_hold=300).acquire()
 print("ready", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -53,7 +53,7 @@ with lock as hold, permits as permit:
     before = hold._held.grant.session_id
     def child():
         holds.clear()
-        of_holds = (hold.check, hold.release, hold.downgrade, permit.check)
+        of_holds = (hold.check, hold.release, permit.check)
         for call in (*of_holds, lock.release, permits.release, current_hold):
             try:
                 call()

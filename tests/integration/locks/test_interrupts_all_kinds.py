@@ -27,7 +27,7 @@ from support.zoo import eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.core.locks import acquisition, batch, guard, held, lingering
+from django_zklock.core.locks import acquisition, guard, held, lingering
 from django_zklock.core.locks.held import HeldLock, held_locks
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
@@ -42,8 +42,8 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, Releasable, held, guard, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(lingering, multi, batch), Contender.downgrade, Contender.abandon]
-OF_PAIRS = [*CALLER, *functions_of(lingering, multi, batch, CleanupOnError, finalizers_of)]
+FUNCTIONS = [*CALLER, *functions_of(lingering, multi), Contender.abandon]
+OF_PAIRS = [*CALLER, *functions_of(lingering, multi, CleanupOnError, finalizers_of)]
 
 
 # --- one lock object, used again after the exception ------------------------------------------------------------------
@@ -137,14 +137,6 @@ def work_write_released_first(key):
             reader.release()
 
 
-def work_downgrade(key):
-    rw = ReadWriteLock(key)
-    with rw.write() as held:
-        held.downgrade()
-        with rw.read():
-            pass
-
-
 def work_permit(key):
     with zk_lock(key, limit=2), zk_lock(key, limit=2):
         pass
@@ -161,7 +153,6 @@ def work_at_least(key):
     [
         work_read_in_write,
         work_write_released_first,
-        work_downgrade,
         work_permit,
         work_at_least,
         work_linger,

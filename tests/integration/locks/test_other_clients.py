@@ -223,19 +223,6 @@ def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo, jvm):
     jvm.release("1", "mutex", f"{zoo.base}/b")
 
 
-def test_curators_readers_do_not_see_a_downgrade(zoo, jvm):
-    path = f"{zoo.base}/a"
-    with zk_lock("a", kind="write") as hold:
-        hold.downgrade()
-        acquire_once("a", kind="read")
-        assert not jvm.try_acquire("1", "read", path, 0.2)
-        writer = jvm.acquire("2", "write", path)
-        zoo.wait_contenders("a", 2)
-        assert waits(writer)
-    assert granted(writer)
-    jvm.release("2", "write", path)
-
-
 @pytest.mark.parametrize(
     ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
 )

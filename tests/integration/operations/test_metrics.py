@@ -141,9 +141,8 @@ def test_metrics_distinguish_readers_writers_and_permits(collected):
     for name, kind in (("p", "semaphore"), ("k", "read")):
         collected.becomes(0, "holds", name, kind)
         assert collected("acquired_total", name, kind) == 1
-    with rw.write() as hold:
+    with rw.write():
         collected.becomes(1, "holds", "k", "write")
-        hold.downgrade()
     collected.becomes(0, "holds", "k", "write")
     assert collected("hold_seconds_count", "k", "write") == 1
     assert collected("holds", "k", "read") == 0

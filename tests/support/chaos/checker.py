@@ -50,7 +50,6 @@ class Verdict:
         return {
             "grants": len(holds),
             "losses": sum(hold.lost is not None for hold in holds),
-            "downgrades": sum(hold.downgrade is not None for hold in holds),
             "handed on": sum(after.in_stay_of(before) for before, after in self._pairs()),
         }
 
@@ -84,7 +83,7 @@ def check_history(events, *, left=None):
 
 def excludes(earlier, hold):
     """Tell whether a hold was granted as something that an earlier one, of somebody else, did not allow then."""
-    kind = earlier.kind_at(hold.answered)
+    kind = earlier.kind
     return earlier.owner != hold.owner and (kind != hold.kind or kind in EXCLUSIVE)
 
 

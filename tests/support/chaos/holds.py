@@ -28,7 +28,7 @@ WRITE = "write"
 SEMAPHORE = "semaphore"
 
 FORCES = frozenset({"expire", "delete", "wipe"})  # faults that take locks away, which no lock can prevent
-OF_CALL = frozenset({"granted", "refused", "valid", "lost", "release", "downgrade"})
+OF_CALL = frozenset({"granted", "refused", "valid", "lost", "release"})
 SLOWEST = 10.0  # seconds that a force takes at most, if nobody wrote down its end
 
 
@@ -45,7 +45,6 @@ class Call:
     valids: list[Event] = field(default_factory=list)
     lost: Event | None = None
     release: Event | None = None
-    downgrade: Event | None = None
     end: float = -math.inf  # until when the hold was claimed. Before `granted`: it was no use when it came.
 
     @property
@@ -82,10 +81,6 @@ class Call:
     def kind(self):
         return str(self.invoke.get("kind", LOCK))
 
-    def kind_at(self, moment):
-        """Return as what it is held then; from the call of a downgrade on, nobody may rely on the write lock."""
-        return READ if self.downgrade is not None and moment >= time_of(self.downgrade) else self.kind
-
     @property
     def token(self):
         return int((self.answer or {}).get("token") or 0)
@@ -105,7 +100,7 @@ class Call:
 
     @property
     def events(self):
-        known = [self.invoke, self.answer, *self.valids[-1:], self.lost, self.downgrade, self.release]
+        known = [self.invoke, self.answer, *self.valids[-1:], self.lost, self.release]
         return [event for event in known if event is not None]
 
     def add(self, event):

@@ -20,7 +20,7 @@ CHECK_EVERY = 0.005  # seconds, of work
 LONG_SHARE = 0.05  # of all work
 LONG = 10.0  # seconds at most: longer than a session, so that the lock can be granted to another meanwhile
 ASK_AGAIN = 0.001  # seconds; a strike that comes at a bad moment comes again
-DOWNGRADES = 0.3  # of all writers
+READS_INSIDE = 0.3  # of all writers
 UPGRADES = 0.1  # of all readers: tried in vain
 REENTERS = 0.1  # of all others
 
@@ -114,10 +114,9 @@ class _Turn:
             self._wait(held, seconds)
             if self._kind == READ and self._random_work.chance.random() < UPGRADES:
                 self._try_to_write()
-            elif self._kind == WRITE and self._random_work.chance.random() < DOWNGRADES:
-                self.note("downgrade")
-                held.downgrade()
-                self._wait(held, seconds)
+            elif self._kind == WRITE and self._random_work.chance.random() < READS_INSIDE:
+                with self._random_work.lock.block(self._key, 0, {**self._wish, "kind": READ}) as inner:
+                    assert inner.token == held.token, "another token for the writer's own reader"
             elif self._random_work.chance.random() < REENTERS:
                 with self._random_work.lock.block(self._key, 0, dict(self._wish)) as inner:
                     assert inner.token == held.token, "another token for the same hold"

@@ -49,10 +49,6 @@ class ZkLockHeld:
         with _told():
             self._hold.check()
 
-    def downgrade(self):
-        with _told():
-            self._hold.downgrade()
-
     def release(self):
         with _told():
             self._lock.release()

@@ -198,7 +198,7 @@ class WorkerPool:
         known = [guid for worker in self.workers if worker.alive for guid in worker.ask("known")]
         orphaned = {}
         for key in self.keys:
-            there = [*self.zoo.children(key), *self.zoo.reading(key)]
+            there = self.zoo.children(key)
             left = [name for name in there if not any(guid in name for guid in known)]
             if left:
                 orphaned[key] = left

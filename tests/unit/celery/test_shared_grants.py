@@ -162,14 +162,6 @@ def test_a_pool_process_wakes_the_main_process_at_begin_and_end(shared):
     assert not select.select([shared.wakeup], [], [], 0)[0]
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_pool_process_downgrades_its_grant(shared, asked):
-    record = shared.add()
-    assert record.goes_on_as_reader == ""
-    assert in_child(lambda: record.share(asked=asked) is None)
-    assert record.goes_on_as_reader == ("asked" if asked else "yes")
-
-
 def test_a_cancelled_grant_is_not_begun(shared):
     record = shared.add()
     assert record.cancel() == 0
@@ -184,7 +176,7 @@ def test_a_late_pool_process_does_not_touch_the_next_grant_of_its_record(shared)
     new = [shared.add() for _ in range(RECORDS)][-1]
     assert (new.index, new.number) == (old.index, old.number + RECORDS)
     assert in_child(lambda: not begin_and_end(old))
-    assert (new.pid, new.has_ended, new.goes_on_as_reader) == (0, False, "")
+    assert (new.pid, new.has_ended) == (0, False)
     assert (new.events(0), new.is_suspect) == (([], 0), False)
 
 

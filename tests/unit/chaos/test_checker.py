@@ -70,13 +70,6 @@ NO_LEASE = """
 """
 KILLED = "1.0 A invoke timeout=5 \n 1.1 A granted token=7 until=2.7 \n 1.2 nemesis kill target=A {}\n"
 B_LATER = "1.5 B invoke timeout=9 \n {} B granted token=8 until=9"
-DOWNGRADED = """
-    1 A invoke timeout=5 kind=write
-    2 A granted token=7 until=9
-    3 A downgrade
-    5 A valid until=9
-    6 A release
-"""
 ROBBED = """
     1.0 A invoke timeout=5
     1.1 A granted token=7 until=2.7
@@ -105,12 +98,6 @@ CASES = {
         ("exclusion", KILLED.format("") + B_LATER.format(1.6)),
         ("", KILLED.format("given_back=true") + B_LATER.format(1.6)),
         ("exclusion", KILLED.format("given_back=true") + "2.0 A valid until=9 \n" + B_LATER.format(1.6)),
-    ],
-    "a writer that becomes a reader excludes writers, and readers until then": [
-        ("exclusion", DOWNGRADED + held("B", "read", 8, 2.99, 8, called=2.1)),
-        ("", DOWNGRADED + held("B", "read", 8, 3.0, 8, called=2.1)),
-        *(("exclusion", DOWNGRADED + held("B", kind, 8, 4, 8, called=1.5)) for kind in ("write", "semaphore/2")),
-        ("", DOWNGRADED + held("B", "write", 8, 6.02, 8, called=1.5)),
     ],
     "more permits than the limit are a fault": [("permits", permits(2)), ("", permits(3))],
     "only the victim of a force is excused": [

@@ -168,6 +168,6 @@ def test_junk_in_the_data_does_not_change_the_limit(data):
     assert LimitRecord.decode(data).before == 0
 
 
-@pytest.mark.parametrize("name", ["!limit:0:", "!limit:x:", "!limit:3", "!limit:3:-1:", "!reads:x:", "limit:3:"])
+@pytest.mark.parametrize("name", ["!limit:0:", "!limit:x:", "!limit:3", "!limit:3:-1:", "limit:3:"])
 def test_other_names_set_no_limit(name):
     assert markers.set_limit(name, b"{}", 0.0) is None

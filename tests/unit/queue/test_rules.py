@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_zklock.core.queue import markers
 from django_zklock.core.queue.deadlock import WaitsFor, blockers
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Kind, Mark, Payload, new_guid, prefix
@@ -127,13 +126,6 @@ def test_a_reader_waits_for_the_last_writer_ahead_and_for_none_behind():
     assert told(queue, queue[1], 1) == WaitFor((queue[0].name,), is_last=True)
     assert told(queue, queue[4], 1) == WaitFor((queue[2].name,), is_last=False)
     assert told(queue.without([queue[0].name]), queue[1], 1) == Granted()
-
-
-def test_a_downgraded_writer_lets_readers_in():
-    queue = queue_of([Kind.WRITE, Kind.READ, Kind.WRITE, Kind.READ])
-    names = [child.name for child in queue]
-    now = ordered([*names, f"!reads:{queue[0].guid}:"])
-    assert [isinstance(told(now, child, 1), Granted) for child in now] == [True, True, False, False]
 
 
 @given(queues(st.just(Kind.PERMIT)), LIMITS, LIMITS)
@@ -299,13 +291,13 @@ LETTERS = {"L": Kind.LOCK, "R": Kind.READ, "W": Kind.WRITE, "P": Kind.PERMIT}
 
 
 def letters(kinds):
-    """Return the names and guids of a queue. A small "w" is a writer that was downgraded, so it has a marker."""
+    """Return the names and guids of a queue."""
     guids = [new_guid(Mark.OWN) for _ in kinds]
     names = [
-        f"{prefix(guid, LETTERS[kind.upper()])}{index:010d}"
+        f"{prefix(guid, LETTERS[kind])}{index:010d}"
         for index, (kind, guid) in enumerate(zip(kinds, guids, strict=True))
     ]
-    return names + [markers.reader_marker(guid) for kind, guid in zip(kinds, guids, strict=True) if kind == "w"], guids
+    return names, guids
 
 
 @pytest.mark.parametrize(
@@ -316,13 +308,11 @@ def letters(kinds):
         ("WR", 1, [0], None),
         ("RRW", 2, [0, 1], None),
         ("RRWR", 3, [0, 1], 2),
-        ("wRWR", 3, [0, 1], 2),
         ("WRWR", 3, [0], None),
         ("RL", 1, [0], None),
         ("LP", 1, [0], None),
         ("L", 0, None, None),
         ("RR", 1, None, None),
-        ("wR", 1, None, None),
         ("PP", 1, None, None),
         ("PL", 1, None, None),
     ],

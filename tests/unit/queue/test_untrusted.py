@@ -131,7 +131,6 @@ DECODERS = {
     "parse": (lambda data: nodes.parse(as_text(data)), (UnreadableQueue,), {}),
     "is_operator": (lambda data: is_operator(as_text(data)), (), {}),
     "limit_in": (lambda data: markers.limit_in(as_text(data)), (), {}),
-    "reader_of": (lambda data: markers.reader_of(as_text(data)), (), {}),
     "key_of": (lambda data: key_of("/b", f"/b/x{as_text(data)}"), (), {}),
     "Target": (lambda data: Target.parse(as_text(data)), (), {}),
     "_report": (lambda data: _report("h", f"Mode: {as_text(data)}\nZxid: {as_text(data)}"), (), {}),

@@ -49,7 +49,6 @@ class PoolGrant(GrantObserver):
         self._held = held
         self._grant = held.grant
         self._begin_until = clock.now() + BEGIN_WITHIN
-        self._goes_on_as_reader = ""
         self._shown = False
 
     def payload(self, waited: float) -> GrantPayload:
@@ -75,12 +74,6 @@ class PoolGrant(GrantObserver):
         grant.first_to_report_end()
         grant.session.post(grant.attach, self)
 
-    def share_if_asked(self) -> None:
-        """Let other readers in if the task goes on as a reader."""
-        goes_on_as_reader = self.record.goes_on_as_reader
-        if goes_on_as_reader != self._goes_on_as_reader:
-            self._goes_on_as_reader = goes_on_as_reader
-            self.contender.downgrade(asked=goes_on_as_reader == "asked")
 
     def is_abandoned(self) -> bool:
         """Return whether no process works or will work under the grant. If one works, write its pid to the znode."""
@@ -193,7 +186,6 @@ class PoolGrants:
             self._next_check = clock.now() + CHECK_EVERY
         for grant in list(self._grants):
             try:
-                grant.share_if_asked()
                 if grant.record.has_ended or (is_check_due and grant.is_abandoned()):
                     grant.release(self._shared.remove)
                     del self._grants[grant]

@@ -212,11 +212,6 @@ class ContenderProxy:
         else:
             done(not self._record.is_undeleted)
 
-    def downgrade(self, *, asked: bool = False) -> None:
-        """Keep the lock as a reader; see `Contender.downgrade`."""
-        self._record.share(asked=asked)
-        self.grant.kind = Kind.READ
-
 
 class SessionProxy(GrantSession):
     """Stands for the session of the main process. Its own loop reads the records of the grants in use."""

@@ -59,10 +59,10 @@ class WaitPayload(TypedDict, total=False):
 
 _HEADER: Final = 8 * (3 + PROCESSES)
 _RECORD: Final = 4096  # bytes; memory is only used for those that were written
-_TEXT: Final = 8 * 9  # bytes before the text of a record
+_TEXT: Final = 8 * 7  # bytes before the text of a record
 _UNTIL, _SESSION, _REFUSED, _READY = range(4)  # indices of numbers in the header
 _NUMBER, _LENGTH, _SUSPECT, _CANCELLED, _UNDELETED = range(5)  # in a record, written by the main process
-_BEGUN, _ENDED, _READS, _READS_ASKED = range(5, 9)  # likewise, written by the pool process
+_BEGUN, _ENDED = range(5, 7)  # likewise, written by the pool process
 _PID_BITS: Final = 22  # of a process id, at most
 
 memories: Final[dict[str, SharedGrants]] = {}
@@ -210,11 +210,6 @@ class GrantRecord:
         """Whether the pool process has given the lock back."""
         return self._numbers[_ENDED] == self.number
 
-    @property
-    def goes_on_as_reader(self) -> str:
-        """Whether the writer goes on as a reader: "asked" if its work has asked for it, "yes" or ""."""
-        asked = self._numbers[_READS_ASKED] == self.number
-        return "asked" if asked else "yes" if self._numbers[_READS] == self.number else ""
 
     # --- in a pool process ----------------------------------------------------------------------------------------
 
@@ -249,12 +244,6 @@ class GrantRecord:
         """Say that the work under this grant is done. The call is idempotent."""
         if self.is_current:
             self._numbers[_ENDED] = self.number
-            self._wakeup.wake()
-
-    def share(self, *, asked: bool) -> None:
-        """Say that the writer goes on as a reader, and whether its work has asked for that."""
-        if self.is_current:
-            self._numbers[_READS_ASKED if asked else _READS] = self.number
             self._wakeup.wake()
 
 
