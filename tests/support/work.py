@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +39,37 @@ def assert_refused(lock, error, match=None):
     with pytest.raises(error, match=match) as caught, lock:
         raise AssertionError("it has the lock")
     return caught.value
+
+
+def acquire_until(is_enough, lock):
+    """Wait for the lock in the main thread, and give up as by a signal when `is_enough()` is true. Return the hold."""
+    waits, ended = [True], threading.Event()
+
+    def give_up(*_):
+        if waits:
+            raise GaveUp
+
+    def watch():
+        while not ended.wait(0.01):
+            if is_enough():
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+                return
+
+    before = signal.signal(signal.SIGUSR1, give_up)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        return lock.acquire()
+    except GaveUp:
+        return None
+    finally:
+        waits.clear()
+        ended.set()
+        watcher.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+class GaveUp(Exception): ...
 
 
 def seen(key):

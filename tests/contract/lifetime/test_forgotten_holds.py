@@ -9,6 +9,7 @@ from support.faults import acquire_once, caught_up, die, due
 from support.locking import as_json, zklock
 from support.proxy import CREATE, CREATE_CONTAINER
 from support.refused import on_real_server
+from support.work import acquire_until
 from support.zoo import eventually, guid_of
 
 from django_zklock import zk_lock, zk_semaphore
@@ -107,7 +108,7 @@ def test_a_caller_that_gives_up_leaves_no_directory(zoo, proxy, compat, create):
     """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""
     zoo.client.ensure_path(f"{zoo.base}/never")  # so that one request is enough, which `caught_up` waits for
     proxy.delay_op(create, 60)
-    assert zk_lock("never/used", compat=compat, cancel=lambda: bool(proxy.counts[create])).acquire() is None
+    assert acquire_until(lambda: proxy.counts[create], zk_lock("never/used", compat=compat)) is None
     due(0)
     proxy.heal()
     caught_up()

@@ -106,11 +106,9 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo, pri
 @pytest.mark.usefixtures("looks_often")
 def test_a_waiter_that_gives_up_blocks_no_other(zoo, primitive):
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
-        gives_up = threading.Event()
-        quitter = BackgroundCall(primitive.lock(timeout=None, cancel=gives_up).acquire)
+        quitter = BackgroundCall(primitive.lock(timeout=3).acquire)
         primitive.wait_queued(zoo, 2, others=len(blockers))
         with queued(zoo, primitive.lock(timeout=None)) as (last,):
-            gives_up.set()
             assert quitter.result() is None
             primitive.wait_queued(zoo, 2, others=len(blockers))
             for path in blockers:

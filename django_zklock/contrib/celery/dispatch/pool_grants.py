@@ -74,7 +74,6 @@ class PoolGrant(GrantObserver):
         grant.first_to_report_end()
         grant.session.post(grant.attach, self)
 
-
     def is_abandoned(self) -> bool:
         """Return whether no process works or will work under the grant. If one works, write its pid to the znode."""
         pid = self.record.pid

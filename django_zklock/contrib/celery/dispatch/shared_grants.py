@@ -210,7 +210,6 @@ class GrantRecord:
         """Whether the pool process has given the lock back."""
         return self._numbers[_ENDED] == self.number
 
-
     # --- in a pool process ----------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
