@@ -147,22 +147,12 @@ def check_tls_files(config: conf.Config) -> Iterator[checks.CheckMessage]:
     from django_zklock.core.zk import outside  # noqa: PLC0415 - it imports kazoo, which the start of Django does not need
 
     try:
-        files = outside.context(config.tls, CHECK_TIME).files
+        outside.context(config.tls, CHECK_TIME)
     except OSError as error:
         absent = not isinstance(error, TlsProblem) or error.absent
         kind, ident = (checks.Warning, "W008") if absent else (checks.Error, "E008")
         hint = "No process with these settings can connect to ZooKeeper. Correct the setting or the file."
         yield kind(f"{error}.", hint=hint, id=f"zklock.{ident}")
-        return
-    for setting, dates in files.items():
-        if dates.needs_attention():
-            yield checks.Warning(
-                f'The certificate of {setting} in ZKLOCK["TLS"] is valid from {dates.begins:%Y-%m-%d %H:%M} to '
-                f"{dates.ends:%Y-%m-%d %H:%M} UTC.",
-                hint="Without a valid certificate, no process can connect to ZooKeeper. Renew it; it is read at the "
-                "next connect. This warning comes 14 days before the end.",
-                id="zklock.W014",
-            )
 
 
 @_of_config

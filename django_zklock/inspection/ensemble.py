@@ -1,8 +1,8 @@
 """
 The servers in `URL`: which answer, which one leads, and whether they are one ensemble.
 
-Each server is asked over a connection of its own, by the command `srvr`, which ZooKeeper allows by default. Whether
-there is a quorum, a transaction of this process says for certain.
+Each server is asked over a connection of its own, by the command `srvr`, which ZooKeeper allows by default. A
+transaction of this process proves that there is a quorum.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -48,7 +48,7 @@ _AWAY: Final = gettext_noop("does not answer")  # followed by a colon and the wo
 _CLOSED: Final = gettext_noop("may not be asked until srvr is in 4lw.commands.whitelist of its configuration")
 _NO_QUORUM: Final = gettext_noop("runs, and is in no quorum")
 _SILENT: Final = gettext_noop(
-    "does not answer the command srvr; perhaps it has as many connections as maxClientCnxns or maxCnxns allows"
+    "does not answer the command srvr; it hangs, or has as many connections as maxClientCnxns or maxCnxns allows"
 )
 _TLS_FAILED: Final = gettext_noop("cannot be asked with the TLS settings of this process")  # the reason follows
 
@@ -68,6 +68,8 @@ class ServerReport:
     """The average time of a reply; empty if it is not known."""
     zxid: int = -1
     """Its last transaction: the epoch in the upper 32 bits, then the number in it. -1 if it is not known."""
+    peer: object = field(default=None, compare=False, repr=False)
+    """The address of its socket, or its name if that has none. Two names with the same peer are one server."""
 
     @property
     def serves(self) -> bool:
@@ -117,10 +119,12 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleReport:
-    """All servers in the order of the settings, and what is wrong with them."""
+    """The servers in the order of the settings, each once, and what is wrong with them."""
 
     servers: tuple[ServerReport, ...]
     findings: tuple[HealthFinding, ...]
+    has_quorum: bool = False
+    """Whether a quorum has carried out a transaction of this process."""
 
     @property
     def voters(self) -> list[ServerReport]:
@@ -160,12 +164,20 @@ def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
     ask, ends = partial(_ask, options=options, timeout=timeout), clock.now() + CERTAIN
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
         has_quorum = pool.submit(_has_quorum, timeout)
-        servers = tuple(pool.map(ask, options.hosts))
+        servers = _distinct(pool.map(ask, options.hosts))
         while sum(server.leads for server in servers) > 1 and clock.now() < ends:
             time.sleep(PAUSE)
-            servers = tuple(pool.map(ask, options.hosts))
-    findings = _findings(EnsembleReport(servers, ()), has_quorum.result(), reply_timeout)
-    return EnsembleReport(servers, tuple(findings))
+            servers = _distinct(pool.map(ask, options.hosts))
+    report = EnsembleReport(servers, (), has_quorum.result())
+    return replace(report, findings=tuple(_findings(report, reply_timeout)))
+
+
+def _distinct(servers: Iterable[ServerReport]) -> tuple[ServerReport, ...]:
+    """Return each server once: `URL` may have two names of one."""
+    distinct: dict[object, ServerReport] = {}
+    for server in servers:
+        distinct.setdefault(server.peer, server)
+    return tuple(distinct.values())
 
 
 def _has_quorum(timeout: float) -> bool:
@@ -180,57 +192,52 @@ def _has_quorum(timeout: float) -> bool:
 
 
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
+    """Ask one server. It is down only if no connection to it is made: `srvr` may be all that it refuses."""
+    deadline = clock.now() + timeout
+    addresses = resolve([host], timeout)[host]
+    if isinstance(addresses, OSError):
+        return ServerReport(address=address(host), state="down", problem=f"{_AWAY}: {addresses}", peer=host)
     report = partial(ServerReport, address=address(host))
-    try:
-        reply = _exchange(host, options, clock.now() + timeout)
-    except TimeoutError:
-        return report(state="down", problem=f"{_AWAY}: timed out")
-    except (ConnectionResetError, BrokenPipeError):
-        return report(state="unknown", problem=_SILENT)
-    except (ssl.SSLError, TlsProblem) as error:
-        reason = cause_of(error, in_handshake=True, connected=True) if isinstance(error, ssl.SSLError) else error
-        return report(state="unknown", problem=f"{_TLS_FAILED}: {reason}")
-    except OSError as error:
-        return report(state="down", problem=f"{_AWAY}: {error.strerror or error}")
-    return report(**_read(reply.decode(errors="replace")))
+    for left, peer in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        try:
+            sock = socket.create_connection(peer, _remaining(deadline) / left)
+        except ConnectionResetError:
+            return report(state="unknown", problem=_SILENT, peer=peer)
+        except OSError as error:
+            failure = report(state="down", problem=f"{_AWAY}: {error.strerror or error}", peer=peer)
+            continue
+        try:
+            return report(**_read(_reply(sock, host, options, deadline)), peer=peer)
+        except (ssl.SSLError, TlsProblem) as error:
+            reason = cause_of(error, in_handshake=True, connected=True) if isinstance(error, ssl.SSLError) else error
+            return report(state="unknown", problem=f"{_TLS_FAILED}: {reason}", peer=peer)
+        except OSError:
+            return report(state="unknown", problem=_SILENT, peer=peer)
+    return failure
 
 
-def _exchange(host: Host, options: SessionOptions, deadline: float) -> bytes:
+def _remaining(deadline: float) -> float:
+    seconds = deadline - clock.now()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return seconds
+
+
+def _reply(sock: socket.socket, host: Host, options: SessionOptions, deadline: float) -> str:
     """Return what a server sends after `srvr`, until it closes the connection."""
-
-    def remaining() -> float:
-        seconds = deadline - clock.now()
-        if seconds <= 0:
-            raise TimeoutError("timed out")
-        return seconds
-
-    tls = None if options.tls is None else context(options.tls, remaining())
-    with _connect(host, remaining) as sock:
-        sock.settimeout(remaining())
+    with sock:
+        sock.settimeout(_remaining(deadline))
+        tls = None if options.tls is None else context(options.tls, _remaining(deadline))
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:
             stream.sendall(b"srvr")
             reply = b""
             while len(reply) < MAX_REPLY:
-                stream.settimeout(remaining())  # each time, as a server may send a byte now and then for ever
+                stream.settimeout(_remaining(deadline))  # each time: a server may send a byte now and then for ever
                 received = stream.recv(4096)
                 if not received:
                     break
                 reply += received
-    return reply
-
-
-def _connect(host: Host, remaining: Callable[[], float]) -> socket.socket:
-    """Connect to the first address that answers; each has its share of the time."""
-    addresses = resolve([host], remaining())[host]
-    if isinstance(addresses, OSError):
-        raise OSError(str(addresses))  # no TimeoutError: it says more than that
-    *others, last = addresses
-    for left, peer in zip(range(len(addresses), 1, -1), others, strict=True):
-        try:
-            return socket.create_connection(peer, remaining() / left)
-        except OSError:
-            continue
-    return socket.create_connection(last, remaining())
+    return reply.decode(errors="replace")
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -253,25 +260,29 @@ def _read(text: str) -> dict[str, Any]:
     }
 
 
-def _findings(report: EnsembleReport, has_quorum: bool, reply_timeout: float) -> Iterator[HealthFinding]:
+def _findings(report: EnsembleReport, reply_timeout: float) -> Iterator[HealthFinding]:
     """Yield what is wrong. A quorum that has answered this process exists, whatever the servers say of themselves."""
     servers, spare = report.servers, report.spare
-    serving = any(server.serves for server in servers)
-    if sum(server.leads for server in servers) > 1 or (len(servers) > 1 and any(server.role == "standalone" for server in servers)):
+    goes_on = report.has_quorum or any(server.serves for server in servers)
+    is_alone = any(server.role == "standalone" for server in servers) and len(servers) > 1
+    if is_alone or sum(server.leads for server in servers) > 1:
         yield _split(servers)
-    if not (has_quorum or serving or any(server.is_unknown for server in servers)):
+    if not goes_on and not any(server.is_unknown for server in servers):
         yield _no_majority(report.voters, reply_timeout)
     more = 0 if spare is None else spare + 1
-    goes_on = ngettext_lazy(
-        "Locks go on. They stop if one more server fails.",
-        "Locks go on. They stop if %(more)d more servers fail.",
-        more,
-    )
+    texts: list[Any] = ["%(server)s %(problem)s."]
+    if more > 0:
+        texts.append(
+            ngettext_lazy(
+                "Locks go on. They stop if one more server fails.",
+                "Locks go on. They stop if %(more)d more servers fail.",
+                more,
+            )
+        )
     for server in servers:
         if server.problem:
             values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
-            cause = "down" if serving and not server.is_unknown else ""
-            texts = ["%(server)s %(problem)s.", *([goes_on] if more > 0 else [])]
+            cause = "down" if goes_on and not server.is_unknown else ""
             yield HealthFinding("warning", texts, values, cause, (server.address,))
 
 
@@ -288,7 +299,12 @@ def _split(servers: Sequence[ServerReport]) -> HealthFinding:
 def _no_majority(voters: Sequence[ServerReport], reply_timeout: float) -> HealthFinding:
     """Return that too few servers have answered, and how many run in no quorum."""
     running = sum(server.runs for server in voters)
-    values = {"running": running, "count": len(voters), "majority": len(voters) // 2 + 1, "seconds": f"{reply_timeout:g}"}
+    values = {
+        "running": running,
+        "count": len(voters),
+        "majority": len(voters) // 2 + 1,
+        "seconds": f"{reply_timeout:g}",
+    }
     texts = [
         _("%(running)d of %(count)d servers answered within %(seconds)s s; %(majority)d must form a quorum."),
         _("No lock can be granted."),

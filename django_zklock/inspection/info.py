@@ -8,7 +8,6 @@ of time are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -161,8 +160,8 @@ class LockInfo:
 
     deadlocked: bool = False
     """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
-    numbers_left: int | None = None
-    """How many more contenders its directory accepts; None if these are more than a tenth of all."""
+    counter_used_up: bool = False
+    """Whether its directory accepts no contender any more."""
 
     @property
     def holders_at_most(self) -> bool:
@@ -175,9 +174,9 @@ class LockInfo:
         return self.waiting > 0
 
     @property
-    def is_worn_out(self) -> bool:
+    def is_used_up(self) -> bool:
         """Whether it refuses all newcomers because the counter of its directory is used up."""
-        return self.numbers_left == 0 or self.problem.endswith(EXHAUSTED)
+        return self.counter_used_up or self.problem.endswith(EXHAUSTED)
 
     @property
     def is_unread(self) -> bool:
@@ -198,12 +197,12 @@ class LockInfo:
     @property
     def is_unreadable(self) -> bool:
         """Whether nobody gets it: a znode of another program is in its queue, or its counter is used up."""
-        return (bool(self.problem) and not self.is_unread) or self.is_worn_out
+        return (bool(self.problem) and not self.is_unread) or self.is_used_up
 
     @property
     def trouble(self) -> tuple[bool, bool, float, float]:
         """A value to sort by: deadlocks, unreadable queues, long waits and long holds are greater, in this order."""
-        return self.deadlocked, bool(self.problem) or self.is_worn_out, self.longest_wait or 0.0, self.held_for or 0.0
+        return self.deadlocked, bool(self.problem) or self.is_used_up, self.longest_wait or 0.0, self.held_for or 0.0
 
     @property
     def undeleted(self) -> tuple[ScannedContender, ...]:
@@ -238,7 +237,6 @@ class LockInfo:
             "kept": self.idle_for is not None,
             "long": self.held_longer_than(long_held) and not self.lasts,
             "lasting": self.held_longer_than(long_held) and bool(self.lasts),
-            "wearing": self.numbers_left is not None,
             "contended": self.waiting > 0,
             "held": self.held_for is not None,
         }
@@ -335,7 +333,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     Wait: ("who", "holds", "waits_for"),
     LockInfo: (
         *("key", "path", "kind", "state", "limit", "limit_set", "own_limits", "holders", "expired_holds", "waiters"),
-        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem", "numbers_left"),
+        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
     ),
     ContenderInfo: _CONTENDER,
     ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),

@@ -172,12 +172,10 @@ class Description:
         return tuple(sorted(locks, key=attrgetter("key")))
 
     def _info(self, key: str, **more: Any) -> LockInfo:
-        return LockInfo(
-            key=key, path=path(self._result.base, key), numbers_left=self._result.numbers_left.get(key), **more
-        )
+        return LockInfo(key=key, path=path(self._result.base, key), counter_used_up=key in self._result.used_up, **more)
 
     def _lock(self, key: str, queue: Queue) -> LockInfo | None:
-        """Return the lock of a queue, or None if it is free and can be acquired many more times."""
+        """Return the lock of a queue, or None if it is free and can be acquired."""
         held = frozenset(self._result.holders(key))
         unread = self._result.unread(key)
         contenders = self._contenders(key, queue, held)
@@ -186,7 +184,7 @@ class Description:
         waiting = len(waiters) + len(unread - held)
         problem = HOLDER_UNREAD if unread & held else ""
         if not (holders or waiting or problem):
-            return self._info(key) if key in self._result.numbers_left else None
+            return self._info(key) if key in self._result.used_up else None
         return self._info(
             key,
             kind=kind_of_queue(queue),

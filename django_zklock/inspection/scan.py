@@ -34,6 +34,7 @@ MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
 MAX_HELD: Final = 32 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a third of it
 KEPT_DATA: Final = 256  # bytes that are kept of a znode that exceeds one of these limits
 MAX_SKIPPED: Final = 10
+NEAR_END: Final = 1_000_000  # numbers from the last one, from where on the counter of a directory is read as well
 MAX_READS: Final = 60_000  # contenders that are read, unless all are requested
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
@@ -57,9 +58,9 @@ class ScanLimits:
     key: str = ""
     """The one lock to read; empty: all locks."""
 
-    def rank(self, key: str, queue: Queue, *, wears: bool) -> tuple[bool, bool, int]:
+    def rank(self, key: str, queue: Queue, *, used_up: bool) -> tuple[bool, bool, int]:
         """Return a value to sort by: the locks to read come first. There may be a reservation for each queued task."""
-        return not wears, key.startswith(f"{RESERVATIONS}/"), -len(queue)
+        return not used_up, key.startswith(f"{RESERVATIONS}/"), -len(queue)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,8 +76,8 @@ class ScanResult:
     """The znodes that were read, by key and name; None if the znode was gone."""
     unreadable: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The number of contenders, and why their order is unknown, by key."""
-    numbers_left: dict[str, int] = field(default_factory=dict)
-    """By key, the sequence numbers that are left in directories that are worn out, or nearly so."""
+    used_up: set[str] = field(default_factory=set)
+    """The keys of the directories whose counter is used up, so that they accept no contender."""
     total: int = 0
     """The number of all queues."""
     skipped: tuple[str, ...] = ()
@@ -259,7 +260,7 @@ class Scan:
             self._result.unreadable[key] = contenders, str(error)
             self._counted.append(key)
         else:
-            if order.numbers_left(queue[-1].sequence + 1) <= order.WEARING_FROM:
+            if order.is_used_up(queue[-1].sequence + NEAR_END):
                 self._counted.append(key)
 
     def _add_directory(self, key: str, name: str) -> None:
@@ -277,12 +278,12 @@ class Scan:
             self._session.gateway.delete(f"{self._path(key)}/{name}")
 
     def _read_counters(self) -> Story[None]:
-        """Read how many numbers are left in directories of which the names do not tell it."""
+        """Read how many children were created in directories of which the names do not tell it."""
         yield from self._each({Read(self._path(key)): key for key in self._counted}, self._on_counted)
 
     def _on_counted(self, key: str, reply: Node | ZkError) -> None:
-        if isinstance(reply, Node) and (left := order.numbers_left(reply.created)) <= order.WEARING_FROM:
-            self._result.numbers_left[key] = left
+        if isinstance(reply, Node) and order.is_used_up(reply.created):
+            self._result.used_up.add(key)
             if key not in self._result.unreadable:
                 self._listed_queues.setdefault(key, Queue())
 
@@ -296,7 +297,7 @@ class Scan:
         if limits.max_locks is not None and result.total > limits.max_locks:
             unreadable = sorted(result.unreadable)[: limits.max_locks]
             result.unreadable = {key: result.unreadable[key] for key in unreadable}
-            keys.sort(key=lambda key: limits.rank(key, queues[key], wears=key in result.numbers_left))
+            keys.sort(key=lambda key: limits.rank(key, queues[key], used_up=key in result.used_up))
             keys = sorted(keys[: limits.max_locks - len(unreadable)])
         result.queues = {key: queues[key] for key in keys}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final
 
 from django_zklock.core.protocol.contender_info import ContenderInfo
@@ -36,24 +36,47 @@ def find_waits(locks: Sequence[LockInfo], queues: Mapping[str, Queue], now: floa
 
 
 class Graph:
-    """The waits among some locks. A wait may end by itself if a holder of the lock that it is for does not wait."""
+    """
+    The waits among some locks.
+
+    A holder is stuck if the wait that it tells of never ends, and only it can release its hold. A wait for a permit
+    never ends if all holders of the semaphore are stuck: any other one will release its permit. A wait for another lock
+    never ends if one of the holders is stuck, as a writer waits for all readers.
+    """
 
     def __init__(self, waits: Sequence[Wait], locks: Iterable[LockInfo]) -> None:
         self.locks = {lock.key: lock for lock in locks}
-        self._after = {wait.holds: wait for wait in reversed(waits)}
+        self._first = {wait.holds: wait for wait in reversed(waits)}
         self._edges = {(wait.owner, wait.holds) for wait in waits}
-        self._stuck = list(waits)
-        while (kept := [wait for wait in self._stuck if self._waits_all(wait.waits_for, self._stuck)]) != self._stuck:
-            self._stuck = kept
         self._before: defaultdict[str, list[Wait]] = defaultdict(list)
+        self._waiting: defaultdict[str, set[str]] = defaultdict(set)
         for wait in waits:
-            if self._waits_all(wait.holds, waits):
-                self._before[wait.waits_for].append(wait)
+            self._before[wait.waits_for].append(wait)
+            if not wait.may_end:
+                self._waiting[wait.holds].add(wait.owner)
+        self._endless = self._without_end(waits)
 
-    def _waits_all(self, key: str, waits: Sequence[Wait]) -> bool:
-        waiting = {wait.owner for wait in waits if wait.holds == key and not wait.may_end}
-        holders = self.locks[key].holders if key in self.locks else ()
-        return bool(waiting) and all(holder.waits_as in waiting for holder in holders)
+    def _is_blocked(self, key: str, stuck: Set[str]) -> bool:
+        """Return whether a lock is not granted as long as these of its holders are stuck."""
+        lock = self.locks.get(key)
+        if lock is None:
+            return bool(stuck)
+        are_stuck = [holder.waits_as in stuck for holder in lock.holders]
+        kinds = {contender.kind for contender in (*lock.holders, *lock.waiters)}
+        return all(are_stuck) if kinds == {"semaphore"} else any(are_stuck)
+
+    def _without_end(self, waits: Sequence[Wait]) -> list[Wait]:
+        """Return the waits that never end: drop one that ends, then those that end by that, and so on."""
+        left = dict.fromkeys(wait for wait in waits if not wait.may_end)
+        stuck = {key: set(owners) for key, owners in self._waiting.items()}
+        rest = deque(left)
+        while rest:
+            wait = rest.popleft()
+            if wait in left and not self._is_blocked(wait.waits_for, stuck.get(wait.waits_for, set())):
+                del left[wait]
+                stuck[wait.holds].discard(wait.owner)
+                rest.extend(self._before[wait.holds])
+        return [*left]
 
     def waits_elsewhere(self, key: str, holder: ContenderInfo) -> bool:
         """Return whether this holder waits for another lock: then that one is the cause, and not this hold."""
@@ -62,36 +85,44 @@ class Graph:
     def chain(self, key: str) -> tuple[Wait, ...]:
         """Return why a lock is not released: its holder waits for another one, the holder of that for a third, ..."""
         chain: list[Wait] = []
-        while key in self._after and self._after[key] not in chain and len(chain) < MAX_CHAIN:
-            chain.append(self._after[key])
+        while key in self._first and self._first[key] not in chain and len(chain) < MAX_CHAIN:
+            chain.append(self._first[key])
             key = chain[-1].waits_for
         return tuple(chain)
 
     @property
     def cycles(self) -> tuple[tuple[Wait, ...], ...]:
-        """The deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first."""
-        cycles: dict[str, tuple[Wait, ...]] = {}
-        following = {wait.holds: wait for wait in reversed(self._stuck)}
-        for wait in self._stuck:
+        """
+        The deadlocks: each owner waits for the lock that the next one holds, and the last for that of the first.
+
+        Of several through one lock, one is named. When it is broken, the next graph has another one. Twenty at most.
+        """
+        following = {wait.holds: wait for wait in reversed(self._endless)}
+        seen: set[Wait] = set()
+        cycles = []
+        for start in self._endless:
             path: list[Wait] = []
-            while wait not in path:
+            wait = start
+            while wait not in seen:
+                seen.add(wait)
                 path.append(wait)
                 wait = following[wait.waits_for]
-            cycle = path[path.index(wait) :]
-            first = min(range(len(cycle)), key=lambda index: cycle[index].holds)
-            cycles[cycle[first].holds] = (*cycle[first:], *cycle[:first])
-        return tuple(cycles[key] for key in sorted(cycles)[:MAX_CYCLES])
+            if wait in path:
+                cycle = path[path.index(wait) :]
+                first = min(range(len(cycle)), key=lambda index: cycle[index].holds)
+                cycles.append((*cycle[first:], *cycle[:first]))
+        return tuple(sorted(cycles, key=lambda cycle: cycle[0].holds)[:MAX_CYCLES])
 
     def behind(self, keys: Iterable[str]) -> tuple[int, tuple[tuple[int, Wait], ...]]:
         """Return how many callers wait for these locks, or for locks whose holders wait for them; and those holders."""
         reached, tree = dict.fromkeys(keys), []
-        rest = [(1, wait) for key in reached for wait in self._before[key]]
+        rest = deque((1, wait) for key in reached for wait in self._before[key])
         while rest:
-            depth, wait = rest.pop(0)
-            if wait.holds not in reached:
+            depth, wait = rest.popleft()
+            if wait.holds not in reached and self._is_blocked(wait.holds, self._waiting[wait.holds]):
                 reached[wait.holds] = None
                 tree.append((depth, wait))
-                rest[:0] = [(depth + 1, other) for other in self._before[wait.holds]]
+                rest.extendleft((depth + 1, other) for other in reversed(self._before[wait.holds]))
         return sum(self.locks[key].waiting for key in reached if key in self.locks), tuple(tree)
 
 

@@ -36,17 +36,11 @@ def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: b
     parser.add_argument("--reason", type=_reason, required=required, default=None, help=explanation)
 
 
-def add_holder(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that name one holder."""
-    parser.add_argument("--guid", default="", help="only the holder with this guid")
-    parser.add_argument("--token", type=int, default=0, help="only the holder with this token, as `show` prints it")
-
-
-def add_answer(parser: argparse.ArgumentParser, *, json: str = "write JSON") -> None:
-    """Declare `--reply-timeout` and `--json`, which has the help text `json`."""
+def add_answer(parser: argparse.ArgumentParser) -> None:
+    """Declare `--reply-timeout` and `--json`."""
     text = "how long to wait for ZooKeeper (default: %(default)s s)"
     parser.add_argument("--reply-timeout", type=seconds, default=REPLY_TIMEOUT, metavar="TIME", help=text)
-    parser.add_argument("--json", action="store_true", help=json)
+    parser.add_argument("--json", action="store_true", help="write JSON")
 
 
 def acting(options: argparse.Namespace) -> dict[str, Any]:

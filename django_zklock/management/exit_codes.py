@@ -18,12 +18,12 @@ class ExitCode(IntEnum):
     """How a sub-command ends. `run` ends with its command's status, if the command was started and not stopped."""
 
     OK = 0
-    FAILED = 1  # refused, or a check of the doctor has failed
+    FAILED = 1  # refused, or a check of `doctor` has failed
     USAGE = 2  # argparse's
     NO_HOLDER = 3  # the lock has no holder and no waiters
     CHANGED = 4  # the lock has changed hands
-    INCIDENT = 20  # something needs attention
-    PARTIAL = 31  # no cause was found, and not everything was looked at
+    INCIDENT = 20  # something needs attention, whatever the cause
+    PARTIAL = 31  # nothing was found, and not everything was looked at
     UNAVAILABLE = 69  # ZooKeeper does not answer; EX_UNAVAILABLE of sysexits.h
     BUSY = 75  # the lock was not acquired in time; EX_TEMPFAIL, worth another try later
     LOST = 76  # the lock was lost, and the command was stopped

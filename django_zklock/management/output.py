@@ -37,9 +37,9 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def write_json(out: Output, answer: object, *, lines: bool = False) -> None:
-    """Write JSON in ASCII, where each control character is escaped; with `lines`, on one line."""
-    out.write(json_module.dumps(answer, indent=None if lines else 2) + "\n")
+def write_json(out: Output, answer: object) -> None:
+    """Write JSON in ASCII, where each control character is escaped."""
+    out.write(json_module.dumps(answer, indent=2) + "\n")
     out.flush()
 
 
@@ -65,9 +65,15 @@ def write_table(
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if out.isatty() and cut:
         excess = sum(widths) + 2 * len(head) - shutil.get_terminal_size().columns
+        share = max(0, excess) // len(cut)
         for index in map(head.index, cut):
-            widths[index] = min(widths[index], max(LEAST, widths[index] - max(0, excess) // len(cut)))
+            widths[index] = min(widths[index], max(LEAST, widths[index] - share))
     for line in lines:
-        cells = [text if len(text) <= width else f"{text[: width - 1]}…" for text, width in zip(line, widths, strict=True)]
-        padded = [colours.get(text, str)(text) + " " * (width - len(text)) for text, width in zip(cells, widths, strict=True)]
-        out.write("  ".join(padded).rstrip() + "\n")
+        cells = [_cell(text, width, colours.get(text, str)) for text, width in zip(line, widths, strict=True)]
+        out.write("  ".join(cells).rstrip() + "\n")
+
+
+def _cell(text: str, width: int, style: Callable[[str], str]) -> str:
+    """Return a text with this width: cut at its end, or with spaces behind it."""
+    shown = text if len(text) <= width else f"{text[: width - 1]}…"
+    return style(shown) + " " * (width - len(shown))

@@ -22,11 +22,7 @@ LEAST_SECONDS: Final = 10.0
 
 
 class Facts:
-    """
-    The facts of one look, for the causes.
-
-    With `sure`, the past may wait until it is known who has ended.
-    """
+    """The facts of one look, for the causes."""
 
     def __init__(
         self,
@@ -105,7 +101,7 @@ class Facts:
         return holder.certain_duration >= self.long_for(lock)
 
     def long_for(self, lock: LockInfo) -> float:
-        """Return the seconds from which on a hold is too long: the `warn_after` of the lock, if the settings have one."""
+        """Return after how many seconds a hold is too long: the `warn_after` in the settings of the lock, if any."""
         declared: float | None = conf.current().options_of_key(lock.key).get("warn_after")
         return self.long_held if declared is None else declared
 
@@ -117,4 +113,3 @@ class Facts:
         keys = [wait.holds for _depth, wait in self.behind([lock.key])[1]]
         locks = [self.locks[key] for key in keys if key in self.locks and self.locks[key].waiting]
         return [(other, holder) for other in locks for holder in other.holders if not holder.lasts]
-

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from django_zklock.core.queue.release_request import ReleaseRequest
     from django_zklock.inspection import ContenderInfo, LockInfo, OperatorHold, ScannedContender, SetLimit, Wait
-    from django_zklock.operations.audit import Action
 
 MAX_TEXT: Final = 300
 """Characters of a text that comes from ZooKeeper."""
@@ -33,7 +32,6 @@ STATE_LABELS: Final = {
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
     "lasting": gettext_lazy("Meant to last"),
-    "wearing": gettext_lazy("Counter nearly used up"),
     "held": gettext_lazy("Held"),
     "kept": gettext_lazy("Kept for the next user"),
     "operator": gettext_lazy("Held by an operator"),
@@ -179,7 +177,7 @@ def state_text(lock: LockInfo, state: str) -> str:
         return str(LASTING_LABELS[lock.lasts])
     if state != "unreadable":
         return str(STATE_LABELS[state])
-    return _("Blocked: counter used up") if lock.is_worn_out else _("Blocked: unknown znode in the queue")
+    return _("Blocked: counter used up") if lock.is_used_up else _("Blocked: unknown znode in the queue")
 
 
 def role_text(contender: ScannedContender) -> str:
@@ -205,8 +203,8 @@ def reasons(lock: LockInfo) -> list[str]:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
     holds = [hold.operator for hold in lock.expired_holds if hold.operator is not None]
     expired = [text % {"name": hold.by, "until": time_text(hold.until)} for hold in holds]
-    if lock.numbers_left is not None:
-        expired.append(counter_text(lock))
+    if lock.counter_used_up:
+        expired.append(_("No acquisition is left: each new caller is refused."))
     if not lock.holders:
         return [*([_("The lock is being handed over to the first waiter.")] if lock.waiting else []), *expired]
     texts = [_held_by(lock), *expired, *map(refused_text, lock.undeleted)]
@@ -223,14 +221,6 @@ def refused_text(contender: ScannedContender) -> str:
     """Return that the work of a contender has ended, and why its znode stays."""
     text = _("The work of %(process)s has ended, but ZooKeeper refuses its release. %(problem)s")
     return text % {"process": process_of(contender), "problem": clean(contender.refused, MAX_ERROR)}
-
-
-def counter_text(lock: LockInfo) -> str:
-    """Return how many acquisitions the directory of a lock still allows, if its counter is used up or nearly so."""
-    if lock.is_worn_out:
-        return _("No acquisition is left: each new caller is refused.")
-    count = f"{lock.numbers_left or 0:,}"
-    return _("About %(count)s acquisitions are left. After them, each caller is refused.") % {"count": count}
 
 
 def keys_text(keys: Sequence[str], most: int) -> str:
@@ -318,5 +308,3 @@ def local(time: datetime) -> datetime:
 def time_text(time: datetime) -> str:
     """Return a time in that zone, with its name."""
     return f"{local(time):%Y-%m-%d %H:%M:%S %Z}"
-
-

@@ -185,5 +185,3 @@ class Incident:
         except ValueError:  # no time, or one that another program wrote
             return _("Asked by %(name)s: %(reason)s.") % values
         return _("Asked by %(name)s %(time)s ago: %(reason)s.") % values
-
-

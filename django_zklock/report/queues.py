@@ -28,30 +28,23 @@ LONG_WAIT: Final = 60.0
 class OfDirectory(Incident):
     """A cause that is in the names of one directory, or in its counter."""
 
+    severity = "error"
     act = "below"
     command = "show"
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         for lock in facts.snapshot.locks:
-            if _trouble(lock) == cls.cause:
-                detail = lock.problem or formatting.counter_text(lock)
-                since = detail if cls.cause == "unreadable" else None
+            if lock.is_unreadable and lock.is_used_up is (cls is Counter):
+                detail = lock.problem or gettext("No acquisition is left: each new caller is refused.")
+                since = detail if cls is Unreadable else None
                 yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail, since=since)
-
-
-def _trouble(lock: LockInfo) -> str:
-    """Return the cause that is in a directory; empty if there is none."""
-    if (lock.problem and not lock.is_unread) or lock.numbers_left is not None:
-        return "counter" if lock.is_worn_out else "unreadable" if lock.problem else "wearing"
-    return ""
 
 
 class Counter(OfDirectory):
     """ZooKeeper's counter of the directory is at its end. Newcomers are refused."""
 
     cause = "counter"
-    severity = "error"
     title = _("Counter used up: %(keys)s")
     remedy = _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again.")
     ends = "The directory is deleted."
@@ -61,25 +54,14 @@ class Unreadable(OfDirectory):
     """A znode of another program is in the queue, so that it cannot be read."""
 
     cause = "unreadable"
-    severity = "error"
     title = _("Unknown znode in the queue: %(keys)s")
     remedy = _("Find the program that made the znode, give it another path, and delete the znode.")
     ends = "The znode is deleted."
 
 
-class Wearing(OfDirectory):
-    """Less than a tenth of the 2,146,435,073 acquisitions of a directory is left."""
-
-    cause = "wearing"
-    word = _("Check")
-    title = _("Counter nearly used up: %(keys)s")
-    remedy = _("Delete its directory in a moment in which it is empty, so that ZooKeeper counts from 0 again.")
-    ends = "The directory is deleted."
-
-
 class Crowded(Incident):
     """
-    50 callers wait, or 10 and ten times as many as usual, or the first for a minute and three times as long as usual.
+    50 callers wait, or the first has waited for a minute.
 
     Of the callers of one process, 32 count: the others wait inside it. No other card names the lock: each holder has it
     for a short time only.
@@ -115,4 +97,4 @@ def _crowd(lock: LockInfo, waiting: int) -> str | None:
     return "" if waiting >= CROWD else None
 
 
-CAUSES: Final = (Counter, Unreadable, Wearing, Crowded)
+CAUSES: Final = (Counter, Unreadable, Crowded)

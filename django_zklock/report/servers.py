@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from django_zklock.report.facts import Facts
 
 
-
 def summary(report: EnsembleReport) -> str:
     """Return in a sentence or two how many servers run, and how many more may fail."""
     voters, spare = report.voters, report.spare

@@ -26,9 +26,16 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
         holders.Undeleted,
-        *(holders.Host, history.Stale, history.Refused, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
+        *(
+            holders.Host,
+            history.Stale,
+            history.Refused,
+            holders.Foreign,
+            holders.Silent,
+            holders.Hung,
+            holders.Operator,
+        ),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
-        queues.Wearing,
     )
 }
 """The causes, the worst first."""
@@ -70,13 +77,11 @@ class Look(NamedTuple):
     verdict: Verdict
 
 
-def now(
-    reply_timeout: float, *, long_held: float = LONG_HELD, max_age: float = 1.0, **limits: Any
-) -> Look:
+def now(reply_timeout: float, *, long_held: float = LONG_HELD, max_age: float = 1.0, **limits: Any) -> Look:
     """
     Ask all servers, and read all locks, in `reply_timeout` seconds. If no server answers, stop earlier.
 
-    With `sure`, wait until it is known who has ended. `limits` are those of `inspection.snapshot`.
+    `limits` are those of `inspection.snapshot`.
     """
     until = clock.now() + reply_timeout
     lazy.inspection.connection()  # connects, while the servers are asked
@@ -88,7 +93,7 @@ def now(
 
 
 def as_json(reply_timeout: float) -> dict[str, Any]:
-    """Return what needs attention now in all locks, for JSON. With `sure`, wait until it is known who has ended."""
+    """Return what needs attention now in all locks, for JSON."""
     snapshot, _servers, verdict = now(reply_timeout, max_locks=None)
     return {
         "healthy": verdict.healthy,
@@ -113,15 +118,17 @@ def look(
     servers: EnsembleReport,
     long_held: float = LONG_HELD,
 ) -> Verdict:
-    """Return what needs attention, and what was looked at. With `sure`, wait until it is known who has ended."""
+    """Return what needs attention, and what was looked at."""
     facts = Facts(snapshot, servers, long_held)
     present = found(facts)
-    running = max(sum(server.runs for server in servers.servers), int(snapshot.answers))  # a proxy may cut `srvr`
+    running = max(sum(server.runs for server in servers.servers), int(servers.has_quorum))  # a proxy may cut `srvr`
     servers_seen = running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
     if not any(incident.cause == "quorum" for incident in present):  # it says the same
         unseen += _unasked(snapshot, () if servers_seen else servers.findings)
-    complete = snapshot.complete and servers_seen and not unseen
+        if not (servers.has_quorum or snapshot.problem):
+            unseen.append(_("It is not known whether locks can be granted: a write was not answered in time."))
+    complete = snapshot.complete and servers_seen and servers.has_quorum and not unseen
     return Verdict(
         incidents=tuple(present),
         looked_at=_looked_at(snapshot, running, len(servers.servers)),

@@ -16,7 +16,6 @@ NETTY_JARS = [DEBIAN_DIRECTORY / f"{name}.jar" for name in (*NETTY, "netty-trans
 WITH_NETTY = "-Xbootclasspath/a:" + ":".join(map(str, NETTY_JARS))
 
 DAYS = "90"
-"""A certificate that ends within two weeks is named by checks and pages."""
 NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 """The options of openssl for a key that takes no time to make."""
 
@@ -41,11 +40,6 @@ def certificate(folder, name, authority):
 
 def expired(folder, name, authority):
     """Make a certificate NAME.pem that has been over for a day, and its key."""
-    dated(folder, name, authority, -2, -1)
-
-
-def dated(folder, name, authority, begins, ends):
-    """Make a certificate NAME.pem that begins and ends in so many days, and its key; return its path."""
     key, request, signed, more = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     more.write_text("subjectAltName=DNS:localhost\n")
     openssl("req", *NEW_KEY, "-nodes", "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}")
@@ -55,13 +49,12 @@ def dated(folder, name, authority, begins, ends):
     policy = "default_md=sha256\npolicy=policy\n[policy]\ncommonName=supplied\n"
     (folder / "ca.cnf").write_text(f"[ca]\ndefault_ca=default\n[default]\n{database}{policy}")
     now = datetime.now(timezone.utc)
-    start, end = ((now + timedelta(days=days)).strftime("%Y%m%d%H%M%SZ") for days in (begins, ends))
+    start, end = ((now + timedelta(days=days)).strftime("%Y%m%d%H%M%SZ") for days in (-2, -1))
     signer = ("-cert", str(folder / f"{authority}.pem"), "-keyfile", str(folder / f"{authority}.key"))
     times = ("-startdate", start, "-enddate", end, "-notext", "-extfile", str(more))
     openssl(
         "ca", "-batch", "-config", str(folder / "ca.cnf"), *signer, "-in", str(request), "-out", str(signed), *times
     )
-    return signed
 
 
 def authority(folder, name):

@@ -247,12 +247,10 @@ class Ensemble:
     """
     One ZooKeeper server, or three, on free loopback ports, for the length of a with block.
 
-    The last `observers` of the nodes do not vote. `tick` is ZooKeeper's tickTime in seconds. Session timeouts are
-    between 2 and 20 ticks unless `min_session_timeout` and `max_session_timeout` (seconds) are given. `container_check`
-    is how often, in seconds, empty container znodes are deleted. With `fsync=False`, writes are acknowledged before
-    they are on disk, which is faster. `properties` are more lines for zoo.cfg, and `per_server` those of one server,
-    by its number. `java_options` are more options of the JVM, and `env` more environment variables. With
-    `tells_client_ports`, the list of the servers has their addresses for clients, as reconfiguration needs.
+    `tick` is ZooKeeper's tickTime in seconds. Session timeouts are between 2 and 20 ticks unless `min_session_timeout`
+    and `max_session_timeout` (seconds) are given. `container_check` is how often, in seconds, empty container znodes
+    are deleted. With `fsync=False`, writes are acknowledged before they are on disk, which is faster. `properties` are
+    more lines for zoo.cfg, `java_options` more options of the JVM, and `env` more environment variables.
 
     Without `directory`, data and logs are in a temporary directory that `stop()` removes, and a second `start()` starts
     an empty ensemble on the same ports. A server that is stopped and started alone keeps its data either way.
@@ -264,7 +262,6 @@ class Ensemble:
         self,
         nodes=1,
         *,
-        observers=0,
         tick=0.5,
         directory=None,
         container_check=1.0,
@@ -272,8 +269,6 @@ class Ensemble:
         max_session_timeout=None,
         fsync=False,
         properties=None,
-        per_server=None,
-        tells_client_ports=False,
         java_options=(),
         env=None,
     ):
@@ -297,13 +292,11 @@ class Ensemble:
             **({"minSessionTimeout": f"{min_session_timeout * 1000:.0f}"} if min_session_timeout is not None else {}),
             **({"maxSessionTimeout": f"{max_session_timeout * 1000:.0f}"} if max_session_timeout is not None else {}),
             **{
-                f"server.{number}": f"127.0.0.1:{peer}:{election}{':observer' if number > nodes - observers else ''}"
-                f"{f';127.0.0.1:{self._ports[number - 1]}' if tells_client_ports else ''}"
+                f"server.{number}": f"127.0.0.1:{peer}:{election}"
                 for number, (peer, election) in enumerate(self._quorum, start=1)
             },
             **(properties or {}),
         }
-        self._per_server = per_server or {}
         self._java_options = [
             *JVM_OPTIONS,
             f"-Dznode.container.checkIntervalMs={container_check * 1000:.0f}",
@@ -383,7 +376,7 @@ class Ensemble:
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{number}\n")
-        config = {**self._config, "clientPort": str(port), "dataDir": str(data), **self._per_server.get(number, {})}
+        config = {**self._config, "clientPort": str(port), "dataDir": str(data)}
         (directory / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         (directory / "logback.xml").write_text(LOGBACK)
         command = [java, *self._java_options, "-cp", os.pathsep.join(map(str, classpath)), MAIN_CLASS, "zoo.cfg"]

@@ -21,8 +21,6 @@ from django_zklock.core.queue.nodes import Child, Kind, parse
 
 LAST_SEQUENCE = 2**31 - 2**20
 """The highest sequence number that is accepted. The lock is closed a million numbers before the counter overflows."""
-WEARING_FROM: Final = LAST_SEQUENCE // 10
-"""The sequence numbers that are left when a directory counts as nearly worn out: a tenth of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +168,9 @@ EXHAUSTED: Final = (
 """The end of each `UnreadableQueue` whose cause is the counter, and its cure."""
 
 
-def numbers_left(created: int) -> int:
-    """Return how many contenders a directory still accepts after so many created children; 0 if it is worn out."""
-    return max(0, LAST_SEQUENCE + 1 - created)
+def is_used_up(created: int) -> bool:
+    """Return whether a directory accepts no contender any more after so many created children."""
+    return created > LAST_SEQUENCE
 
 
 # --- the rules ------------------------------------------------------------------------------------------------------

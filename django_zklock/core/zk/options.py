@@ -6,18 +6,7 @@ import contextlib
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
-from pathlib import Path
 from typing import Literal, TypeAlias
-
-from django_zklock.core.zk.certificates import Validity, validities
-
-
-class TlsContext(ssl.SSLContext):
-    """A context for TLS that knows how long the files are valid that it was made of."""
-
-    files: dict[str, Validity]
-    """They have the names of the settings. Of our certificates, the first end counts; of authorities, the last."""
 
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
@@ -34,29 +23,24 @@ class TlsOptions:
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
 
-    def context(self) -> TlsContext:
+    def context(self) -> ssl.SSLContext:
         """
         Return a new context, so that renewed certificates are read at the next connect.
 
         Raises `TlsProblem` if a file is missing or wrong. OpenSSL never asks for a password.
         """
-        context = TlsContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.files = {}
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
         if self.ca:
             # kazoo's own context would also trust every public authority.
             with _naming("CA", self.ca):
                 context.load_verify_locations(self.ca)
-                if authorities := validities(Path(self.ca).read_text(errors="replace")):
-                    context.files["CA"] = max(authorities, key=attrgetter("ends"))
         else:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         if self.cert:
             with _naming("CERT", self.cert):
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.cert)  # is it a certificate?
-                if own := validities(Path(self.cert).read_text(errors="replace")):
-                    context.files["CERT"] = min(own, key=attrgetter("ends"))
             with _naming("KEY", self.key or self.cert):
                 context.load_cert_chain(self.cert, self.key, self._password)
         return context

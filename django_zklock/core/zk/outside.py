@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from django_zklock.core import clock, fork
 from django_zklock.core.zk.loop import quiet_thread
-from django_zklock.core.zk.options import TlsContext, TlsOptions, TlsProblem
+from django_zklock.core.zk.options import TlsOptions, TlsProblem
 from django_zklock.core.zk.outage import Address
 
 NO_HOST = "no such host"
@@ -136,11 +137,11 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
 
 
 @functools.cache
-def _context(tls: TlsOptions) -> Outside[TlsContext]:
+def _context(tls: TlsOptions) -> Outside[ssl.SSLContext]:
     return Outside(tls.context)
 
 
-def context(tls: TlsOptions, within: float) -> TlsContext:
+def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
     """
     Return a context for TLS, of the files as they are now; wait for them `within` seconds at most.
 

@@ -21,7 +21,7 @@ from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
     "status": ("", "--json --reply-timeout 2s"),
-    "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --watch=5s"),
+    "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --longer-than=5m"),
     "show": ("-- orders/4711", "--field=pk=4711 --json -- 'orders/{pk}'"),
     "history": ("--limit=20 -- orders/4711", "--what=lost --since=2h"),
     "break": ("--token=4294967311 --reason='web-3 hangs' -- orders/7",),
@@ -31,12 +31,15 @@ EXAMPLES: Final = {
     "limit": ("--reason='all is well' -- imports none", "--reason='the database is slow' -- imports 3"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "serve": ("", "--http 127.0.0.1:8080"),
-    "doctor": ("--strict --json", "--incident"),
+    "doctor": ("", "--strict --json"),
     "devserver": ("", "--port 2182 --data locks.json"),
 }
 """The arguments of two examples for each module of `management.zklock`."""
 SUBCOMMANDS: Final[dict[str, Any]] = {
-    name: (INTERVENTIONS.get(name) or import_module(f"django_zklock.management.zklock.{name.replace('list', 'list_')}"), examples)
+    name: (
+        INTERVENTIONS.get(name) or import_module(f"django_zklock.management.zklock.{name.replace('list', 'list_')}"),
+        examples,
+    )
     for name, examples in EXAMPLES.items()
 }
 _NO_HANDLER: Final = logging.NullHandler()

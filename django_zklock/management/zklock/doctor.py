@@ -1,6 +1,4 @@
-"""
-Check the ensemble and the locks. The exit code tells a probe whether all is well.
-"""
+"""Check the connection, the servers, the rights and the locks, and say what was found at each."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import contextlib
 import platform
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final, TypeAlias
@@ -25,7 +23,7 @@ from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, count, write_json, write_line, write_table
+from django_zklock.management.output import Output, write_json, write_line, write_table
 from django_zklock.report import verdict
 from django_zklock.report.formatting import different_limits, key_text, process_of
 from django_zklock.report.verdict import Look
@@ -60,16 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     look = verdict.now(options.reply_timeout, max_age=0, max_locks=None)
     asked = _asked(look, options.reply_timeout)
-    is_connected = asked[0].result == "ok"
     checks = [*_versions(), *_servers(look.servers), *asked, *_attention(look)]
     results = Counter(check.result for check in checks)
-    healthy = not results["error"] and not (options.strict and results["warning"])
-    _write(out, options, checks, healthy=healthy)
     summary = f"errors: {results['error']}, warnings: {results['warning']}"
-    if not healthy:
-        raise failure(summary, ExitCode.FAILED if is_connected else ExitCode.UNAVAILABLE)
-    if not look.snapshot.complete:
-        raise failure(f"{summary}. Not all locks were read.", ExitCode.PARTIAL)
+    status = ExitCode.OK
+    if results["error"] or (options.strict and results["warning"]):
+        status = ExitCode.FAILED if asked[0].result == "ok" else ExitCode.UNAVAILABLE
+    elif not look.verdict.complete:
+        status = ExitCode.PARTIAL
+        summary += ". Not all was looked at."
+    _write(out, options, checks, healthy=status is ExitCode.OK)
+    if status is not ExitCode.OK:
+        raise failure(summary, status)
     if not options.json:
         write_line(out, summary)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
-import time
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,7 +14,6 @@ from django_zklock.management.output import Output, count, write_json, write_lin
 from django_zklock.management.zklock.status import fail_if_incomplete, read_all, write_skipped
 from django_zklock.report import formatting
 
-CLEAR: Final = "\x1b[H\x1b[J"  # the cursor goes to the top, and all below is erased
 HEAD: Final = ("lock", "state", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
 CUT: Final = ("lock", "holder", "runs")
 ORDERS: Final[dict[str, Any]] = {
@@ -35,39 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", choices=[*formatting.STATE_LABELS][:-1], help="only locks in this state")
     parser.add_argument("--sort", choices=[*ORDERS, "key"], default="trouble", help="(default: %(default)s)")
     parser.add_argument("--limit", type=integer(), metavar="N", help="only the first N")
-    watch = "again every 2 s, or TIME, until Ctrl-C"
-    parser.add_argument("--watch", nargs="?", type=seconds, const=2.0, metavar="TIME", help=watch)
-    add_answer(parser, json="write JSON; with --watch, one line for each scan")
+    add_answer(parser)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    if options.watch is None:
-        fail_if_incomplete(_list(out, options))
-        return
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            snapshot = _list(out, options)
-            if snapshot.problem and not options.json:
-                write_line(out, snapshot.problem)
-            time.sleep(options.watch)
-
-
-def _list(out: Output, options: argparse.Namespace) -> Snapshot:
-    """Write the present locks, and return them with all others."""
     snapshot = read_all(options)
-    if options.watch is not None and out.isatty() and not options.json:
-        out.write(CLEAR)
     locks = [lock for lock in snapshot.locks if _is_wanted(lock, options)]
     if options.sort in ORDERS:
         locks.sort(key=ORDERS[options.sort], reverse=True)
     locks = locks[: options.limit]
     if options.json:
-        write_json(out, to_json(replace(snapshot, locks=tuple(locks))), lines=options.watch is not None)
+        write_json(out, to_json(replace(snapshot, locks=tuple(locks))))
     elif snapshot.problem and not snapshot.locks:
         write_line(out, "number of locks unknown: not connected")
     else:
         _write(out, options, snapshot, locks)
-    return snapshot
+    fail_if_incomplete(snapshot)
 
 
 def _write(out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: list[LockInfo]) -> None:
@@ -76,7 +56,7 @@ def _write(out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: 
     if locks:
         write_table(out, HEAD, [_row(lock) for lock in locks], colours=colours, cut=CUT)
     for lock in locks:
-        if lock.problem or lock.expired_holds or lock.undeleted or lock.numbers_left is not None:
+        if lock.problem or lock.expired_holds or lock.undeleted or lock.is_used_up:
             write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
     total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
     age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""

@@ -24,9 +24,9 @@ from django_zklock.management.arguments import (
 )
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
+from django_zklock.management.zklock.history import as_json
 from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
-from django_zklock.management.zklock.history import as_json
 from django_zklock.report.formatting import duration, host_and_pid, time_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
 MAX_GRANTS: Final = 5
-
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +71,6 @@ def _more_json(shown: Detail, grants: Sequence[Event]) -> dict[str, Any]:
 
 
 def _write(out: Output, shown: Detail, grants: Sequence[Event]) -> None:
-    lock = shown.info
     for text in filter(None, _texts(shown)):
         write_line(out, text)
     rows = [_cells(row) for row in (*shown.holders, *shown.waiters)]
@@ -80,7 +78,13 @@ def _write(out: Output, shown: Detail, grants: Sequence[Event]) -> None:
         write_table(out, HEAD, rows, cut=("who", "runs"))
     if grants:
         events = [
-            (time_text(grant.at), host_and_pid(grant.host, grant.pid), duration(grant.waited), duration(grant.held), grant.outcome)
+            (
+                time_text(grant.at),
+                host_and_pid(grant.host, grant.pid),
+                duration(grant.waited),
+                duration(grant.held),
+                grant.outcome,
+            )
             for grant in grants
         ]
         write_table(out, GRANTS, events, cut=("to", "what"))

@@ -1,18 +1,19 @@
-"""Say what needs attention, with its remedy, and how many locks are held. The exit code tells a probe."""
+"""Say what needs attention, with its remedy. The exit code tells a probe whether there is anything."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from django_zklock import inspection
 from django_zklock.inspection import Snapshot
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, write_json, write_line
+from django_zklock.management.output import Output, count, write_json, write_line
 from django_zklock.report import verdict
 
 add_arguments = add_answer
-MAX_COMMANDS = 2  # of one incident, so that several incidents fit on a screen
+MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
 
 
 def read_all(options: argparse.Namespace) -> Snapshot:
@@ -31,10 +32,11 @@ def run(out: Output, options: argparse.Namespace) -> None:
             for command in incident["commands"][:MAX_COMMANDS]:
                 write_line(out, f"   $ {command}")
         write_line(out, f"{report['held']} held, {report['waiting']} waiting. {report['verdict']}")
-    if report["problem"]:
+    causes = [incident["cause"] for incident in report["incidents"]]
+    if "quorum" in causes:
         raise failure(report["problem"], ExitCode.UNAVAILABLE)
-    if report["incidents"]:
-        raise failure("Something needs attention.", ExitCode.INCIDENT)
+    if causes:
+        raise failure(f"{count(len(causes), 'incident')}.", ExitCode.INCIDENT)
     if not report["healthy"]:
         raise failure(report["verdict"], ExitCode.PARTIAL)
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from django.test import override_settings
-from support.certificates import dated, expired, make_pki, serving_tls, skip_without_tls
+from support.certificates import expired, make_pki, serving_tls, skip_without_tls
 from support.ensemble import free_ports
 from support.faults import acquire_once
 from support.locking import ending
@@ -105,57 +105,17 @@ def test_a_server_that_refuses_our_certificate_is_not_down(secure, pki, tmp_path
         refusal = "refuses the certificate of this process, CERT|handshake failure; .*set CERT"
         error = assert_refused(zk_lock("a", timeout=2), ZooKeeperUnavailable, refusal)
         remedy = next(text for text in ("set or renew it", "set CERT if it asks for") if text in str(error))
-        status, printed, _ = ending("doctor", "--incident")
+        status, printed, _ = ending("status")
         assert status == ExitCode.UNAVAILABLE
         assert printed.startswith("1. This process has no access to ZooKeeper. No connection to ZooKeeper")
         assert_shows(printed, remedy, hides=["Start the servers", "No answer from", "does not answer"])
         assert "does not answer" not in ending("doctor")[1]
 
 
-def assert_named(days, name):
-    """Fail unless `status`, the doctor and its exit code name this certificate."""
-    text = f"The certificate of {name} {days}"
-    patient = "--reply-timeout=60s"
-    status, printed, _ = ending("doctor", "--incident", patient)
-    assert (status, text in printed) == (ExitCode.CERTIFICATE, True), printed
-    assert text in " ".join(ending("doctor", patient)[1].split())
-    assert "A TLS certificate ends soon" in ending("status", patient)[1]
-
-
-@pytest.mark.parametrize(("ends", "days"), [(9.1, "ends in 9 days, at "), (1.1, "ends in 1 day, at ")])
-def test_a_certificate_of_ours_that_ends_soon_is_named(secure, pki, ends, days):
-    own = dated(pki["CA"].parent, f"ends-{days[8]}", "ca", -2, ends)
-    files = {"CA": str(pki["CA"]), "CERT": str(own), "KEY": str(own.with_suffix(".key"))}
-    with secure.configured(TLS=files):
-        with zk_lock("a"):
-            pass
-        assert_named(days, 'CERT in ZKLOCK["TLS"]')
-
-
-def test_a_certificate_of_a_server_that_ends_soon_is_named(pki):
-    skip_without_tls()
-    own = dated(pki["CA"].parent, "server-soon", "ca", -2, 2.1)
-    own.write_bytes(own.read_bytes() + own.with_suffix(".key").read_bytes())
-    with serving_tls(pki["CA"], own) as zoo, zoo.configured(TLS={name: str(path) for name, path in pki.items()}):
-        assert_named("ends in 2 days, at ", zoo.hosts)
-
-
-def test_a_file_of_ours_that_cannot_be_read_any_more_is_named(secure, pki, tmp_path):
-    """The connection goes on. The next one would not."""
-    files = {name: tmp_path / path.name for name, path in pki.items()}
-    for name, path in pki.items():
-        files[name].write_bytes(path.read_bytes())
-    with secure.configured(TLS={name: str(path) for name, path in files.items()}), zk_lock("a"):
-        files["CERT"].write_text("")
-        status, printed, _ = ending("doctor", "--incident")
-        assert status == ExitCode.CERTIFICATE
-        assert f'CERT in ZKLOCK["TLS"] is {files["CERT"]}: ' in printed
-
-
 def test_refused_credentials_are_no_outage(zoo):
     """The servers answer the command `srvr` meanwhile."""
     with zoo.configured(AUTH=[("nothing", "user:password")]):
-        status, printed, _ = ending("doctor", "--incident")
+        status, printed, _ = ending("status")
     assert status == ExitCode.UNAVAILABLE
     assert 'it refuses the credentials in ZKLOCK["AUTH"]; correct them' in printed
     assert "Start the servers" not in printed
