@@ -156,7 +156,9 @@ class Metrics(Collector):
             kind = Histogram if measure.buckets else Counter
             metric = kind(f"zklock_{name}", measure.text, measure.labels, registry=registry, **more)
             self._metrics[name] = metric
-            self._receivers += [(signal, partial(self._count, metric, value)) for signal, value in measure.signals.items()]
+            self._receivers += [
+                (signal, partial(self._count, metric, value)) for signal, value in measure.signals.items()
+            ]
         registry.register(self)
         for signal, receiver in self._receivers:
             signal.connect(receiver)
@@ -190,7 +192,9 @@ class Metrics(Collector):
                     held[labels].append(now - since)
             for contender in waiting_now():
                 if contender.wait.since is not None:
-                    waits[self._labels(contender.spec.template, contender.spec.kind.word)].append(now - contender.wait.since)
+                    waits[self._labels(contender.spec.template, contender.spec.kind.word)].append(
+                        now - contender.wait.since
+                    )
         for ages, count, oldest in ((held, holds, oldest_hold), (waits, waiting, oldest_wait)):
             for labels, spans in ages.items():
                 count.add_metric(labels, len(spans))

@@ -11,7 +11,16 @@ from django_zklock import operations
 from django_zklock.core.queue.command_line import command
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.info import to_json
-from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of, seconds, unless
+from django_zklock.management.arguments import (
+    acting,
+    add_answer,
+    add_name,
+    add_reason,
+    integer,
+    key_of,
+    seconds,
+    unless,
+)
 from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
@@ -21,6 +30,7 @@ Act: TypeAlias = Callable[[str, argparse.Namespace, Mapping[str, Any]], tuple[An
 """It gets the key, the options and `acting`, and returns the answer for programs and the text for people."""
 TOKEN: Final = {"type": int, "default": 0, "help": "only the holder with this token, as `show` prints it"}
 TIME: Final = {"type": seconds, "metavar": "TIME"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
