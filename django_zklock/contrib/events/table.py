@@ -99,9 +99,7 @@ def _end_earlier(row: Event, table: QuerySet[Event]) -> bool:
 def delete_old(days: float, most: int) -> bool:
     """Delete the oldest rows if they are older than so many days; return whether there may be more than `most`."""
     table = Event._default_manager.using(router.db_for_write(Event))
-    # Rows are inserted about in the order of their times, so no index on the time is needed.
-    oldest = list(table.order_by("pk").values_list("pk", "at")[:most])
-    old = [pk for pk, when in oldest if when < ago(days * 86400.0)]
+    old = list(table.filter(at__lt=ago(days * 86400.0)).order_by("at").values_list("pk", flat=True)[:most])
     if old:
         table.filter(pk__in=old).delete()
     return len(old) == most

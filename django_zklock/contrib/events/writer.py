@@ -125,10 +125,11 @@ class Writer:
                 self._set_autocommit()
                 table.write(events)
             except (DataError, IntegrityError, ValueError):  # another try would fail, too
-                logger.exception("the database refuses %d events", len(events))
                 if len(events) > 1:
+                    logger.warning("the database refuses %d events: each is tried alone", len(events))
                     self._at_once = 1
                     continue
+                logger.exception("the database refuses an event, which is dropped")
             except Exception:
                 if not self._failures:
                     logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)
