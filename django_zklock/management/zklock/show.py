@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
@@ -92,7 +93,7 @@ def _write_grants(out: Output, grants: Sequence[Event]) -> None:
 
 def _grant_json(grant: Event) -> dict[str, Any]:
     names = ("host", "pid", "work", "token", "session", "waited", "held", "outcome", "reason")
-    return {"at": grant.at.isoformat(), **{name: getattr(grant, name) for name in names}}
+    return {"at": grant.at.astimezone(timezone.utc).isoformat(), **{name: getattr(grant, name) for name in names}}
 
 
 def _texts(shown: Detail) -> Iterator[str]:

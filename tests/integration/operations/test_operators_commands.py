@@ -16,7 +16,7 @@ from support.quietevents import RECORD
 from support.zoo import guid_of
 
 from django_zklock import zk_lock
-from django_zklock.contrib.events.models import OperatorAction
+from django_zklock.contrib.events.models import Event
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
@@ -84,10 +84,11 @@ def test_an_action_goes_to_the_handlers_of_the_project(zoo, capsys):
 def test_a_command_adds_to_the_table_of_events(zoo, tmp_path, django_db_blocker):
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {**zoo.environment(), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
-    with django_db_blocker.unblock(), database(settings, OperatorAction) as alias:
+    with django_db_blocker.unblock(), database(settings, Event) as alias:
         done = forked.run([*MANAGE[1:], "limit", "k", "2", WHY], env=env, timeout=50)
-        (row,) = OperatorAction._default_manager.using(alias).all()
-    assert (row.key, row.what, row.via, row.limit) == ("k", "limit set", "command", 2)
+        (row,) = Event._default_manager.using(alias).all()
+    assert (row.key, row.outcome) == ("k", Event.ACTION)
+    assert_shows(f"{row.work} {row.by}", "2", "(command)")
     assert row.reason == "the printer is slow"
     assert done.stdout.count("the printer is slow") == 1
     assert done.stderr == ""
