@@ -10,25 +10,14 @@ from support.ledger import Ledger
 from support.project import Project
 from support.waits import Waits
 
-from django_zklock.contrib.events import chart, table
+from django_zklock.contrib.events import table
 from django_zklock.core.queue import escaping, nodes
 
 
 @pytest.fixture(autouse=True)
 def no_past():
     """Forget what earlier tests have read from the tables. A database that was rolled back has no cards."""
-    for shared in (
-        table.usual,
-        table.usual_wait,
-        table.past_stale,
-        table.past_refused_releases,
-        table.past_losses,
-        table.past_unfinished,
-        table.past_refused,
-        table.past_deadlocks,
-        chart.past_counts,
-    ):
-        shared.clear()
+    table._recent.clear()
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb-read committed", "mariadb-repeatable read"])
