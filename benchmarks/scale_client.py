@@ -92,7 +92,7 @@ def inspect() -> dict[str, Any]:
         call_command("migrate", verbosity=0)
         browser = adminsite.user_with("view_lock", "break_lock")
         page, page_took = timed(lambda: browser.get("/admin/zklock/lock/"))
-        host, host_took = timed(lambda: browser.get("/admin/zklock/lock/host/?host=web-1"))
+        host, host_took = timed(lambda: browser.get("/admin/zklock/lock/?host=web-1"))
     return {
         "snapshot": {"took": usual_took, "locks": len(usual.locks), "total": usual.total, "problem": usual.problem},
         "whole": {"took": whole_took, "locks": len(whole.locks), "total": whole.total, "problem": whole.problem},

@@ -36,7 +36,6 @@ class Lock(models.Model):
             ("hold_lock", _("Can hold lock")),
             ("limit_lock", _("Can set the limit of a lock")),
             ("request_release_lock", _("Can request the release of a lock")),
-            ("show_stack_lock", _("Can show the stack of the holder of a lock")),
         ]
         verbose_name = _("lock")
         verbose_name_plural = _("locks")

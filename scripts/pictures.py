@@ -7,14 +7,11 @@ colours, which makes it a third as large.
 
 from __future__ import annotations
 
-import math
-import random
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
@@ -22,7 +19,6 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 from support.browser import chromium  # noqa: E402
 from support.browser.actors import Part, Stage, staged  # noqa: E402
 from support.browser.pages import LIST, visit  # noqa: E402
-from support.browser.rows import ATTEMPTS, attempt, recorded  # noqa: E402
 from support.browser.site import Site  # noqa: E402
 from support.ensemble import Ensemble  # noqa: E402
 from support.zoo import Zoo  # noqa: E402
@@ -72,21 +68,6 @@ def _others(stage: Stage) -> None:
         _hold(stage, f"orders/{number}", Part.task("shop.tasks.charge", f"worker-{number % 4}", 812 + number % 4))
 
 
-def _past_day() -> list[tuple[str, float, dict[str, Any]]]:
-    """Return what the app of events has recorded: a busy day, with more work every ten minutes, and some refusals."""
-    draw = random.Random(7)  # noqa: S311
-    rows: list[tuple[str, float, dict[str, Any]]] = []
-    for minute in range(24 * 60):
-        busy = 9 + 6 * math.cos(minute / 230) + 5 * math.sin(minute / 1.6)
-        for _ in range(max(1, round(draw.gauss(busy, 2)))):
-            columns = attempt("orders/7", "worker-3", held=draw.uniform(20, 59), waited=draw.uniform(1, 20))
-            rows.append((ATTEMPTS, 60.0 * minute + draw.uniform(60, 120), columns))
-        usual = attempt("prices/hats", "worker-1", held=20.0, template="prices/{feed}")
-        rows.append((ATTEMPTS, 60.0 * minute + 60, usual))
-    refused = attempt("prices/shoes", "web-1", outcome="timed out", waited=5.0, held=None)
-    return rows + [(ATTEMPTS, age, refused) for age in (95, 130, 150, 200, 260, 1500, 1560, 20_000, 40_000, 41_000)]
-
-
 def main(folder: Path) -> None:
     """Write the pictures to a folder."""
     with Ensemble(nodes=1) as ensemble, tempfile.TemporaryDirectory() as home:
@@ -95,17 +76,16 @@ def main(folder: Path) -> None:
             for fill, seconds in zip((_import, _deadlock, _others), OF_A_NIGHT, strict=True):
                 fill(stage)
                 time.sleep(seconds)
-            with recorded(site, *_past_day()):
-                for name, path, width, height, scale in (
-                    ("attention", LIST, 1040, 660, 1.5),
-                    ("admin", f"{LIST}?q=", 1240, 640, 1),
-                ):
-                    look = {"viewport": {"width": width, "height": height}, "device_scale_factor": scale}
-                    operator = visit(browser, site, "operator", **look)
-                    operator.page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
-                    operator.open(path)
-                    operator.page.screenshot(path=folder / f"{name}.png", caret="initial")
-                    operator.page.context.close()
+            for name, path, width, height, scale in (
+                ("attention", LIST, 1040, 660, 1.5),
+                ("admin", f"{LIST}?q=", 1240, 640, 1),
+            ):
+                look = {"viewport": {"width": width, "height": height}, "device_scale_factor": scale}
+                operator = visit(browser, site, "operator", **look)
+                operator.page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
+                operator.open(path)
+                operator.page.screenshot(path=folder / f"{name}.png", caret="initial")
+                operator.page.context.close()
         zoo.close()
 
 

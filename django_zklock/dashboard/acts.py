@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django import forms
+from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core.queue.markers import MOST_PERMITS
@@ -20,6 +22,11 @@ MAX_TARGETS: Final = 50
 """Holders in one form. More of them would take longer than web servers let a request take."""
 MAX_MINUTES: Final = 7 * 24 * 60
 MAX_WAIT: Final = 10  # seconds; a page that takes longer seems to hang
+_MODEL_FIELDS: Final[Mapping[type[forms.Field], type[models.Field[Any, Any]]]] = {
+    forms.FloatField: models.FloatField,
+    forms.IntegerField: models.IntegerField,
+}
+"""The fields whose widgets a theme has by the class of a model's field. Others are text fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,9 @@ class ReasonField(forms.CharField):
     """Why, in one line that prints."""
 
     def __init__(self) -> None:
-        super().__init__(label=_("Reason"), max_length=MAX_REASON, help_text=_("For the audit log, and for those who wait."))
+        super().__init__(
+            label=_("Reason"), max_length=MAX_REASON, help_text=_("For the audit log, and for those who wait.")
+        )
 
     def clean(self, value: Any) -> str:
         return clean(" ".join(super().clean(value).split()), MAX_REASON)
@@ -60,19 +69,41 @@ class Act:
     """What happens."""
     done: Any
     run: Callable[..., object]
-    fields: Mapping[str, Callable[[], forms.Field]] = field(default_factory=dict)
+    fields: Mapping[str, Callable[[], forms.Field]] = dataclasses.field(default_factory=dict)
     of_holders: bool = True
     """Whether it concerns holders, and not a lock."""
 
-    def form(self, data: Any, *, needs_key: bool) -> forms.Form:
-        """Return the form, which asks for a key unless the page has one."""
-        made = {"key": _key_field()} if needs_key else {}
-        made |= {name: make() for name, make in self.fields.items()} | {"reason": ReasonField()}
-        return type("ActForm", (forms.Form,), made)(data)  # type: ignore[no-any-return]
+    def form(self, data: Any, overrides: Mapping[Any, Mapping[str, Any]], *, needs_key: bool) -> forms.Form:
+        """Return the form. It asks for a key unless the page has one. `overrides` are those of the `ModelAdmin`."""
+        fields: dict[str, forms.Field] = {name: make() for name, make in self.fields.items()}
+        if needs_key:
+            fields = {"key": _key_field(), **fields}
+        form: forms.Form = type("ActForm", (forms.Form,), {**fields, "reason": ReasonField()})(data)
+        _use_widgets(form, overrides)
+        _focus_first(form)
+        return form
+
+
+def _use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Use the widgets of the admin, or of its theme."""
+    for field in form.fields.values():
+        widget = overrides.get(_MODEL_FIELDS.get(type(field), models.CharField), {}).get("widget")
+        if widget is not None:
+            field.widget = forms.Field(required=field.required, widget=widget).widget
+        field.widget.attrs["autocomplete"] = "off"
+
+
+def _focus_first(form: forms.Form) -> None:
+    """Let the browser focus the first field with an error, which screen readers then read; else the first empty one."""
+    for name, field in form.fields.items():
+        if name in form.errors or (not form.is_bound and field.required and field.initial is None):
+            field.widget.attrs["autofocus"] = True
+            return
 
 
 def _key_field() -> forms.Field:
-    return forms.CharField(label=_("Lock"), max_length=MAX_KEY, validators=[_check_key])
+    text = _("The key as the list shows it, such as inventory/4711.")
+    return forms.CharField(label=_("Lock"), max_length=MAX_KEY, validators=[_check_key], help_text=text)
 
 
 def _check_key(key: str) -> None:
@@ -80,38 +111,69 @@ def _check_key(key: str) -> None:
         raise forms.ValidationError(_("This cannot be the key of a lock."))
 
 
-def _hold(target: Target, *, minutes: float, wait: float, **why: str) -> None:
+def _ask(target: Target, **why: Any) -> None:
+    lazy.operations.request_release(target.key, guid=target.guid, token=target.token, **why)
+
+
+def _break(target: Target, **why: Any) -> None:
+    lazy.operations.break_lock(target.key, guid=target.guid, token=target.token, **why)
+
+
+def _end(target: Target, **why: Any) -> None:
+    lazy.operations.end_hold(target.key, token=target.token, **why)
+
+
+def _hold(target: Target, *, minutes: float, wait: float, **why: Any) -> None:
     lazy.operations.hold_lock(target.key, seconds=minutes * 60, wait=wait, **why)
 
 
-def _limit(target: Target, *, permits: int | None, **why: str) -> None:
+def _limit(target: Target, *, permits: int | None, **why: Any) -> None:
     if permits is None:
         lazy.operations.clear_limit(target.key, **why)
     else:
         lazy.operations.set_limit(target.key, permits, **why)
 
 
+def _minutes() -> forms.Field:
+    text = _("Then the hold ends, even if this server is down.")
+    return forms.FloatField(label=_("Minutes"), min_value=0.1, max_value=MAX_MINUTES, initial=15, help_text=text)
+
+
+def _wait() -> forms.Field:
+    text = _("For its present holders to end; 10 at most. With 0, the lock must be free now.")
+    label = _("Wait in the queue (s)")
+    return forms.FloatField(label=label, min_value=0, max_value=MAX_WAIT, initial=MAX_WAIT, help_text=text)
+
+
+def _permits() -> forms.Field:
+    text = _("Empty: no limit but that in the code.")
+    label = _("Permits")
+    return forms.IntegerField(label=label, required=False, min_value=1, max_value=MOST_PERMITS, help_text=text)
+
+
 ACTS: Final = {
     "ask": Act(
         permission="request_release_lock",
         label=_("Request release"),
-        text=_("After a request, the work goes on until it can release."),
+        text=_("The work goes on until it can release. Its process writes its stack to its log."),
         done=_("Asked to release: %(lock)s."),
-        run=lambda target, **why: lazy.operations.request_release(target.key, guid=target.guid, token=target.token, **why),
+        run=_ask,
     ),
     "break": Act(
         permission="break_lock",
         label=_("Break"),
-        text=_("The holder learns at once that the lock is lost. Its work is aborted if the options of the lock say so."),
+        text=_(
+            "The holder learns at once that the lock is lost. Its work is aborted if the options of the lock say so."
+        ),
         done=_("Broken: %(lock)s."),
-        run=lambda target, **why: lazy.operations.break_lock(target.key, guid=target.guid, token=target.token, **why),
+        run=_break,
     ),
     "end": Act(
         permission="hold_lock",
         label=_("End the hold"),
         text=_("The next waiter gets the lock at once."),
         done=_("Hold ended: %(lock)s."),
-        run=lambda target, **why: lazy.operations.end_hold(target.key, token=target.token, **why),
+        run=_end,
     ),
     "hold": Act(
         permission="hold_lock",
@@ -119,19 +181,16 @@ ACTS: Final = {
         text=_("Later contenders wait. They are shown your name, the end and the reason."),
         done=_("You hold %(lock)s now."),
         run=_hold,
-        fields={
-            "minutes": lambda: forms.FloatField(label=_("Minutes"), min_value=0.1, max_value=MAX_MINUTES, initial=15),
-            "wait": lambda: forms.FloatField(label=_("Wait in the queue (s)"), min_value=0, max_value=MAX_WAIT, initial=MAX_WAIT),
-        },
+        fields={"minutes": _minutes, "wait": _wait},
         of_holders=False,
     ),
     "limit": Act(
         permission="limit_lock",
         label=_("Set limit"),
-        text=_("The number of permits for all processes, in place of that in the code; empty: clear it. No holder loses its permit."),
+        text=_("How many may hold it at a time, in place of the limit in the code. No holder loses its permit."),
         done=_("The limit of %(lock)s was changed."),
         run=_limit,
-        fields={"permits": lambda: forms.IntegerField(label=_("Permits"), required=False, min_value=1, max_value=MOST_PERMITS)},
+        fields={"permits": _permits},
         of_holders=False,
     ),
 }

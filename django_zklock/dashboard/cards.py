@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext as _
 
-from django_zklock.report.formatting import work_kind
+from django_zklock.report.formatting import host_and_pid, work_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,16 +21,20 @@ MAX_ROWS: Final = 5
 
 
 def card(incident: Incident, locks: Mapping[str, LockInfo]) -> dict[str, Any]:
-    """Return what a card shows. A look has the first waiters of each queue, so the callers are at least so many."""
+    """Return the values of a card. A look reads the first waiters of each queue; the others have no work here."""
+    described = incident.describe()
     keys = dict.fromkeys([*incident.keys, *(wait.holds for _depth, wait in incident.behind)])
     works = Counter(work_kind(waiter) for key in keys if key in locks for waiter in locks[key].waiters)
-    described = incident.describe()
+    callers = works.most_common(MAX_ROWS) if incident.blocked else []
     return {
         **described,
         "word": incident.word or (_("Blocked") if incident.severity == "error" else _("Slow")),
         "text": incident.sentences(),
+        "process": host_and_pid(incident.host, incident.pid),
         "rows": incident.holders[:MAX_ROWS],
         "hidden": max(0, len(incident.keys) - MAX_ROWS),
         "behind": described["behind"][:MAX_ROWS],
-        "callers": works.most_common(MAX_ROWS) if incident.blocked else [],
+        "hidden_behind": max(0, len(incident.behind) - MAX_ROWS),
+        "callers": callers,
+        "other_callers": max(0, incident.blocked - sum(count for _work, count in callers)),
     }

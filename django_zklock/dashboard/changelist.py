@@ -17,6 +17,8 @@ from django_zklock.report.formatting import STATE_LABELS, key_text
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
+    from django_zklock.inspection import Snapshot
+
 MAX_HOSTS: Final = 50
 _ORDERS: Final[dict[str, Callable[[Lock], Any]]] = {
     "key": lambda lock: lock.key,
@@ -65,6 +67,17 @@ class LockQuerySet(QuerySet[Lock]):
 
     def _clone(self) -> LockQuerySet:
         return LockQuerySet(locks=self)
+
+
+def totals(snapshot: Snapshot) -> dict[str, int]:
+    """Return how many locks of a snapshot are held, kept or contended, and how many callers wait for them."""
+    return {
+        "shown": len(snapshot.locks),
+        "held": sum(lock.held_for is not None for lock in snapshot.locks),
+        "kept": sum(lock.idle_for is not None for lock in snapshot.locks),
+        "contended": sum(lock.contended for lock in snapshot.locks),
+        "waiting": sum(lock.waiting for lock in snapshot.locks),
+    }
 
 
 class StateFilter(admin.SimpleListFilter):

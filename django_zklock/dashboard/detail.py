@@ -19,6 +19,8 @@ from django_zklock.report.formatting import MAX_ERROR, clean, commands, key_text
 
 if TYPE_CHECKING:
     from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
+    from django_zklock.report.facts import Facts
+    from django_zklock.report.incident import Incident
 
 AGE_OF_OTHERS: Final = 30.0
 """Seconds: how old the state of all other locks may be on the page of one lock, unless its holder waits for them."""
@@ -40,7 +42,14 @@ class Detail:
     """One lock, seen among all others."""
 
     def __init__(
-        self, key: str, info: LockInfo | None, others: Snapshot, *, long_held: float, age: float = 0.0, problem: str = ""
+        self,
+        key: str,
+        info: LockInfo | None,
+        others: Snapshot,
+        *,
+        long_held: float,
+        age: float = 0.0,
+        problem: str = "",
     ) -> None:
         """`age` and `problem` say why the state may be old."""
         if info is None:
@@ -50,9 +59,17 @@ class Detail:
         self.age = age
         self.problem = clean(problem, MAX_ERROR)
         self.state = self.info.state(long_held)
-        self._incidents, self._facts = verdict.of_lock(self.info, others, long_held)
-        self.chain: tuple[Wait, ...] = self._facts.graph.chain(key)
+        self._others = others
+        self._long_held = long_held
+
+    @cached_property
+    def _look(self) -> tuple[list[Incident], Facts]:
+        return verdict.of_lock(self.info, self._others, self._long_held)
+
+    @cached_property
+    def chain(self) -> tuple[Wait, ...]:
         """Why the lock is not released: its holder waits for another one, the holder of that one for a third, ..."""
+        return self._look[1].graph.chain(self.info.key)
 
     @property
     def is_cycle(self) -> bool:
@@ -75,7 +92,8 @@ class Detail:
         """Advice for an operator; empty if there is nothing to do."""
         if self.root:
             return _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(self.root)}
-        return str(self._incidents[0].describe()["remedy"]) if self._incidents else ""
+        incidents = self._look[0]
+        return str(incidents[0].describe()["remedy"]) if incidents else ""
 
     @cached_property
     def waiters(self) -> list[Row]:
@@ -92,8 +110,12 @@ class Detail:
             number=number,
             links=links(self.info.key, info),
             target=str(Target(self.info.key, info.guid, info.token)),
-            waits=self._facts.waits_elsewhere(self.info, info) and not self.is_cycle,
+            waits=(info.waits_as, self.info.key) in self._waits and not self.is_cycle,
         )
+
+    @cached_property
+    def _waits(self) -> set[tuple[str, str]]:
+        return {(wait.owner, wait.holds) for wait in self._others.waits}
 
     @property
     def hidden(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
@@ -9,12 +10,13 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_zklock.conf.options import LONG_HELD
 from django_zklock.dashboard.cards import MAX_CARDS, card
-from django_zklock.dashboard.changelist import HostFilter, LockQuerySet, StateFilter
+from django_zklock.dashboard.changelist import HostFilter, LockQuerySet, StateFilter, totals
 from django_zklock.dashboard.views import LockViews
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
@@ -23,7 +25,11 @@ from django_zklock.report import formatting, lazy, servers, verdict
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
+    from django_zklock.inspection import ContenderInfo
+
 TUTORIAL: Final = "https://django-zklock.readthedocs.io/en/latest/tutorial/"
+UUID: Final = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+"""An id in a text, and its beginning, which tells it from the others."""
 
 
 class LockAdminMixin(LockViews):
@@ -75,19 +81,39 @@ class LockAdminMixin(LockViews):
 
     @admin.display(description=gettext_lazy("lock"), ordering="key")
     def shown_key(self, lock: Lock) -> str:
-        return formatting.key_text(lock.key, 200)
+        return format_html('<span title="{0}">{0}</span>', formatting.key_text(lock.key, 200))
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
         state = lock.info.state(self.long_held)
-        kind = "" if lock.info.kind == "lock" else formatting.kind_text(lock.info)
         label = formatting.state_text(lock.info, state)
-        return format_html('<span class="zklock-state zklock-{}">{}</span> {}', state, label, kind)
+        shown = format_html('<span class="zklock-state zklock-{}">{}</span>', state, label)
+        if lock.info.kind == "lock":
+            return shown
+        return format_html('{} <span class="zklock-work">{}</span>', shown, formatting.kind_text(lock.info))
 
     @admin.display(description=gettext_lazy("holder"), empty_value="–")
     def holder(self, lock: Lock) -> str | None:
-        texts = [formatting.holder_text(holder) for holder in lock.info.holders[:1]]
-        return " +".join([*texts, str(len(lock.info.holders) - 1)][: len(lock.info.holders)]) or None
+        """Return the first holder in one line: ids are cut, and shown whole below the mouse and on focus."""
+        holders = lock.info.holders
+        if not holders:
+            return None
+        work = formatting.use_of(holders[0])
+        return format_html(
+            '<span class="zklock-holder" dir="auto" title="{} · {}">{} {} <span class="zklock-work">{}</span></span>',
+            formatting.process_of(holders[0]),
+            work,
+            self.process_link(holders[0]),
+            f"+{len(holders) - 1}" if holders[1:] else "",
+            UUID.sub(r"\1", work),
+        )
+
+    def process_link(self, holder: ContenderInfo) -> str:
+        """Return host and process, with a link to the locks of that host."""
+        text = formatting.process_of(holder)
+        if not holder.pid:
+            return text
+        return format_html('<a href="?{}">{}</a>', urlencode({"host": holder.host}), text)
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
     def held(self, lock: Lock) -> str | None:
@@ -127,8 +153,16 @@ class LockAdminMixin(LockViews):
         snapshot = self.snapshot(request)
         if not request.GET and request.method != "POST":
             return self._attention(request)
-        context = {"title": _("Locks"), "snapshot": snapshot, "may": self.allowed(request), "zklock_refresh": self.refresh}
-        return super().changelist_view(request, {**context, **(extra_context or {})})  # type: ignore[misc,no-any-return]
+        context = {
+            "title": _("Locks"),
+            "tab": "locks",
+            "snapshot": snapshot,
+            "totals": totals(snapshot),
+            "may": self.allowed(request),
+            "zklock_refresh": self.refresh,
+            **(extra_context or {}),
+        }
+        return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 
     def _attention(self, request: HttpRequest) -> HttpResponse:
         snapshot, ensemble = self.snapshot(request), verdict.servers_now(self.reply_timeout)
@@ -137,10 +171,12 @@ class LockAdminMixin(LockViews):
         locks = {lock.key: lock for lock in snapshot.locks}
         context = {
             "title": _("Attention"),
+            "tab": "attention",
             "change": True,  # so that there are tools
             "verdict": seen,
             "snapshot": snapshot,
             "cards": [card(incident, locks) for incident in seen.incidents[:MAX_CARDS]],
+            "hidden": max(0, len(seen.incidents) - MAX_CARDS),
             "servers": ensemble.servers,
             "summary": servers.summary(ensemble),
             "tutorial": TUTORIAL,

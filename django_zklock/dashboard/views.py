@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import messages
 from django.contrib.admin.helpers import AdminErrorList, AdminForm
@@ -12,9 +11,9 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.auth.decorators import login_not_required, permission_required
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import path, re_path, reverse
+from django.urls import NoReverseMatch, path, re_path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -23,22 +22,23 @@ from django.views.decorators.http import require_safe
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.dashboard.acts import ACTS, MAX_TARGETS, Target
+from django_zklock.dashboard.acts import ACTS, MAX_TARGETS, Act, Target
 from django_zklock.dashboard.detail import Detail, read_detail
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
 from django_zklock.report import lazy, past, verdict
-from django_zklock.report.formatting import MAX_ERROR, clean, key_text
+from django_zklock.report.formatting import MAX_ERROR, clean, key_text, keys_text
+from django_zklock.report.incident import MAX_NAMED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection, Mapping
 
     from django.contrib.admin import AdminSite
+    from django.forms import Form
 
     from django_zklock.inspection import Snapshot
-
-    _View: TypeAlias = Callable[..., HttpResponse]
+    from django_zklock.operations.audit import Action
 
 logger = Logger("django_zklock.dashboard")
 
@@ -75,6 +75,7 @@ class LockViews:
 
     admin_site: AdminSite
     opts: Any
+    formfield_overrides: Mapping[Any, Mapping[str, Any]]
     reply_timeout: float
     long_held: float
     refresh: int
@@ -119,6 +120,16 @@ class LockViews:
             info = next((lock for lock in last.locks if lock.key == key), None)
             return Detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
 
+    def read_locks(self, keys: Collection[str]) -> list[Detail]:
+        """Return the states of some locks. Several are read by one look at all."""
+        if len(keys) < 2:
+            return [self.read_lock(key) for key in keys]
+        look = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0)
+        infos = {lock.key: lock for lock in look.locks}
+        age, problem = (0.0, "") if look.answers else (look.age, look.problem)
+        options: dict[str, Any] = {"long_held": self.long_held, "age": age, "problem": problem}
+        return [Detail(key, infos.get(key), look, **options) for key in keys]
+
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """
         Return a page within the admin site that this one belongs to.
@@ -130,6 +141,7 @@ class LockViews:
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "may": self.allowed(request),
+            "tab": "locks",
             "zklock_refresh": self.refresh,
             "media": self.media,  # type: ignore[attr-defined]
             "has_view_permission": True,
@@ -165,6 +177,8 @@ class LockViews:
     ) -> HttpResponse:
         """Show the holders and waiters of one lock, and the possible acts."""
         self._require(request)
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
         lock = self.get_object(request, unquote(object_id))
         if lock is None:
             return HttpResponseRedirect(self.url("changelist"))
@@ -183,33 +197,36 @@ class LockViews:
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the rows of an app that records events. Without one, show the actions in Django's own log."""
-        if past.source is None:
+        """Show the events of the lock; on a site without their list, the actions in Django's own log."""
+        self._require(request)
+        try:
+            events = reverse("admin:zklock_events_event_changelist", current_app=self.admin_site.name)
+        except NoReverseMatch:
             return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-        query = urlencode({"q": unquote(object_id)})
-        return HttpResponseRedirect(f"{reverse('admin:zklock_events_event_changelist')}?{query}")
+        return HttpResponseRedirect(f"{events}?{urlencode({'q': unquote(object_id)})}")
 
     # --- Acts: a form that names each holder, a reason, and one message for each result ------------------------------
 
     def act_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """Act on exactly the ticked holders, or on one lock."""
         self._require(request, name)
-        keys = [key for key in dict.fromkeys(request.GET.getlist("key")) if is_key(key)][:MAX_TARGETS]
-        return self.act_page(request, name, keys)
+        keys = [key for key in dict.fromkeys(request.GET.getlist("key")) if is_key(key)]
+        return self.act_page(request, name, keys[:MAX_TARGETS])
 
     def act_page(self, request: HttpRequest, name: str, keys: Collection[str]) -> HttpResponse:
         """Return the form of an act on the locks with these keys, or act if it was sent and is valid."""
         act = ACTS[name]
-        form = act.form(request.POST if name in request.POST else None, needs_key=not (keys or act.of_holders))
+        data = request.POST if name in request.POST else None
+        form = act.form(data, self.formfield_overrides, needs_key=not (keys or act.of_holders))
+        targets = self._targets(request, form, keys) if act.of_holders else [_lock_of(form, keys)]
         if form.is_valid():
-            values = dict(form.cleaned_data)
-            only = values.pop("key", None) or next(iter(keys), "")
-            ticked = [target for text in request.POST.getlist("target") if (target := Target.parse(text)) is not None]
-            failed = self._act(request, name, ticked[:MAX_TARGETS] if act.of_holders else [Target(only)], values)
+            values = {field: value for field, value in form.cleaned_data.items() if field != "key"}
+            failed = self._act(request, act, targets, values)
             if not failed:
-                return HttpResponseRedirect(self.url("change", quote(only)) if only and len(keys) < 2 else self.url("changelist"))
+                return HttpResponseRedirect(self._after(targets))
             keys = failed
-        locks = [self.read_lock(key) for key in keys]
+        locks = self.read_locks(keys)
+        is_away = any(lock.problem for lock in locks)
         context = {
             "title": f"{act.label}: {', '.join(key_text(key) for key in keys)}" if keys else act.label,
             "name": name,
@@ -217,45 +234,100 @@ class LockViews:
             "form": form,
             "form_url": f"{self.url('act', name)}?{urlencode({'key': keys}, doseq=True)}",
             "locks": locks,
-            "rows": [(lock, row) for lock in locks for row in lock.holders if act.of_holders],
+            "is_away": is_away,
+            **(_ticks(locks, targets if form.is_bound else None) if act.of_holders else {}),
         }
-        status = UNAVAILABLE if any(lock.problem for lock in locks) else CONFLICT if form.is_bound and form.is_valid() else 200
+        status = UNAVAILABLE if is_away else CONFLICT if form.is_valid() else 200
         return self.page(request, "act", context, status)
 
-    def _act(self, request: HttpRequest, name: str, targets: list[Target], values: dict[str, Any]) -> list[str]:
+    def _targets(self, request: HttpRequest, form: Form, keys: Collection[str]) -> list[Target]:
+        """Return the ticked holders. A form without one is not valid."""
+        parsed = [Target.parse(text) for text in request.POST.getlist("target")[:MAX_TARGETS]]
+        targets = [target for target in parsed if target is not None]
+        if form.is_bound and not targets:
+            form.add_error(None, _("No holder was chosen, so nothing was done."))
+        return targets
+
+    def _after(self, targets: list[Target]) -> str:
+        """Return the address of the page after an act that was done."""
+        keys = {target.key for target in targets}
+        return self.url("change", quote(keys.pop())) if len(keys) == 1 else self.url("changelist")
+
+    def _act(self, request: HttpRequest, act: Act, targets: list[Target], values: dict[str, Any]) -> list[str]:
         """Act on each target until the time is over; show the results. Return the keys of those that were not done."""
-        act, deadline, by = ACTS[name], clock.now() + MAX_TIME, clean(request.user.get_username(), 150)
+        deadline = clock.now() + MAX_TIME
+        by = clean(request.user.get_username(), 150)
         failed: dict[str, str] = {}
+        late: list[str] = []
         with lazy.operations.acting_via("admin") as actions:
             for target in targets:
+                shown = {"lock": key_text(target.key)}
+                if clock.now() > deadline:
+                    late.append(target.key)
+                    continue
                 try:
-                    if clock.now() > deadline:
-                        raise ZkLockError(_("The time was too short, so nothing was done yet. Try again."))
                     act.run(target, by=by, **values)
                 except LockChangedHands:
-                    failed[target.key] = _("The holder has changed, so nothing was done.")
+                    failed[target.key] = _("The holder of %(lock)s has changed, so nothing was done.") % shown
                 except ZooKeeperUnavailable as error:
-                    failed[target.key] = _("It is unknown whether it was done. %(error)s") % {"error": error}
+                    text = _("It is unknown whether it was done: %(lock)s. %(error)s")
+                    failed[target.key] = text % {**shown, "error": error}
                     deadline = 0.0  # the others would fail as slowly
                 except (ZkLockError, ValueError) as error:
-                    failed[target.key] = str(error)
+                    failed[target.key] = _("Nothing was done: %(lock)s. %(error)s") % {**shown, "error": error}
         for action in actions:
             self._log(request, action)
-        done = ", ".join(key_text(target.key) for target in targets if target.key not in failed)
-        texts = [(act.done % {"lock": done}, messages.SUCCESS)] if done else []
-        texts += [(clean(f"{key_text(key)}: {text}", MAX_ERROR), messages.ERROR) for key, text in failed.items()]
-        for text, level in texts or [(_("No holder was chosen, so nothing was done."), messages.WARNING)]:
-            self.message_user(request, text, level, fail_silently=True)  # type: ignore[attr-defined]
-        return list(failed)
+        undone = [*failed, *late]
+        done = list(dict.fromkeys(target.key for target in targets if target.key not in undone))
+        if done:
+            self._tell(request, act.done % {"lock": keys_text(done, MAX_NAMED)}, messages.SUCCESS)
+        for text in failed.values():
+            self._tell(request, text, messages.ERROR)
+        if late:
+            text = _("The time was too short, so nothing was done yet: %(locks)s. Try again.")
+            self._tell(request, text % {"locks": keys_text(late, MAX_NAMED)}, messages.WARNING)
+        return undone
 
-    def _log(self, request: HttpRequest, action: Any) -> None:
-        """Write an action to Django's own log. It is in the audit log by then, so an error of the database is logged."""
+    def _tell(self, request: HttpRequest, text: str, level: int) -> None:
+        self.message_user(request, clean(text, MAX_ERROR), level, fail_silently=True)  # type: ignore[attr-defined]
+
+    def _log(self, request: HttpRequest, action: Action) -> None:
+        """Write an action to Django's own log. It is in the audit log by then, so a failure is only logged."""
         text = f"{action}: {action.reason}" if action.reason else str(action)
         try:
             with transaction.atomic():
                 LogEntry.objects.log_actions(request.user.pk, [Lock(key=action.key)], CHANGE, text, single_object=True)
         except Exception:
             logger.exception("an action on the lock %r is not in the history: %r", action.key, text)
+
+
+def _lock_of(form: Form, keys: Collection[str]) -> Target:
+    """Return the lock that the page is about, or that was typed."""
+    typed = form.cleaned_data.get("key", "") if form.is_bound and form.is_valid() else ""
+    return Target(typed or next(iter(keys), ""))
+
+
+def _ticks(locks: Collection[Detail], chosen: Collection[Target] | None) -> dict[str, Any]:
+    """Return the rows of the holders, whether each is ticked, and how many have no row."""
+    ticked = None if chosen is None else {str(target) for target in chosen}
+    rows = [
+        (lock, row, row.target in ticked if ticked is not None else not row.waits)
+        for lock in locks
+        for row in lock.holders
+    ]
+    return {
+        "rows": rows[:MAX_TARGETS],
+        "hidden": max(0, len(rows) - MAX_TARGETS),
+        "is_free": not any(lock.problem or lock.info.problem for lock in locks),
+    }
+
+
+@never_cache
+@require_safe
+@permission_required("zklock.view_lock", raise_exception=True)
+def locks_json(request: HttpRequest) -> HttpResponse:
+    """Return all locks as JSON, or 403 without the permission `zklock.view_lock`; for a project's own `urls.py`."""
+    return JsonResponse(lazy.inspection.info.to_json(lazy.inspection.snapshot(max_waiters=1)))
 
 
 @never_cache

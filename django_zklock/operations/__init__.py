@@ -1,5 +1,5 @@
 """
-Step in as an operator: break a lock, ask its holders to release it, hold it for a time, limit it, or ask what runs.
+Step in as an operator: break a lock, ask its holders to release it, hold it for a time, or limit it.
 
 Each function blocks until ZooKeeper has answered. Before it returns, it writes to the log `zklock.audit`. The app
 `django_zklock.contrib.events` also writes each action to its table.

@@ -51,7 +51,7 @@ class Action:
     what: str
     """A key of `_MESSAGES`."""
     key: str
-    """The lock; empty if the action is about an incident."""
+    """The lock."""
     by: str
     reason: str
     via: str
@@ -61,16 +61,17 @@ class Action:
     sure: bool = True
     """False if ZooKeeper's reply was lost, so that it may not have happened."""
     holder: str = ""
-    """Host, process and work of the holder that lost the lock or was asked; the title of the incident; or the task."""
+    """Host, process and work of the holder that lost the lock or was asked; or the task."""
     token: int | None = None
     """The token of that holder, or of the operator hold."""
     limit: int | None = None
     """The new limit."""
     seconds: float | None = None
-    """How long the operator hold, or the acknowledgement, lasts."""
+    """How long the operator hold lasts."""
 
     def __str__(self) -> str:
-        text = _TEXTS[self.what] % {"who": self.holder, "limit": self.limit or 0, "time": f"{self.seconds or 0.0:.0f} s"}
+        time_held = f"{self.seconds or 0.0:.0f} s"
+        text = _TEXTS[self.what] % {"who": self.holder, "limit": self.limit or 0, "time": time_held}
         return text if self.sure else f"{text} (perhaps: the answer was lost)"
 
 
@@ -119,9 +120,7 @@ def record_action(
     reason: str,
     *,
     holder: ContenderInfo | None = None,
-    who: str = "",
     hold: OperatorHold | None = None,
-    seconds: float | None = None,
     limit: int | None = None,
     sure: bool = True,
 ) -> None:
@@ -140,10 +139,10 @@ def record_action(
         via=via,
         at=time.time(),
         sure=sure,
-        holder=printable(str(holder or who), MAX_TEXT),
+        holder=printable(str(holder or ""), MAX_TEXT),
         token=contender.token if contender is not None else None,
         limit=limit,
-        seconds=hold.seconds if hold is not None else seconds,
+        seconds=hold.seconds if hold is not None else None,
     )
     host = socket.gethostname()
     extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": via, "host": host}

@@ -147,7 +147,7 @@ class Hung(Incident):
 
     cause = "hung"
     title = _("%(holder)s has held %(keys)s for %(time)s")
-    sentence = _("The holder runs %(work)s.")
+    who = _("The holder runs %(work)s.")
     remedy = _("Too long? 1. Request release (work that looks for requests finishes). 2. Break (work is stopped).")
     ends = "The holder releases the lock."
     act = "ask"

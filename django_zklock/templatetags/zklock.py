@@ -12,6 +12,7 @@ from django.utils.html import format_html, format_html_join
 
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.report.formatting import (
+    CONNECTION_LABELS,
     MAX_ERROR,
     age,
     age_of,
@@ -41,6 +42,12 @@ register.filter("zklock_who", process_of)
 register.filter("zklock_work", use_of)
 register.simple_tag(age, name="zklock_age")
 register.simple_tag(age_of, name="zklock_age_of")
+
+
+@register.filter
+def zklock_connection(state: str) -> object:
+    """Return the label of a state of the connection."""
+    return CONNECTION_LABELS[state]
 
 
 @register.filter

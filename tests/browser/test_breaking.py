@@ -1,12 +1,11 @@
-"""An operator breaks and holds locks in a browser."""
+"""An operator breaks locks, and asks for their release, in a browser."""
 
 import re
 
 import pytest
 from playwright.sync_api import expect
 from support.browser.actors import Part
-from support.browser.pages import LIST, PHONE, address
-from support.zoo import next_line
+from support.browser.pages import ALL, address
 
 KEY = "orders/1042"
 
@@ -29,10 +28,10 @@ def test_a_reason_is_required(swept, stage, visitor):
 
 
 @pytest.mark.parametrize(
-    ("link", "names", "remains"),
-    [("Break…", "Break the lock", False), ("Request release…", "Request release of", True)],
+    ("link", "said", "remains"),
+    [("Break…", f"Broken: {KEY}.", False), ("Request release…", f"Asked to release: {KEY}.", True)],
 )
-def test_enter_presses_the_button_that_the_link_means(swept, stage, visitor, link, names, remains):
+def test_enter_presses_the_button_that_the_link_means(swept, stage, visitor, link, said, remains):
     stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
     operator = visitor("operator")
     operator.open(address(KEY))
@@ -40,40 +39,27 @@ def test_enter_presses_the_button_that_the_link_means(swept, stage, visitor, lin
     expect(operator.page.get_by_label("Reason")).to_be_focused()
     operator.picture(f"form-{remains}")
     buttons = operator.page.locator("input[type=submit][name=ask], input[type=submit][name=break]")
-    assert [str(button.get_attribute("value")).startswith(names) for button in buttons.all()] == [True]
-    assert operator.page.get_by_role("link", name="Instead:").count() == 1
+    assert [button.get_attribute("value") for button in buttons.all()] == [link.rstrip("…")]
     operator.page.keyboard.type("it hangs")
     operator.page.keyboard.press("Enter")
-    expect(operator.page.locator("body")).to_contain_text("asked to release" if remains else "was broken")
+    expect(operator.page.locator("body")).to_contain_text(said)
     assert bool(swept.children(KEY)) is remains
 
 
-def test_enter_does_nothing_where_no_action_is_meant(swept, stage, visitor):
-    """On the page of a host, a confirmation that is typed must not end as a request."""
-    stage.join_queue(KEY, Part.task("shop.tasks.charge", "worker-9", 812))
+def test_all_locks_of_a_host_are_broken_from_the_list(swept, stage, visitor):
+    for number in range(3):
+        stage.join_queue(f"orders/{number}", Part.task("shop.tasks.charge", "worker-9", 812))
+    stage.join_queue("stock", Part("web-1"))
     operator = visitor("operator")
-    operator.open(f"{LIST}host/?host=worker-9")
-    assert not operator.page.get_by_label("Reason").is_visible()
-    operator.page.get_by_role("link", name="Request their release, or break them").click()  # it unfolds the form
-    operator.page.get_by_label("Reason").fill("it hangs")
-    operator.page.get_by_label("Confirmation").fill("worker-9")
-    operator.page.keyboard.press("Enter")
-    operator.page.wait_for_load_state()
-    assert operator.page.get_by_label("Reason").input_value() == "it hangs"
-    assert len(swept.children(KEY)) == 1
-    operator.page.get_by_role("button", name="Break the lock").click()
-    operator.wait_until(lambda: not swept.children(KEY))
-
-
-def test_one_click_shows_what_the_holder_does(swept, visitor):
-    with swept.running(f"with zk_lock({KEY!r}):\n    print('held')\n    input()") as holder:
-        assert next_line(holder) == "held"
-        operator = visitor("operator", viewport=PHONE, color_scheme="dark")
-        operator.open(address(KEY))
-        for _ in range(2):
-            operator.press("Show its stack…")
-            assert "thread '" in operator.page.locator(".zklock-stack").inner_text()
-        operator.picture("stack")
-        operator.assert_accessible()
-        operator.assert_fits()
-        holder.communicate("", timeout=30)
+    operator.open(ALL)
+    operator.row("orders/0").get_by_role("link", name="worker-9 · pid 812").click()
+    operator.page.wait_for_url("**/?host=worker-9")
+    operator.page.locator("#action-toggle").check()
+    operator.page.get_by_label("Action:").select_option("break_selected")
+    operator.press("Run" if operator.page.get_by_role("button", name="Run").count() else "Go")
+    assert operator.page.locator("input[name=target]:checked").count() == 3
+    operator.picture("break-many")
+    operator.assert_accessible()
+    operator.confirm("it hangs")
+    assert operator.messages() == "Broken: orders/0, orders/1, orders/2."
+    assert [key for key in ("orders/0", "orders/1", "orders/2", "stock") if swept.children(key)] == ["stock"]

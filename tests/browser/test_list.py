@@ -157,7 +157,7 @@ def test_the_filter_button_covers_nothing(day, visitor, width):
 @own_rows
 def test_a_duration_keeps_its_order_from_right_to_left(day, visitor):
     viewer = visitor("operator", locale="ar")
-    for path, selector in ((None, ".field-held time"), (address("orders/1042"), ".zklock-facts time.zklock-age")):
+    for path, selector in ((None, ".field-held time"), (address("orders/1042"), ".zklock-queue time.zklock-age")):
         viewer.open(path) if path else viewer.open()
         ends = viewer.page.locator(selector).first.evaluate(
             """time => {

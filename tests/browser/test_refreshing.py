@@ -13,7 +13,7 @@ from support.zoo import eventually
 from django_zklock.core.queue import nodes
 
 KEY = "orders/1042"
-HOLDER = "section[aria-labelledby=zklock-holder-1]"
+HOLDER = ".zklock-queue tbody tr:first-child"
 INTERVAL = 2  # seconds between two refreshes: the shortest
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '"><img src=x onerror=alert(1)>'
@@ -162,7 +162,7 @@ def test_a_page_that_is_not_refreshed_says_so_and_why_and_since_when(stage, visi
     assert viewer.page.title().startswith("Old: ")
     viewer.put_forward(60)
     assert "1 min" in old.locator("time").inner_text()
-    assert "1 min" in viewer.page.locator(".zklock-strip time").inner_text()
+    assert "1 min" in viewer.page.locator("#zklock-connection time").inner_text()
     assert "grayscale" in viewer.page.locator(".zklock-strip").evaluate("strip => getComputedStyle(strip).filter")
     old.get_by_role("link", name="Load it again").click()
     viewer.page.wait_for_url("**/login/**")
@@ -215,7 +215,7 @@ def test_the_page_of_a_lock_follows_the_lock(stage, visitor):
     holder.filter(has_text="worker-4").wait_for()
     assert "web-1" in operator.page.locator(".zklock-queue tbody").first.inner_text()
     operator.ask("please")
-    assert f"1 holder was asked to release: {KEY}." in operator.messages()
+    assert f"Asked to release: {KEY}." in operator.messages()
     assert "Release requested" in holder.inner_text()
     operator.refresh_every(INTERVAL)
     stage.quit_queue(second)
@@ -227,10 +227,10 @@ def test_the_page_of_a_lock_follows_the_lock(stage, visitor):
 def test_a_refresh_repeats_no_row_of_the_queue(stage, visitor):
     first, second, *_ = [stage.join_queue(KEY, Part("web-1", 700 + number)) for number in range(5)]
     viewer = refreshing(visitor, path=address(KEY))
-    rows = viewer.page.locator("section[aria-labelledby=zklock-queue] tbody tr")
+    rows = viewer.page.locator(".zklock-queue tbody tr:not(:first-child)")
 
     def listed(pids):
-        shown = [row.split("\t")[:2] for row in rows.all_inner_texts()]
+        shown = [[cell.strip() for cell in row.split("\t")[:2]] for row in rows.all_inner_texts()]
         return shown == [[str(index), f"web-1 · pid {pid}"] for index, pid in enumerate(pids, 1)]
 
     for path, held, left in ((first, 701, [702, 703, 704]), (second, 702, [703, 704])):

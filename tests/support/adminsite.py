@@ -34,7 +34,7 @@ SETTINGS = {
 }
 
 
-ALL = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock")
+ALL = ("view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock")
 
 
 def user_with(*permissions):

@@ -12,6 +12,7 @@ from django_zklock.core.queue.command_line import command
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import acting, add_answer, add_name, add_reason, integer, key_of, seconds, unless
+from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
 from django_zklock.report.formatting import holder_text, key_text, limit_text, span, time_text
@@ -50,11 +51,14 @@ class Intervention:
 
 
 def _break(key: str, options: argparse.Namespace, why: Mapping[str, Any]) -> tuple[Any, str]:
-    holders = read_lock(options).holders
+    lock = read_lock(options)
+    holders = lock.holders
     for holder in holders:
         if holder.token == options.token:
             operations.break_lock(key, guid=holder.guid, token=holder.token, **why)
             return {"holder": to_json(holder)}, f"Broken: {holder_text(holder)} no longer holds {key_text(key)}."
+    if lock.problem:
+        raise failure(f"The holder of {key_text(key)!r} is unknown, so nothing was broken: {lock.problem}")
     now = "; ".join(f"{holder_text(holder)}, for {span(holder)}, token {holder.token}" for holder in holders)
     raise LockChangedHands(f"No holder of {key_text(key)!r} has that token. {now}", lock=key)
 

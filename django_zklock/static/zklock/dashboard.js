@@ -6,10 +6,6 @@ const begin = () => {
   // A field with an error. The browser cannot focus it while a theme still hides the page.
   if (document.activeElement === document.body) document.querySelector("#content [autofocus]")?.focus();
 
-  // --- On a phone, the history begins with its rows.
-  const filter = document.querySelector("details.zklock-folds");
-  if (filter && !filter.querySelector(".errornote") && matchMedia("(max-width: 640px)").matches) filter.open = false;
-
   const bar = document.getElementById("zklock-refresh");
 
   // The rows that the reader sees stay where they are on the screen. Browsers do not see to it in the scrolling box of a theme.
@@ -76,35 +72,9 @@ const begin = () => {
 
   if (!bar) return;
 
-  // --- The stack of a holder, on its card. If that fails, the button leads to the page of the stack, as without this script.
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest?.("button.zklock-asks"), card = button?.closest(".zklock-card");
-    if (!card || button.dataset.failed) return;
-    event.preventDefault();
-    if (button.getAttribute("aria-busy")) return;
-    button.setAttribute("aria-busy", "true");
-    try {
-      const body = new FormData(button.form);
-      body.set("key", button.value);
-      const answer = await fetch(button.formAction, { method: "POST", body, credentials: "same-origin", redirect: "error" });
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const stacks = page.getElementById("zklock-stacks");
-      const kept = card.querySelector(".zklock-place");
-      kept.replaceChildren(document.importNode(stacks, true));
-      kept.tabIndex = -1;
-      kept.focus({ preventScroll: true });  // a screen reader goes on there
-      kept.scrollIntoView({ block: "nearest" });
-    } catch {
-      button.dataset.failed = "true";
-      button.click();
-    } finally {
-      button.removeAttribute("aria-busy");
-    }
-  });
-
   // --- Changing the page: only what differs, so that focus and typed texts stay, and screen readers hear only news.
   const update = (old, fresh) => {
-    if (old.isEqualNode(fresh) || old.classList?.contains("zklock-place")) return;
+    if (old.isEqualNode(fresh)) return;
     if (old.nodeType === Node.TEXT_NODE && fresh.nodeType === Node.TEXT_NODE) {
       if (old.data.trim() !== fresh.data.trim()) old.data = fresh.data;
       return;

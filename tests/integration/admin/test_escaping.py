@@ -2,6 +2,7 @@
 
 import contextlib
 import html.parser
+import itertools
 import json
 from dataclasses import fields
 from datetime import timedelta
@@ -17,9 +18,8 @@ from django.utils import timezone
 from kazoo.exceptions import NoNodeError
 from support.zoo import eventually
 
-from django_zklock.contrib.events.models import Attempt, OperatorAction
-from django_zklock.core.execution import stack
-from django_zklock.core.queue import acknowledgement, nodes
+from django_zklock.contrib.events.models import Event
+from django_zklock.core.queue import nodes
 from django_zklock.core.queue.markers import limit_marker
 from django_zklock.core.queue.operator_hold import RESERVATIONS, guid_of_task
 
@@ -126,35 +126,14 @@ def hostile(zoo, contend):
     reserved = f"{RESERVATIONS}/task/{KEY}/{KEY}"
     paths.append(join(zoo, reserved, nodes.prefix(guid), payload(guid=guid, about=about), ephemeral=False))
     now = timezone.now()
-    for outcome in (Attempt.HELD, Attempt.RELEASED, Attempt.LOST, Attempt.TIMED_OUT, Attempt.DEADLOCK, EVIL[:16]):
+    for outcome in (*Event.OUTCOMES, EVIL[:16]):
         for key, token in ((KEY, 5), (KEYS[2], 6)):
             at = now - timedelta(seconds=60)
-            row = {"key": key, "outcome": outcome, "at": at, "missed_at": at, "pid": 7, "token": token}
-            hostile_row(Attempt, **row, held=1.0, waited=1.0)
-    for what in ("broken", "release requested", "stack shown", "acknowledged", EVIL[:32]):
-        hostile_row(OperatorAction, key=KEY, what=what, at=now, token=5)
+            hostile_row(Event, key=key, outcome=outcome, at=at, pid=7, token=token, held=1.0, waited=1.0)
     yield
     for path in paths:
         with contextlib.suppress(NoNodeError):  # some were broken
             zoo.client.delete(path)
-
-
-@contextlib.contextmanager
-def hostile_answers(zoo):
-    """Answer each request for a stack by the text."""
-    directory = f"{zoo.base}/{stack.DIRECTORY}"
-    zoo.client.ensure_path(directory)
-    going = [True]
-
-    @zoo.client.ChildrenWatch(directory)
-    def answer(names):
-        for name in names:
-            zoo.client.set_async(f"{directory}/{name}", f"{EVIL}\n{EVIL}".encode())
-        return going[0]
-
-    yield
-    going.clear()
-    going.append(False)
 
 
 @pytest.fixture(params=THEMES)
@@ -195,29 +174,21 @@ def crawl(client, start):
     return waiting
 
 
-PARAMETERS = [
-    *("q", "host", "template", "path", "in", "by", "o", "key", "do", "target", "identity", "minutes", "part"),
-    *("who", "what", "since", "until", "before", "row", "pid", "p", "state", "kind", "source", "format", "back"),
-]
-PAGES = ("", "groups/", "health/", "history/", "host/", "break/", "hold/", "acknowledge/", "limit/", "stack/")
+PARAMETERS = ("q", "host", "state", "o", "p", "all", "key", "target")
+ACTS = tuple(f"act/{name}/" for name in ("ask", "break", "end", "hold", "limit"))
+PAGES = ("", *ACTS)
 ODD = (EVIL, f"{EVIL}\r\n{EVIL}", "javascript:evil()")
 FORMS = [
     ("", {"action": "break_selected", "_selected_action": KEYS}),
     ("", {"action": "request_release_of_selected", "_selected_action": KEYS}),
     ("", {"action": EVIL, "_selected_action": EVIL}),
-    (f"host/?{urlencode({'host': EVIL})}", {"break": "1", "confirm": EVIL[1:], "reason": EVIL}),
-    (f"host/?{urlencode({'host': EVIL})}", {"ask": "1", "confirm": EVIL[1:], "reason": "", "target": EVIL}),
-    ("break/?" + urlencode({"key": KEYS, "do": "break"}, doseq=True), {"break": "1", "reason": EVIL, "target": EVIL}),
-    ("hold/", {"key": KEY, "minutes": EVIL, "wait": EVIL, "reason": EVIL}),
-    ("hold/", {"key": KEY, "minutes": "1", "wait": "0", "reason": EVIL}),
-    ("hold/", {"key": f"free/{KEY}", "minutes": "1", "wait": "0", "reason": EVIL}),
-    ("limit/", {"key": KEY, "permits": EVIL, "reason": EVIL}),
-    ("limit/", {"key": KEYS[3], "permits": "3", "reason": EVIL}),
-    ("limit/", {"key": f"free/{KEY}", "permits": "3", "reason": EVIL}),
-    ("acknowledge/", {"identity": EVIL, "minutes": "15", "reason": EVIL}),
-    ("stack/", {"key": KEY}),
-    ("stack/", {"key": KEYS[5]}),
-    ("stack/", {"key": f"free/{KEY}"}),
+    ("act/break/?" + urlencode({"key": KEYS}, doseq=True), {"break": "1", "reason": EVIL, "target": EVIL}),
+    ("act/hold/", {"hold": "1", "key": KEY, "minutes": EVIL, "wait": EVIL, "reason": EVIL}),
+    ("act/hold/", {"hold": "1", "key": KEY, "minutes": "1", "wait": "0", "reason": EVIL}),
+    ("act/hold/", {"hold": "1", "key": f"free/{KEY}", "minutes": "1", "wait": "0", "reason": EVIL}),
+    ("act/limit/", {"limit": "1", "key": KEY, "permits": EVIL, "reason": EVIL}),
+    ("act/limit/", {"limit": "1", "key": KEYS[3], "permits": "3", "reason": EVIL}),
+    ("act/limit/", {"limit": "1", "key": f"free/{KEY}", "permits": "3", "reason": EVIL}),
 ]
 
 
@@ -231,40 +202,23 @@ FORMS = [
 )
 @pytest.mark.usefixtures("hostile")
 def test_texts_of_others_are_texts_on_all_pages_and_in_all_answers(zoo, lock_list, evil_olga, language):
-    cards = eventually(lambda: cards_of(evil_olga, lock_list))
-    for card in cards:
-        data = json.dumps({"version": 1, "title": EVIL, "by": EVIL, "reason": EVIL, "ends": 4_000_000_000}).encode()
-        zoo.client.create(f"{acknowledgement.directory(zoo.base)}/{card['identity']}", data, makepath=True)
+    eventually(lambda: "evil=1" in evil_olga.get(lock_list).content.decode())
     paths = {urlsplit(page).path for page in crawl(evil_olga, lock_list)}
-    assert {lock_list + page for page in PAGES if page != "stack/"} <= paths, "each page was seen"
-    assert sum(path.endswith(("/change/", "/history/")) for path in paths) >= 2 * len(KEYS)
+    assert {lock_list + page for page in PAGES} <= paths, "each page was seen"
+    assert sum(path.endswith("/change/") for path in paths) >= len(KEYS)
     queries = [f"{page}?{urlencode(dict.fromkeys(PARAMETERS, value))}" for page in PAGES for value in ODD]
     queries += [f"?{urlencode({'q': '', name: EVIL})}" for name in PARAMETERS]
     for query in (*queries, f"{quote(EVIL, safe='')}/change/"):
         assert_harmless(evil_olga.get(lock_list + query, follow=True))
-    with hostile_answers(zoo):
-        for page, values in FORMS:
-            assert_harmless(evil_olga.post(lock_list + page, values, follow=True))
-    for card in cards:
-        for minutes in (EVIL, "15"):
-            values = {"identity": card["identity"], "minutes": minutes, "reason": EVIL}
-            assert_harmless(evil_olga.post(f"{lock_list}acknowledge/", values, follow=True))
-    for key in KEYS:
-        break_it(evil_olga, f"{lock_list}break/?{urlencode({'key': key, 'do': 'break'})}")
+    for page, values in FORMS:
+        assert_harmless(evil_olga.post(lock_list + page, values, follow=True))
+    for key, name in itertools.product(KEYS, ("ask", "break", "end")):
+        act(evil_olga, name, f"{lock_list}act/{name}/?{urlencode({'key': key})}")
     crawl(evil_olga, lock_list)
     assert_harmless(evil_olga.get(lock_list.removesuffix("zklock/lock/")))  # the latest actions of this user
 
 
-def cards_of(client, url):
-    response = client.get(url)
-    assert "evil=1" in response.content.decode(), "the page shows the texts"
-    cards = response.context["cards"]
-    return cards
-
-
-def break_it(client, page):
-    """Submit the form of a break with what it asks for."""
-    response = client.get(page)
-    targets = [str(row.target) for _lock, row in response.context.get("holds", ())]
-    values = {"break": "1", "end": "1", "target": targets, "reason": EVIL, "confirm": EVIL}
-    assert_harmless(client.post(page, values, follow=True))
+def act(client, name, page):
+    """Submit the form of an act for all holders of a lock."""
+    targets = [row.target for _lock, row, _is_ticked in client.get(page).context["rows"]]
+    assert_harmless(client.post(page, {name: "1", "target": targets, "reason": EVIL}, follow=True))

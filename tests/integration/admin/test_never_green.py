@@ -56,7 +56,7 @@ def words(html):
 
 def shown(operator):
     """Return what each place says, with its status: 0 or 200 if it is content."""
-    commands = ("status",), ("list",), ("show", "--", KEY), ("doctor",), ("doctor", "--incident")
+    commands = ("status",), ("list",), ("show", "--", KEY), ("doctor",)
     said = {}
     for command in commands:
         status, printed, error = ending(*command)

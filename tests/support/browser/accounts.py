@@ -6,7 +6,7 @@ from django.test import Client
 
 VISITORS = {
     "viewer": ["view_lock"],
-    "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock", "show_stack_lock"],
+    "operator": ["view_lock", "break_lock", "hold_lock", "limit_lock", "request_release_lock"],
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from urllib.request import urlopen
 from django.contrib.admin.utils import quote
 from playwright.sync_api import expect
 
+from django_zklock.dashboard.acts import ACTS
 from support.browser.policy import THEMED
 
 LIST = "/admin/zklock/lock/"
@@ -48,18 +48,15 @@ LIGHT = """
 """
 """JavaScript: the `background` of an element, and the `ratio` of two colours, as WCAG measures contrast."""
 
-_BREAK = re.compile("Break the locks?")
-
-
 @cache
 def axe():
     return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
 def address(key, what="change"):
-    """Return the path of a page of a lock: "change", which only shows it, "history", "break", "hold" or "limit"."""
-    if what in {"break", "hold", "limit"}:
-        return f"{LIST}{what}/?key={quoted(key, safe='')}"
+    """Return the path of a page of a lock: "change", which only shows it, or the name of an act."""
+    if what in ACTS:
+        return f"{LIST}act/{what}/?key={quoted(key, safe='')}"
     return f"{LIST}{quoted(quote(key))}/{what}/"
 
 
@@ -176,12 +173,12 @@ class Visitor:
 
     def confirm(self, reason):
         self.page.get_by_label("Reason").fill(reason)
-        self.press(_BREAK)
+        self.press("Break")
 
     def ask(self, reason):
         self.follow("Request release…")
         self.page.get_by_label("Reason").fill(reason)
-        self.press("Request release of the lock")
+        self.press("Request release")
 
     def messages(self):
         selector = "#main > .px-4:not(:has(#content))" if THEMED else ".messagelist li"

@@ -28,7 +28,7 @@ from django_zklock.core.queue.hand_over import VERSION, HandOver
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.queue.untrusted import LARGEST, LATEST, digits, integer, json_object, moment, number, text
 from django_zklock.core.zk.gateway import Node
-from django_zklock.dashboard.forms import Target
+from django_zklock.dashboard.acts import Target
 from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
 from django_zklock.inspection.ensemble import _report
