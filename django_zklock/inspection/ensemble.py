@@ -194,6 +194,10 @@ def _has_quorum(timeout: float) -> bool:
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
     """Ask one server. It is down only if no connection to it is made: `srvr` may be all that it refuses."""
     deadline = clock.now() + timeout
+    try:
+        tls = None if options.tls is None else context(options.tls, timeout)
+    except TlsProblem as error:
+        return ServerReport(address=address(host), state="unknown", problem=f"{_TLS_FAILED}: {error}", peer=host)
     addresses = resolve([host], timeout)[host]
     if isinstance(addresses, OSError):
         return ServerReport(address=address(host), state="down", problem=f"{_AWAY}: {addresses}", peer=host)
@@ -207,16 +211,16 @@ def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
         except OSError as error:
             problem = error.strerror or str(error)
         else:
-            return ServerReport(address=address(host), peer=peer, **_answer(sock, host, options, deadline))
+            return ServerReport(address=address(host), peer=peer, **_answer(sock, host, tls, deadline))
     return ServerReport(address=address(host), state="down", problem=f"{_AWAY}: {problem}", peer=peer)
 
 
-def _answer(sock: socket.socket, host: Host, options: SessionOptions, deadline: float) -> dict[str, Any]:
+def _answer(sock: socket.socket, host: Host, tls: ssl.SSLContext | None, deadline: float) -> dict[str, Any]:
     """Return the fields that a server tells of itself over a connection."""
     try:
-        return _read(_reply(sock, host, options, deadline))
-    except (ssl.SSLError, TlsProblem) as error:
-        reason = cause_of(error, in_handshake=True, connected=True) if isinstance(error, ssl.SSLError) else error
+        return _read(_reply(sock, host, tls, deadline))
+    except ssl.SSLError as error:
+        reason = cause_of(error, in_handshake=True, connected=True)
         return {"state": "unknown", "problem": f"{_TLS_FAILED}: {reason}"}
     except OSError:
         return {"state": "unknown", "problem": _SILENT}
@@ -229,11 +233,10 @@ def _remaining(deadline: float) -> float:
     return seconds
 
 
-def _reply(sock: socket.socket, host: Host, options: SessionOptions, deadline: float) -> str:
+def _reply(sock: socket.socket, host: Host, tls: ssl.SSLContext | None, deadline: float) -> str:
     """Return what a server sends after `srvr`, until it closes the connection."""
     with sock:
         sock.settimeout(_remaining(deadline))
-        tls = None if options.tls is None else context(options.tls, _remaining(deadline))
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:
             stream.sendall(b"srvr")
             reply = b""

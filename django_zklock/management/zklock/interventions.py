@@ -38,7 +38,7 @@ class Intervention:
 
     __doc__: str
     reason: str
-    """Who will read it."""
+    """The help of `--reason`: who reads it."""
     arguments: Mapping[str, Mapping[str, Any]]
     act: Act
 

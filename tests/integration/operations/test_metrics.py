@@ -367,7 +367,7 @@ def test_the_counters_and_connections_of_several_processes_add_up(zoo, tmp_path)
     assert zoo.output(SEVERAL + ADDED_UP, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == ["added up"]
 
 
-TAKEN_OVER = """
+SUCCEEDED = """
 def look():
     with zk_lock("k"):
         becomes(0, "incidents", cause="hung")
@@ -380,7 +380,7 @@ print("taken over")
 
 
 def test_one_of_several_processes_tells_the_incidents_and_another_takes_over(zoo, tmp_path):
-    assert zoo.output(SEVERAL + TAKEN_OVER, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == ["taken over"]
+    assert zoo.output(SEVERAL + SUCCEEDED, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == ["taken over"]
 
 
 WITHOUT = """
