@@ -33,7 +33,7 @@ EXAMPLES: Final = {
     "doctor": ("", "--strict --json"),
     "devserver": ("", "--port 2182 --data locks.json"),
 }
-"""The arguments of two examples for each module of `management.zklock`."""
+"""The arguments of examples for each sub-command."""
 SUBCOMMANDS: Final[dict[str, Any]] = {
     name: (
         INTERVENTIONS.get(name) or import_module(f"django_zklock.management.zklock.{name.replace('list', 'list_')}"),

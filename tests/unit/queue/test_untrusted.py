@@ -20,7 +20,6 @@ from django_zklock.contrib.leases import coordinator, http
 from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
-from django_zklock.core.queue.acknowledgement import Acknowledgement
 from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
@@ -31,7 +30,7 @@ from django_zklock.core.zk.gateway import Node
 from django_zklock.dashboard.acts import Target
 from django_zklock.exceptions import InvalidHandOver, InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
-from django_zklock.inspection.ensemble import _report
+from django_zklock.inspection.ensemble import _read
 from django_zklock.locks import hand_over_text
 from django_zklock.report import formatting
 
@@ -129,7 +128,6 @@ SIGNED = {
 DECODERS = {
     "Payload": (nodes.Payload.decode, (), PAYLOAD),
     "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
-    "Acknowledgement": (Acknowledgement.decode, (), TEXTS),
     "BreakRecord": (BreakRecord.decode, (), TEXTS),
     "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
     "RunRecord": (lambda data: RunRecord.decode(node(data)), (), RUN),
@@ -173,7 +171,7 @@ DECODERS = {
     "reader_of": (lambda data: markers.reader_of(as_text(data)), (), {}),
     "key_of": (lambda data: key_of("/b", f"/b/x{as_text(data)}"), (), {}),
     "Target": (lambda data: Target.parse(as_text(data)), (), {}),
-    "_report": (lambda data: _report("h", f"Mode: {as_text(data)}\nZxid: {as_text(data)}"), (), {}),
+    "_read": (lambda data: _read(f"Mode: {as_text(data)}\nZxid: {as_text(data)}"), (), {}),
 }
 
 
