@@ -24,7 +24,6 @@ from django_zklock import checks, conf, signals
 from django_zklock.conf import arguments, leases
 from django_zklock.conf import settings as zklock_settings
 from django_zklock.contrib.celery import control, events
-from django_zklock.contrib.events.history import PastEvent
 from django_zklock.contrib.leases.refusal import Code
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2
 from django_zklock.contrib.metrics.prometheus import Metrics
@@ -208,7 +207,7 @@ def sub_commands():
 
 
 def json_fields():
-    values = (PastEvent, doctor.Check)
+    values = (doctor.Check,)
     fields = {f"{kind.__name__} of inspection": sorted(names) for kind, names in info.NAMES.items()}
     fields |= {f"{kind.__name__} of commands": sorted(kind.__dataclass_fields__) for kind in values}
     for path in (PACKAGE / "management" / "zklock").glob("*.py"):

@@ -170,7 +170,7 @@ def test_each_value_in_a_printed_command_is_data(value):
     for words in commands:
         assert_is_data(passed, words)
     assert {words[3] for words in commands} == {
-        *("doctor", "show", "list", "history", "request-release", "break", "end-hold")
+        *("doctor", "show", "list", "request-release", "break", "end-hold")
     }
 
 
@@ -187,8 +187,8 @@ def assert_is_data(passed, words):
 
 
 def test_no_value_of_an_option_is_split_from_it():
-    line = command("history", "-h", host="--settings=x", what=None, reply_timeout=2.5, reason="")
-    assert line == "python manage.py zklock history --host=--settings=x --reply-timeout=2.5 --reason='' -- -h"
+    line = command("show", "-h", host="--settings=x", what=None, reply_timeout=2.5, reason="")
+    assert line == "python manage.py zklock show --host=--settings=x --reply-timeout=2.5 --reason='' -- -h"
     assert command("devserver") == "python manage.py zklock devserver"
 
 
@@ -197,7 +197,6 @@ def test_no_value_of_an_option_is_split_from_it():
     [
         ("show --json", "name"),
         ("list --sort=key", "pattern"),
-        ("history --what=lost --host=-h", "key"),
         ("break --token=5 --reason=x", "name"),
         ("request-release --token=5 --reason=x", "name"),
         ("hold --for=5m --reason=x", "name"),
