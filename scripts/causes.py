@@ -10,7 +10,6 @@ from pathlib import Path
 
 import django
 
-from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report.verdict import CAUSES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,14 +18,13 @@ BEGIN, END = "<!-- causes: written by scripts/causes.py -->\n", "<!-- end of cau
 
 
 def sections() -> str:
-    """Return a section for each cause, the worst first: its card, when that is shown, how it ends, the exit code."""
+    """Return a section for each cause, the worst first: its card, when that is shown, how it ends."""
     parts = []
     for name, cause in CAUSES.items():
         title = re.sub(r"%\(\w+\)[ds]", "…", str(cause.title)).removesuffix(": …")
-        code = ExitCode.UNAVAILABLE if name == "quorum" else ExitCode[name.upper()]
         text = " ".join(str(cause.__doc__).replace("](", "](../how-to/").split())
         text = textwrap.fill(text, 105, break_on_hyphens=False)
-        parts.append(f"## {name}\n**{title}** (exit code {code:d})\n\n{text}\n\n*Ends:* {cause.ends}\n\n")
+        parts.append(f"## {name}\n**{title}**\n\n{text}\n\n*Ends:* {cause.ends}\n\n")
     return "".join(parts)
 
 

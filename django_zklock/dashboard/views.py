@@ -22,6 +22,7 @@ from django.views.decorators.http import require_safe
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
+from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard.acts import ACTS, MAX_TARGETS, Act, Target
 from django_zklock.dashboard.detail import Detail, read_detail
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
@@ -54,6 +55,8 @@ MAX_TIME: Final = 15.0
 """Seconds after which a page begins nothing more. Web servers end requests that take longer."""
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
+MAX_STORED: Final = 255
+"""Characters of a key in the table of events."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that the probe of incidents waits for ZooKeeper. It reads all locks."""
 
@@ -189,7 +192,7 @@ class LockViews:
             "change": True,
             "show_history": True,
             "lock": shown,
-            "grants": past.ask("last_grants", lock.key, MOST_GRANTS, default=()),
+            "past": past.ask("timeline", shown.info, MOST_GRANTS),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
@@ -203,7 +206,7 @@ class LockViews:
             events = reverse("admin:zklock_events_event_changelist", current_app=self.admin_site.name)
         except NoReverseMatch:
             return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-        return HttpResponseRedirect(f"{events}?{urlencode({'q': unquote(object_id)})}")
+        return HttpResponseRedirect(f"{events}?{urlencode({'key': shortened(unquote(object_id), MAX_STORED)})}")
 
     # --- Acts: a form that names each holder, a reason, and one message for each result ------------------------------
 

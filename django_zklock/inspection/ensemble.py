@@ -194,27 +194,36 @@ def _has_quorum(timeout: float) -> bool:
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
     """Ask one server. It is down only if no connection to it is made: `srvr` may be all that it refuses."""
     deadline = clock.now() + timeout
+    try:
+        tls = None if options.tls is None else context(options.tls, timeout)
+    except TlsProblem as error:
+        return ServerReport(address=address(host), state="unknown", problem=f"{_TLS_FAILED}: {error}", peer=host)
     addresses = resolve([host], timeout)[host]
     if isinstance(addresses, OSError):
         return ServerReport(address=address(host), state="down", problem=f"{_AWAY}: {addresses}", peer=host)
-    report = partial(ServerReport, address=address(host))
-    failure = report(state="down", problem=_AWAY, peer=host)
+    problem = ""
+    peer = host
     for left, peer in zip(range(len(addresses), 0, -1), addresses, strict=True):
         try:
             sock = socket.create_connection(peer, _remaining(deadline) / left)
         except ConnectionResetError:
-            return report(state="unknown", problem=_SILENT, peer=peer)
+            return ServerReport(address=address(host), state="unknown", problem=_SILENT, peer=peer)
         except OSError as error:
-            failure = report(state="down", problem=f"{_AWAY}: {error.strerror or error}", peer=peer)
-            continue
-        try:
-            return report(**_read(_reply(sock, host, options, deadline)), peer=peer)
-        except (ssl.SSLError, TlsProblem) as error:
-            reason = cause_of(error, in_handshake=True, connected=True) if isinstance(error, ssl.SSLError) else error
-            return report(state="unknown", problem=f"{_TLS_FAILED}: {reason}", peer=peer)
-        except OSError:
-            return report(state="unknown", problem=_SILENT, peer=peer)
-    return failure
+            problem = error.strerror or str(error)
+        else:
+            return ServerReport(address=address(host), peer=peer, **_answer(sock, host, tls, deadline))
+    return ServerReport(address=address(host), state="down", problem=f"{_AWAY}: {problem}", peer=peer)
+
+
+def _answer(sock: socket.socket, host: Host, tls: ssl.SSLContext | None, deadline: float) -> dict[str, Any]:
+    """Return the fields that a server tells of itself over a connection."""
+    try:
+        return _read(_reply(sock, host, tls, deadline))
+    except ssl.SSLError as error:
+        reason = cause_of(error, in_handshake=True, connected=True)
+        return {"state": "unknown", "problem": f"{_TLS_FAILED}: {reason}"}
+    except OSError:
+        return {"state": "unknown", "problem": _SILENT}
 
 
 def _remaining(deadline: float) -> float:
@@ -224,11 +233,10 @@ def _remaining(deadline: float) -> float:
     return seconds
 
 
-def _reply(sock: socket.socket, host: Host, options: SessionOptions, deadline: float) -> str:
+def _reply(sock: socket.socket, host: Host, tls: ssl.SSLContext | None, deadline: float) -> str:
     """Return what a server sends after `srvr`, until it closes the connection."""
     with sock:
         sock.settimeout(_remaining(deadline))
-        tls = None if options.tls is None else context(options.tls, _remaining(deadline))
         with sock if tls is None else tls.wrap_socket(sock, server_hostname=host[0]) as stream:
             stream.sendall(b"srvr")
             reply = b""
@@ -263,13 +271,20 @@ def _read(text: str) -> dict[str, Any]:
 
 def _findings(report: EnsembleReport, reply_timeout: float) -> Iterator[HealthFinding]:
     """Yield what is wrong. A quorum that has answered this process exists, whatever the servers say of themselves."""
-    servers, spare = report.servers, report.spare
+    servers = report.servers
     goes_on = report.has_quorum or any(server.serves for server in servers)
     is_alone = any(server.role == "standalone" for server in servers) and len(servers) > 1
     if is_alone or sum(server.leads for server in servers) > 1:
         yield _split(servers)
     if not goes_on and not any(server.is_unknown for server in servers):
         yield _no_majority(report.voters, reply_timeout)
+    for server in servers:
+        if server.problem:
+            yield _of_server(server, report.spare, goes_on=goes_on)
+
+
+def _of_server(server: ServerReport, spare: int | None, *, goes_on: bool) -> HealthFinding:
+    """Return that a server does not serve, or cannot be asked. If the others go on, `spare` more may fail."""
     more = 0 if spare is None else spare + 1
     texts: list[Any] = ["%(server)s %(problem)s."]
     if more > 0:
@@ -280,11 +295,9 @@ def _findings(report: EnsembleReport, reply_timeout: float) -> Iterator[HealthFi
                 more,
             )
         )
-    for server in servers:
-        if server.problem:
-            values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
-            cause = "down" if goes_on and not server.is_unknown else ""
-            yield HealthFinding("warning", texts, values, cause, (server.address,))
+    values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
+    cause = "down" if goes_on and not server.is_unknown else ""
+    return HealthFinding("warning", texts, values, cause, (server.address,))
 
 
 def _split(servers: Sequence[ServerReport]) -> HealthFinding:

@@ -46,9 +46,9 @@ class LastLook:
 
     def store(self, seen: Verdict | None) -> None:
         """Remember a look; None if it failed, as nobody may rely on an older one."""
-        found = Counter(incident.cause for incident in seen.incidents) if seen else {}
+        incidents = Counter(incident.cause for incident in seen.incidents) if seen else {}
         unknown = int(seen is None or not seen.complete)
-        self._at, self._counts = clock.now(), {**dict.fromkeys(verdict.CAUSES, 0), **found, UNKNOWN: unknown}
+        self._at, self._counts = clock.now(), {**dict.fromkeys(verdict.CAUSES, 0), **incidents, UNKNOWN: unknown}
 
     def counts(self) -> dict[str, int]:
         """

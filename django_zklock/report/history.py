@@ -22,7 +22,7 @@ class OfHistory(Incident):
     word = _("Check")
     ends = "Half an hour without another one."
     act = "history"
-    command = "history"
+    command = "show"
 
     outcome: ClassVar[str] = ""
     by: ClassVar[str] = "key"
@@ -32,24 +32,28 @@ class OfHistory(Incident):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         for found in facts.past("recent", cls.outcome, cls.by, cls.within):
-            number = found.sessions if cls.by == "host" else found.count
+            number = found.sessions if cls.by == "host" else found.number
             if number >= cls.least:
-                values = {"number": number, "minutes": cls.within / 60}
                 age = (timezone.now() - found.last).total_seconds()
-                where = {"host": found.name} if cls.by == "host" else {"keys": (found.name,)}
-                yield cls(**where, values=values, age=max(0.0, age), since=found.first)
+                yield cls(
+                    host=found.name if cls.by == "host" else "",
+                    keys=(found.name,) if cls.by == "key" else (),
+                    values={"number": number, "minutes": cls.within / 60},
+                    age=max(0.0, age),
+                    since=found.first,
+                )
 
 
 class Ended(OfHistory):
-    """In the last 30 minutes, three processes of a host were killed, paused or cut off while they held locks."""
+    """In the last 30 minutes, three processes of a host were killed or cut off while they held exclusive locks."""
 
-    cause, outcome, by = "ended", "held", "host"
+    cause, outcome, by, command = "ended", "held", "host", "list"
     title = _("%(number)d processes on %(process)s ended or were cut off while they held locks")
     remedy = _("Look at the host, and at its log for the reason. Their work may be incomplete, or still run: check it.")
 
 
 class Dying(OfHistory):
-    """In the last 30 minutes, three holders of one lock never released it: it flaps."""
+    """In the last 30 minutes, three holders of one exclusive lock never released it: it flaps."""
 
     cause, outcome = "dying", "held"
     title = _("%(keys)s: its holder died %(number)d times in %(minutes)d minutes")
@@ -61,7 +65,7 @@ class Dying(OfHistory):
 class Flapping(OfHistory):
     """In the last 30 minutes, the network took the locks from three sessions of a host."""
 
-    cause, outcome, by = "flapping", "cut off", "host"
+    cause, outcome, by, command = "flapping", "cut off", "host", "list"
     title = _("%(process)s has lost its locks %(number)d times in %(minutes)d minutes")
     remedy = _("Its connections break, or its processes pause. Look at its network, its load and its memory.")
 

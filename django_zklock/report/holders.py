@@ -119,7 +119,7 @@ class Silent(Incident):
 
 
 class Hung(Incident):
-    """Others wait. The holder has had the lock for a minute, or for 10 s and three times its usual hold."""
+    """Others wait. The holder has had the lock for a minute, or for the `warn_after` of the lock."""
 
     cause = "hung"
     title = _("%(holder)s has held %(keys)s for %(time)s")

@@ -1,4 +1,4 @@
-"""The past of the locks is one more source of facts: the package of an app that records it, if there is one."""
+"""The past of the locks is one more source of facts: the table of an app that records it, if there is one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = Logger("django_zklock.dashboard")
 UNREADABLE: Final = object()
 """A default that tells a table that cannot be read from one that has nothing."""
 source: ModuleType | None = None
-"""`django_zklock.contrib.events` or None. Its `facts` are for the report; its `history` has panels and a page."""
+"""`contrib.events.table`, or None without that app."""
 
 
 def ask(name: str, *args: Any, default: Any = None) -> Any:

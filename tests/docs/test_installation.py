@@ -10,7 +10,7 @@ from configparser import ConfigParser
 from support.docs import DOCS, files_of, settings_of, text_of, written
 from support.project import SETTINGS, Project
 
-from django_zklock.contrib.events.models import Attempt, OperatorAction, PastIncident
+from django_zklock.contrib.events.models import Event
 
 PAGE = "installation.md"
 SETUP = ConfigParser()
@@ -122,7 +122,7 @@ def test_nothing_is_left_in_the_database(tmp_path):
     project.write("remove.py", f"{STEPS}{textwrap.dedent(code)}\nlook()\n")
     before, after = project.succeed("remove.py", *apps, DJANGO_SETTINGS_MODULE="shop_settings").stdout.splitlines()
     assert "break_lock" in before
-    assert "zklock_events_attempt" in before
+    assert "zklock_events_event" in before
     assert after == "[]"
 
 
@@ -133,8 +133,8 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "past.s
 SELL = "import django; django.setup(); from shop import sell; sell('lamp')"
 SHOW = """
 import django; django.setup()
-from django_zklock.contrib.events.models import Attempt
-print(*Attempt.objects.values_list("key", "outcome"))
+from django_zklock.contrib.events.models import Event
+print(*Event.objects.values_list("key", "outcome"))
 """
 
 
@@ -149,7 +149,7 @@ def test_the_app_records_from_the_first_lock_to_the_exit(zoo, tmp_path):
 
 def test_every_field_is_in_a_table_and_every_outcome_is_named():
     named = {name for row in re.findall(r"^\| (`.*?) \|", EVENTS, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    fields = {field.name for model in (Attempt, OperatorAction, PastIncident) for field in model._meta.get_fields()}
+    fields = {field.name for field in Event._meta.get_fields()}
     assert named == fields - {"id"}
-    for outcome in (Attempt.HELD, Attempt.RELEASED, Attempt.LOST, Attempt.TIMED_OUT):
+    for outcome in Event.OUTCOMES:
         assert f"`{outcome}`" in EVENTS

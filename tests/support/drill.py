@@ -10,29 +10,24 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from django.utils.html import strip_tags
 
-from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report.background import UNKNOWN
 from support.browser.pages import LIST
 from support.browser.site import Site
 from support.project import Project, environment
 from support.zoo import eventually
 
-LINES = 25  # the first lines of the doctor, which name the cause and the remedy
+LINES = 25  # the first lines of `status`, which name the cause and the remedy
 CALM = "Nothing needs attention"
 OPERATOR = "anna"  # the user of the shell
-LOGIN = "operator"  # the user of the admin
 REASON = "it hangs"
 NO_REASON = "--reason=''"  # a command with it is refused
-CSRF = "a" * 32
 
 # Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
 SCRIPT = """
@@ -144,28 +139,12 @@ class Program:
         self.tell("hold", *keys)
         self.hear(*(f"held {key}" for key in keys))
 
-    def learn(self, key):
-        """Have it use a lock for a moment, often enough that the history has a usual time."""
-        self.tell("use", *[key] * 5)
-        self.hear(*[f"used {key}"] * 5)
-
     def kill(self):
         self.process.kill()
         for reader in self._readers:
             reader.join()
         with contextlib.suppress(BrokenPipeError):
             self.process.__exit__(None, None, None)  # waits for it, and closes the pipes
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    text: str
-    links: dict[str, str]  # the addresses that they lead to, by their texts
-
-    @classmethod
-    def of(cls, html):
-        links = re.findall(r'<a[^>]*? href="(.*?)">(.*?)</a>', html)
-        return cls(plain(html), {plain(label): unescape(href) for href, label in links})
 
 
 class Drill:
@@ -208,18 +187,9 @@ class Drill:
         self._stack.callback(program.kill)
         return program
 
-    def hang(self, host, *keys, waiters):
-        holder, web = self.program(host), self.program("web-1")
-        holder.learn(keys[0])
-        holder.hold(*keys)
-        web.tell("wait", *keys * waiters)
-        for key in keys:
-            self.zoo.wait_contenders(key, waiters + 1)
-        return holder, web
-
     def wait_recorded(self, count):
         """Wait until the history has so many holds that have not ended: a process writes them about once a second."""
-        query = "SELECT count(*) FROM zklock_events_attempt WHERE outcome = 'held'"
+        query = "SELECT count(*) FROM zklock_events_event WHERE outcome = 'held'"
         with contextlib.closing(sqlite3.connect(self.project.directory / "site.sqlite3")) as database:
             eventually(lambda: database.execute(query).fetchone()[0] == count, 30)
 
@@ -232,38 +202,26 @@ class Drill:
             ["bash", "-c", command],
             cwd=self.project.directory,
             env=env,
-            input="yes\n",  # some commands ask
             capture_output=True,
             text=True,
             timeout=100,
             check=False,
         )
 
-    def paste(self, commands, word):
-        """Run the first command with these words, as printed, but with a reason; return what it prints."""
-        (command, *_) = [command for command in commands if all(part in command.split() for part in word.split())]
-        if NO_REASON in command:
-            refused = self.shell(command)
-            assert refused.returncode == ExitCode.USAGE, (command, refused.stdout, refused.stderr)
-        done = self.shell(command.replace(NO_REASON, f"--reason='{REASON}'"))
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        return done.stdout
-
-    def doctor(self):
-        done = self.shell("python manage.py zklock doctor --incident")
+    def status(self):
+        done = self.shell("python manage.py zklock status")
         return done.stdout.splitlines() + done.stderr.splitlines(), done.returncode
 
     # --- the pages ----------------------------------------------------------------------------------------------
 
     @property
     def cookies(self):
-        return {"Cookie": f"sessionid={self.site.sessions['operator']}; csrftoken={CSRF}"}
+        return {"Cookie": f"sessionid={self.site.sessions['operator']}"}
 
-    def open(self, path=LIST, site=None, **form):
-        """Return a page, whatever its status, perhaps of another web process; with a form, press its button."""
-        data = urlencode({**form, "csrfmiddlewaretoken": CSRF}, doseq=True).encode() if form else None
+    def open(self, path=LIST, site=None):
+        """Return a page, whatever its status, perhaps of another web process."""
         try:
-            with urlopen(Request((site or self.site).url + path, data, self.cookies), timeout=30) as answer:
+            with urlopen(Request((site or self.site).url + path, headers=self.cookies), timeout=30) as answer:
                 return str(answer.read().decode())
         except HTTPError as error:
             return error.read().decode()
@@ -284,51 +242,16 @@ class Drill:
         return places
 
     def cards(self, site=None):
+        """Return the texts of the cards on the first page."""
         sections = re.findall(r'<section class="module zklock-card.*?</section>', self.open(site=site), re.DOTALL)
-        return [Card.of(html) for html in sections]
-
-    def press(self, path, button, **form):
-        page = self.open(path)
-        ticks = [
-            tick
-            for tick in re.findall('<input[^>]*name="target"[^>]*>', page)
-            if " checked" in tick or "hidden" in tick
-        ]
-        target = [unescape(value) for tick in ticks for value in re.findall('value="(.*?)"', tick)]
-        assert target, page
-        return self.open(path, None, **{"target": target, "reason": REASON, button: "1", **form})
-
-    def acknowledge(self):
-        ((path,),) = [[href for label, href in card.links.items() if "Acknowledge" in label] for card in self.cards()]
-        form = self.open(path)
-        inputs = re.findall('<(?:input|button)[^>]*name="(identity|minutes)"[^>]*? value="(.*?)"', form)
-        given = {name: unescape(value) for name, value in reversed(inputs)}
-        page = self.open(path, None, reason=REASON, **given)
-        assert f"Acknowledged by {LOGIN}" in plain(page), plain(page)
-        lines, _status = self.doctor()
-        assert any(f"Acknowledged by {LOGIN}" in line for line in lines), lines
+        return [plain(html) for html in sections]
 
     # --- the drill ----------------------------------------------------------------------------------------------
 
-    def finds(self, cause, *texts, within=30.0):
-        """Wait until the first card and the doctor's first lines have these texts; return the doctor's commands."""
-        seen = []
-
-        def found():
-            seen[:] = self.cards()[:1]
-            return bool(seen) and all(text in seen[0].text for text in texts)
-
-        eventually(found, within, seen)
-        lines, status = self.doctor()
-        printed = "\n".join(lines[:LINES])
-        expected = ExitCode.UNAVAILABLE if cause == "quorum" else ExitCode[cause.upper()]
-        assert (status, [text for text in texts if text not in printed]) == (expected, []), printed
-        return [line.strip().removeprefix("$ ") for line in lines[:LINES] if line.strip().startswith("$ ")]
-
     def is_calm(self, within=30.0):
         eventually(lambda: CALM in plain(self.open()), within, "it is not green")
-        lines, status = self.doctor()
-        assert (status, lines[0].startswith(CALM)) == (0, True), lines
+        lines, status = self.status()
+        assert (status, CALM in lines[0]) == (0, True), lines
 
 
 def plain(html):

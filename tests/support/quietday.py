@@ -12,7 +12,7 @@ from support.serving import Serving
 from support.worker import Worker
 from support.zoo import next_line
 
-LOOKS = 100  # looks at the first page of each web process; the doctor has as many in ten minutes
+LOOKS = 100  # looks at the first page of each web process; `status` has as many in ten minutes
 WEB_PROCESSES = 4
 LEASES = 50
 TASKS = 200  # sent in a minute
@@ -83,14 +83,14 @@ def quiet_day(drill, home):
 def look(drill, sites, minutes):
     seen = Counter()
     began = time.monotonic()
-    doctors = max(1, round(LOOKS * minutes / 10))
+    commands = max(1, round(LOOKS * minutes / 10))
     for number in range(LOOKS):
         for index, site in enumerate(sites, 1):
             page = plain(drill.open(site=site))
-            text = CALM if CALM in page else "; ".join(card.text for card in drill.cards(site)) or page
+            text = CALM if CALM in page else "; ".join(drill.cards(site)) or page
             seen[f"web {index}: {text}"] += 1
-        if number * doctors // LOOKS != (number + 1) * doctors // LOOKS:
-            lines, status = drill.doctor()
-            seen[f"doctor: {status} {lines[0] if status else CALM}"] += 1
+        if number * commands // LOOKS != (number + 1) * commands // LOOKS:
+            lines, status = drill.status()
+            seen[f"status: {status} {lines[0] if status else CALM}"] += 1
         time.sleep(max(0.0, began + (number + 1) * minutes * 60 / LOOKS - time.monotonic()))
     return seen

@@ -1,5 +1,5 @@
 """
-The past of all locks in two database tables: one of holds and of waits that timed out, one of operators' actions.
+The past of all locks in one database table: holds, waits that were not granted, and what operators did.
 
-Opt in by `"django_zklock.contrib.events"` in `INSTALLED_APPS` and `manage.py migrate`. No lock waits for the tables.
+Opt in by `"django_zklock.contrib.events"` in `INSTALLED_APPS` and `manage.py migrate`. No lock waits for the table.
 """

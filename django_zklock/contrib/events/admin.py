@@ -2,47 +2,126 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
 
-from django_zklock.contrib.events.models import Event
-from django_zklock.report.formatting import clean, duration, host_and_pid, key_text
+from django_zklock.contrib.events.models import MAX_TEXT, Event
+from django_zklock.contrib.events.table import ago
+from django_zklock.report.formatting import MAX_ERROR, clean, duration, key_text, time_text
+
+MOST_COUNTED: Final = 10_000
+"""Rows of a list: to count 60 million of them would take minutes. The filters lead to the others."""
+HOSTS_OF: Final = 1000
+"""The newest rows, whose hosts the filter offers."""
+SEARCHED: Final = 86400.0
+"""Seconds in which a part of a text is searched, unless a filter says otherwise. No index finds it."""
+
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
+    """The pages of the newest rows."""
+
+    @cached_property
+    def count(self) -> int:
+        rows: Any = self.object_list
+        return int(rows[:MOST_COUNTED].count())
+
+
+class HostFilter(admin.SimpleListFilter):
+    """The hosts of the newest rows."""
+
+    title = _("host")
+    parameter_name = "host"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        newest = model_admin.get_queryset(request).order_by("-at").exclude(host="").values_list("host", flat=True)
+        hosts = {*newest[:HOSTS_OF], *filter(None, [self.value()])}
+        return [(host, clean(host)) for host in sorted(hosts)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
+        return queryset.filter(host=self.value()) if self.value() else queryset
 
 
 @admin.register(Event)
 class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """The rows, the newest first. Who may see locks may see them."""
+    """The rows, the newest first. Who may see locks may see them. A link `?key=KEY` has those of one lock."""
 
-    list_display = ("at", "lock", "outcome", "who", "work", "waiting", "holding", "reason")
+    list_display = ("time", "lock", "what", "who", "shown_work", "waiting", "holding", "shown_reason")
     list_display_links = None
-    list_filter = ("outcome", "at")
-    search_fields = ("key", "host__startswith", "work", "by", "reason")
-    search_help_text = "A part of a key, work, operator or reason; the beginning of a host."
+    list_filter = ("outcome", HostFilter, "at")
+    search_fields = ("key", "host", "work", "by", "reason")
+    search_help_text = _(
+        "A part of a key, host, work, operator or reason: in the last 24 hours, or in the time of the filter."
+    )
     ordering: ClassVar = ["-at", "-pk"]
+    sortable_by = ()
+    paginator = BoundedPaginator
     show_full_result_count = False
+    list_max_show_all = 0
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("zklock.view_lock")  # type: ignore[union-attr]
 
-    def _never(self, request: HttpRequest, *args: Any) -> bool:
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def _never(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     has_add_permission = has_change_permission = has_delete_permission = _never
 
-    @admin.display(ordering="key")
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        names_time = any(name.startswith("at__") for name in request.GET)
+        if search_term and "key" not in request.GET and not names_time:
+            queryset = queryset.filter(at__gte=ago(SEARCHED))
+        return super().get_search_results(request, queryset, search_term)
+
+    @admin.display(description=_("When"))
+    def time(self, event: Event) -> str:
+        return time_text(event.at)
+
+    @admin.display(description=_("Lock"))
     def lock(self, event: Event) -> str:
-        return key_text(event.key)
+        text = key_text(event.key)
+        if not event.key or len(event.key) == MAX_TEXT:  # a limit of all locks, or a key that was cut
+            return text
+        try:
+            address = reverse("admin:zklock_lock_change", args=[quote(event.key)], current_app=self.admin_site.name)
+        except NoReverseMatch:  # a site without the locks
+            return text
+        return format_html('<a href="{}">{}</a>', address, text)
 
-    @admin.display()
+    @admin.display(description=_("What"))
+    def what(self, event: Event) -> str:
+        count = f" ×{event.count}" if event.count > 1 else ""
+        return f"{event.label}{count}"
+
+    @admin.display(description=_("Who"))
     def who(self, event: Event) -> str:
-        return clean(event.by) or host_and_pid(event.host, event.pid)
+        return event.who
 
-    @admin.display(ordering="waited")
+    @admin.display(description=_("Work"))
+    def shown_work(self, event: Event) -> str:
+        return clean(event.work)
+
+    @admin.display(description=_("Waited"))
     def waiting(self, event: Event) -> str:
         return duration(event.waited)
 
-    @admin.display(ordering="held")
+    @admin.display(description=_("Held"))
     def holding(self, event: Event) -> str:
         return duration(event.held)
+
+    @admin.display(description=_("Reason"))
+    def shown_reason(self, event: Event) -> str:
+        return clean(event.reason, MAX_ERROR)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import ClassVar
+from datetime import datetime, timedelta
+from typing import ClassVar, Final
 
 from django.db import models
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.fencing.model import ExactCharField
+from django_zklock.report.formatting import clean, host_and_pid
 
-MAX_TEXT = 255
+MAX_TEXT: Final = 255
+LONGEST_PAUSE: Final = 30.0
+"""Seconds: the longest pause of the writer of a process, while the database fails."""
+LATE: Final = LONGEST_PAUSE + 10.0
+"""Seconds after which the end of a hold is surely in the table, if the database is there: that pause, and a write."""
 
 
 class Event(models.Model):
@@ -43,6 +49,8 @@ class Event(models.Model):
 
     at: models.Field[datetime, datetime] = models.DateTimeField()
     """When it was granted, or timed out; by the clock of its host."""
+    recorded: models.Field[datetime, datetime] = models.DateTimeField(auto_now_add=True)
+    """When the row was written: at that time, the database was there."""
     key: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
     kind: models.Field[str, str] = models.CharField(max_length=16)
     outcome: models.Field[str, str] = models.CharField(max_length=16, choices=OUTCOMES)
@@ -74,3 +82,17 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.outcome}"
+
+    @property
+    def label(self) -> str:
+        """The outcome in words; that of a newer release as it is."""
+        return clean(self.OUTCOMES.get(self.outcome, self.outcome))
+
+    @property
+    def who(self) -> str:
+        """The operator, or host and process."""
+        return clean(self.by) or host_and_pid(self.host, self.pid)
+
+    def misses_end(self, newer: Event | None) -> bool:
+        """Return whether the next grant was written so long ago that the end of this hold would be there."""
+        return self.held is None and newer is not None and newer.recorded < timezone.now() - timedelta(seconds=LATE)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+from django.dispatch import Signal
 
 from django_zklock import signals
 from django_zklock.contrib.events.models import MAX_TEXT, Event
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from django_zklock.exceptions import DeadlockLink
     from django_zklock.operations.audit import Action
 
-EXIT_TIMEOUT: Final = 2.0
-"""Seconds that the exit of a process may wait for the last write."""
+EXIT_TIMEOUT: Final = 8.0
+"""Seconds that the exit of a process may wait for the last write. Without the end of a hold, it looks like a death."""
 REFUSED_AFTER: Final = 3 * PAUSE
 """
 Seconds until a refused release is recorded: it corrects the row of its hold, which is written before that.
@@ -62,7 +64,13 @@ def _event(outcome: str, key: str, at: float, *, work: str = "", reason: str = "
 
 
 def _hold(outcome: str, grant: Grant, held: float | None, waited: float | None = None, reason: str = "") -> Fields:
-    more = {"kind": grant.kind.word, "token": grant.token, "session": grant.session_id, "held": held, "waited": waited}
+    more: dict[str, Any] = {
+        "kind": grant.kind.word,
+        "token": grant.token,
+        "session": grant.session_id,
+        "held": held,
+        "waited": waited,
+    }
     return _event(outcome, grant.key, time.time() - (held or 0.0), work=grant.what, reason=reason, **more)
 
 
@@ -114,7 +122,7 @@ def _begin_child() -> None:
     _writer = Writer()  # a forked child has neither the thread nor the locks of its parent
 
 
-_RECEIVERS: Final = {
+_RECEIVERS: Final[dict[Signal, Callable[..., None]]] = {
     signals.lock_contended: _on_contended,
     signals.lock_deadlocked: _on_deadlocked,
     signals.write_refused: _on_refused,

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django.db import router, transaction
 from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
-from django_zklock.contrib.events.models import MAX_TEXT, Event
+from django_zklock.contrib.events.models import LATE, MAX_TEXT, Event
+from django_zklock.contrib.events.timeline import Timeline
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.shared import Shared
 
-LATE: Final = 8.0
-"""Seconds after which the end of a hold is surely in the table."""
+MARGIN: Final = 60.0
+"""Seconds by which the times of the grant and the end of a hold may differ, if a clock was set in between."""
 
+if TYPE_CHECKING:
+    from django_zklock.inspection import LockInfo
 
 Fields: TypeAlias = dict[str, Any]
 """Those of an `Event`, as other threads pass them: a model sends signals when it is made."""
@@ -26,7 +29,7 @@ class Recent(NamedTuple):
     """How often something has happened to a lock or on a host, in how many sessions, and when."""
 
     name: str
-    count: int
+    number: int
     sessions: int
     first: datetime
     last: datetime
@@ -42,45 +45,61 @@ def _time(at: float) -> datetime:
 
 
 def write(events: Iterable[Fields]) -> None:
-    """Write events in one transaction. The end of a hold takes the place of its grant; equal refused tries are one row."""
-    rows: dict[object, Event] = {}
+    """Write events in one transaction. The end of a hold changes the row of its grant; equal tries share a row."""
+    rows: list[Event] = []
+    latest: dict[object, Event] = {}
     for fields in events:
         event = Event(**{**fields, "at": _time(fields["at"])})
-        identity = (
-            event.key,
-            event.token or event.outcome,
-            event.token or (event.work, event.waited or int(event.at.timestamp())),
-        )
-        before = rows.get(identity)
-        if before is None:
-            rows[identity] = event
-        elif event.outcome == Event.TIMED_OUT:
-            before.count += 1
-        elif before.outcome == Event.HELD and event.outcome != Event.HELD:
-            before.outcome, before.held, before.reason = event.outcome, event.held, event.reason
-        else:  # holds of a lock that lingers share a token
-            rows[id(before)], rows[identity] = before, event
+        shared = _shared_by(event)
+        row = latest.get(shared)
+        if row is None or not _joined(row, event):
+            rows.append(event)
+            latest[shared] = event
     database = router.db_for_write(Event)
     table = Event._default_manager.using(database)
     with transaction.atomic(database):
-        table.bulk_create([row for row in rows.values() if not _ends_earlier(row, table)])
+        table.bulk_create([row for row in rows if not _end_earlier(row, table)])
 
 
-def _ends_earlier(row: Event, table: Any) -> bool:
-    """Return whether this is the end of a hold whose grant was written earlier; update that."""
-    open_outcomes = {Event.HELD, *({Event.RELEASED} if row.outcome == Event.REFUSED else ())} - {row.outcome}
-    if row.token is None or row.outcome in (Event.HELD, Event.ACTION):
+def _shared_by(event: Event) -> object:
+    """Return what the events of one row have in common."""
+    if event.token is not None and event.outcome != Event.ACTION:
+        return event.key, event.token
+    if event.outcome == Event.TIMED_OUT and not event.waited:
+        return event.key, int(event.at.timestamp())
+    return id(event)
+
+
+def _joined(row: Event, event: Event) -> bool:
+    """Add an event to an earlier row; return False if it needs its own one, like the next hold of a lingering lock."""
+    if event.outcome == Event.TIMED_OUT:
+        row.count += 1
+        return True
+    if row.outcome not in _ended_by(event):
         return False
-    grant = table.filter(key=row.key, token=row.token, outcome__in=open_outcomes)
+    row.outcome, row.held, row.reason = event.outcome, event.held, event.reason
+    return True
+
+
+def _ended_by(event: Event) -> set[str]:
+    """Return the outcomes that an event may replace. The end of a hold whose release is refused was recorded before."""
+    if event.outcome == Event.REFUSED:
+        return {Event.HELD, Event.RELEASED}
+    return {Event.HELD} if event.outcome in {Event.RELEASED, Event.LOST, Event.CUT_OFF} else set()
+
+
+def _end_earlier(row: Event, table: QuerySet[Event]) -> bool:
+    """Return whether this is the end of a hold whose grant was written earlier; change that row."""
+    margin = timedelta(seconds=MARGIN)
+    times = row.at - margin, row.at + margin
+    grant = table.filter(key=row.key, at__range=times, token=row.token, outcome__in=_ended_by(row))
     return bool(grant.update(outcome=row.outcome, held=row.held, reason=row.reason))
 
 
 def delete_old(days: float, most: int) -> bool:
     """Delete the oldest rows if they are older than so many days; return whether there may be more than `most`."""
     table = Event._default_manager.using(router.db_for_write(Event))
-    # Rows are inserted about in the order of their times, so no index on the time is needed.
-    oldest = list(table.order_by("pk").values_list("pk", "at")[:most])
-    old = [pk for pk, when in oldest if when < ago(days * 86400.0)]
+    old = list(table.filter(at__lt=ago(days * 86400.0)).order_by("at").values_list("pk", flat=True)[:most])
     if old:
         table.filter(pk__in=old).delete()
     return len(old) == most
@@ -93,6 +112,12 @@ def last_grants(key: str, most: int) -> list[Event]:
     )
 
 
+def timeline(lock: LockInfo, most: int) -> Timeline | None:
+    """Return the last grants of a lock with their bars; None without any."""
+    grants = last_grants(lock.key, most)
+    return Timeline(grants, lock) if grants else None
+
+
 def recent(outcome: str, by: str, seconds: float) -> list[Recent]:
     """Count the events with an outcome in the last so many seconds, by "key" or "host"; at most every 5 s."""
     return _recent.get((outcome, by, seconds), 0.0, 5.0)
@@ -100,20 +125,28 @@ def recent(outcome: str, by: str, seconds: float) -> list[Recent]:
 
 @Shared
 def _recent(asked: tuple[str, str, float], timeout: float) -> list[Recent]:
-    """
-    Count the events with an outcome in the last so many seconds, by "key" or "host".
-
-    A hold without an end counts if another one got the lock since: then its process was killed, paused or cut off.
-    """
+    """Count the events with an outcome in the last so many seconds, by "key" or "host"."""
     outcome, by, seconds = asked
     rows = Event._default_manager.filter(outcome=outcome, at__gte=ago(seconds))
     if outcome == Event.HELD:
-        later = Event._default_manager.filter(key=OuterRef("key"), token__gt=OuterRef("token"), at__lt=ago(LATE))
-        rows = rows.filter(Exists(later), kind="lock")
+        rows = rows.filter(Exists(_later(seconds)), kind="lock")
     counted = (
         rows.order_by().values_list(by).annotate(Sum("count"), Count("session", distinct=True), Min("at"), Max("at"))
     )
     return [Recent(*row) for row in _read(counted)]
+
+
+def _later(seconds: float) -> QuerySet[Event]:
+    """
+    Return the later grants of an exclusive lock: with one of them, a hold without an end was not released.
+
+    Its process was killed, paused or cut off. The later row must be old enough: while the database is away, the row of
+    the next holder may be written before the end of this hold.
+    """
+    since = ago(seconds + MARGIN)  # the clocks of two hosts differ, too
+    later = Event._default_manager.filter(key=OuterRef("key"), at__gte=since, token__gt=OuterRef("token"))
+    late: QuerySet[Event] = later.filter(recorded__lt=ago(LATE))
+    return late
 
 
 def _read(rows: QuerySet[Any, Any]) -> list[Any]:

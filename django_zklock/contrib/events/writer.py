@@ -11,7 +11,7 @@ from django.db import DataError, IntegrityError, connections, router
 
 from django_zklock import conf
 from django_zklock.contrib.events import table
-from django_zklock.contrib.events.models import Event
+from django_zklock.contrib.events.models import LONGEST_PAUSE, Event
 from django_zklock.contrib.events.table import Fields
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
@@ -23,8 +23,6 @@ logger = Logger("django_zklock.events")
 
 PAUSE: Final = 1.0
 """Seconds between two writes."""
-LONGEST_PAUSE: Final = 30.0
-"""The longest pause in seconds, while the database fails."""
 BATCH: Final = 500
 """Events that are written together. So many in the queue are written at once."""
 MOST_EVENTS: Final = 20_000
@@ -127,10 +125,11 @@ class Writer:
                 self._set_autocommit()
                 table.write(events)
             except (DataError, IntegrityError, ValueError):  # another try would fail, too
-                logger.exception("the database refuses %d events", len(events))
                 if len(events) > 1:
+                    logger.warning("the database refuses %d events: each is tried alone", len(events))
                     self._at_once = 1
                     continue
+                logger.exception("the database refuses an event, which is dropped")
             except Exception:
                 if not self._failures:
                     logger.exception("events of locks cannot be written now; up to %d are kept", MOST_EVENTS)

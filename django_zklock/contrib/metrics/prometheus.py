@@ -8,28 +8,33 @@ is that of the hold. All signals arrive on one thread. No fork happens during a 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from django.dispatch import Signal
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from django_zklock import conf, signals
 from django_zklock.core import clock, fork
+from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk import process
+from django_zklock.core.zk.loop import quiet_thread
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.hold import held_of
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.report import background
 
 logger = Logger("django_zklock.metrics")
@@ -39,16 +44,24 @@ OTHERS: Final = "(others)"
 STATES: Final = ("connecting", "connected", "suspended", "lost")
 LOCK: Final = ("lock", "kind")
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-SHARES: Final = (0.0, 0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
+SHARES: Final = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
+
+_Labels: TypeAlias = tuple[str, str]
+_Value: TypeAlias = Callable[[Any], float | None]
+"""It gets the arguments of a signal as attributes, and returns what to count or to observe; None for nothing."""
+
+SEVERAL: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable by which `prometheus_client` adds up several processes."""
+WRITE_EVERY: Final = 1.0  # seconds
 
 _forks = threading.RLock()  # held by a receiver while it counts, and during a fork
 
 
 class Measure(NamedTuple):
-    """A counter, or a histogram if it has buckets. Each signal gives a value for it, or None."""
+    """A counter, or a histogram if it has buckets. Each of its signals gives it a value."""
 
     text: str
-    signals: Mapping[Signal, Callable[[Any], float | None]]
+    signals: Mapping[Signal, _Value]
     labels: Sequence[str] = LOCK
     buckets: Sequence[float] = ()
 
@@ -57,7 +70,7 @@ def _once(it: Any) -> float:
     return 1
 
 
-def _if(condition: Callable[[Any], bool]) -> Callable[[Any], float | None]:
+def _if(condition: Callable[[Any], bool]) -> _Value:
     return lambda it: 1 if condition(it) else None
 
 
@@ -90,7 +103,7 @@ MEASURES: Final = {
     ),
     "abort_seconds": Measure(
         "Time from the abort of work to its end.",
-        {signals.lock_lost: lambda it: it.receipt and it.receipt.stopped_after},
+        {signals.lock_lost: lambda it: None if it.receipt is None else it.receipt.stopped_after},
         buckets=SECONDS,
     ),
     "broken_total": Measure("Locks that were broken through this process.", {signals.lock_broken: _once}, ()),
@@ -114,13 +127,14 @@ MEASURES: Final = {
         SHARES,
     ),
 }
+
 GAUGES: Final = {
     "holds": ("Locks held now.", LOCK),
-    "waiting": ("Callers that wait now.", LOCK),
     "oldest_hold_seconds": ("Longest hold that has no end yet.", LOCK),
+    "waiting": ("Callers that wait now.", LOCK),
     "oldest_wait_seconds": ("Longest wait that has no end yet.", LOCK),
     "waiting_tasks": ("Messages that wait for locks in this Celery worker.", ()),
-    "session_state": ("1 for the state of the connection to ZooKeeper.", ("state",)),
+    "session_state": ("1 for the state of the connection; with several processes, their number.", ("state",)),
     "incidents": ('Incidents that need attention. "unknown" is 1 if not everything was looked at.', ("cause",)),
 }
 
@@ -135,14 +149,15 @@ def waiting_now() -> Iterator[Contender | LingeringWaiter]:
             yield from (waiter for waiter in observer.waiting() if waiter.waits)
 
 
-class Metrics(Collector):
-    """The metrics in one registry. The gauges are computed at each scrape, so nothing is left behind."""
+class Metrics:
+    """The counters and histograms in one registry, and what its gauges need."""
 
-    def __init__(self, registry: CollectorRegistry, incidents: bool = True) -> None:
+    def __init__(self, registry: CollectorRegistry, incidents: bool) -> None:
         self._registry = registry
-        self._incidents = incidents
         self._names: set[str] = set()  # the values of the label `lock` so far
-        self.forget()
+        self._is_full = False  # a name was refused, and the log says so
+        self._held: dict[int, tuple[_Labels, float, weakref.ref[HeldLock]]] = {}  # by token
+        self.waiting_tasks = 0
         self._receivers: list[tuple[Signal, Callable[..., None]]] = [
             (signals.lock_acquired, self._on_acquired),
             (signals.lock_released, self._on_ended),
@@ -153,12 +168,15 @@ class Metrics(Collector):
         for name, measure in MEASURES.items():
             more: Any = {"buckets": measure.buckets} if measure.buckets else {}
             kind = Histogram if measure.buckets else Counter
-            metric = kind(f"zklock_{name}", measure.text, measure.labels, registry=registry, **more)
-            self._metrics[name] = metric
+            self._metrics[name] = kind(f"zklock_{name}", measure.text, measure.labels, registry=registry, **more)
             self._receivers += [
-                (signal, partial(self._count, metric, value)) for signal, value in measure.signals.items()
+                (signal, partial(self._count, name, value)) for signal, value in measure.signals.items()
             ]
-        registry.register(self)
+        if SEVERAL in os.environ:
+            self._gauges: Gauges | WrittenGauges = WrittenGauges(registry, incidents=incidents)
+        else:
+            self._gauges = Gauges(self, incidents=incidents)
+            registry.register(self._gauges)
         for signal, receiver in self._receivers:
             signal.connect(receiver)
 
@@ -166,79 +184,181 @@ class Metrics(Collector):
         """Stop counting, and remove the metrics from the registry."""
         for signal, receiver in self._receivers:
             signal.disconnect(receiver)
-        for metric in (self, *self._metrics.values()):
+        self._gauges.stop(self._registry)
+        for metric in self._metrics.values():
             self._registry.unregister(metric)
 
     def forget(self) -> None:
         """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
-        self._held: dict[int, tuple[tuple[str, str], float, weakref.ref[Any]]] = {}  # by token
-        self._tasks = 0
+        self._held = {}
+        self.waiting_tasks = 0
+        self._gauges.forget()
 
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Return the gauges without values."""
-        return [GaugeMetricFamily(f"zklock_{name}", text, labels=labels) for name, (text, labels) in GAUGES.items()]
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        """Return the gauges of this moment."""
-        families = self.describe()
-        holds, waiting, oldest_hold, oldest_wait, tasks, states, incidents = families
-        held: defaultdict[Any, list[float]] = defaultdict(list)
-        waits: defaultdict[Any, list[float]] = defaultdict(list)
-        now, session = clock.now(), process.peek()
+    def unfinished(self) -> tuple[dict[_Labels, list[float]], dict[_Labels, list[float]]]:
+        """Return for how long locks are held, and for how long callers wait, in seconds by labels."""
+        holds: defaultdict[_Labels, list[float]] = defaultdict(list)
+        waits: defaultdict[_Labels, list[float]] = defaultdict(list)
+        now = clock.now()
         with _forks:
-            for labels, since, reference in list(self._held.values()):
-                if reference() is not None:  # else it was dropped without a signal
-                    held[labels].append(now - since)
+            for labels, since, held in list(self._held.values()):
+                if held() is not None:  # else it was dropped, and has no signal of its end
+                    holds[labels].append(max(0.0, now - since))
             for contender in waiting_now():
+                labels = self._labels(contender.spec.template, contender.spec.kind.word)
                 if contender.wait.since is not None:
-                    waits[self._labels(contender.spec.template, contender.spec.kind.word)].append(
-                        now - contender.wait.since
-                    )
-        for ages, count, oldest in ((held, holds, oldest_hold), (waits, waiting, oldest_wait)):
-            for labels, spans in ages.items():
-                count.add_metric(labels, len(spans))
-                oldest.add_metric(labels, max(spans))
-        tasks.add_metric((), self._tasks)
-        if session is not None:
-            for state in STATES:
-                states.add_metric((state,), int(state == str(session.state)))
-        for cause, number in background.causes().items() if self._incidents else ():
-            incidents.add_metric((cause,), number)
-        return families
+                    waits[labels].append(max(0.0, now - contender.wait.since))
+        return holds, waits
 
-    def _labels(self, template: str, kind: str) -> tuple[str, str]:
-        if template in self._names or len(self._names) < conf.current().max_metric_locks:
+    def _labels(self, template: str, kind: str) -> _Labels:
+        most = conf.current().max_metric_locks
+        if template in self._names or len(self._names) < most:
             self._names.add(template)
             return template, kind
-        logger.debug('metrics count the lock %r as "%s": see MAX_METRIC_LOCKS', template, OTHERS)
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                'metrics count the lock %r as "%s": there are %d names already. Pass keys as fields, or raise '
+                "MAX_METRIC_LOCKS",
+                template,
+                OTHERS,
+                most,
+            )
         return OTHERS, kind
 
-    def _labels_of(self, it: Any) -> tuple[str, str]:
-        about = getattr(it, "hold", it)
-        return self._labels(about.template, about.kind)
-
-    def _count(self, metric: Any, value: Callable[[Any], float | None], **kwargs: Any) -> None:
-        it = SimpleNamespace(**kwargs)
+    def _count(self, name: str, value: _Value, **arguments: Any) -> None:
+        it = SimpleNamespace(**arguments)
         number = value(it)
         if number is None:
             return
+        metric: Any = self._metrics[name]
         with _forks:
-            counted = metric.labels(*self._labels_of(it)) if metric._labelnames else metric
-            (counted.observe if isinstance(metric, Histogram) else counted.inc)(number)
+            if MEASURES[name].labels:
+                about = getattr(it, "hold", it)
+                metric = metric.labels(*self._labels(about.template, about.kind))
+            if MEASURES[name].buckets:
+                metric.observe(number)
+            else:
+                metric.inc(number)
 
-    def _on_acquired(self, *, hold: Any, **kwargs: object) -> None:
-        held, labels = held_of(hold), self._labels(hold.template, hold.kind)
+    def _on_acquired(self, *, hold: Hold, **kwargs: object) -> None:
+        labels, held = self._labels(hold.template, hold.kind), held_of(hold)
         self._held[hold.token] = labels, held.grant.since, weakref.ref(held)
         with _forks:  # a counter begins at 0 before the first failure; otherwise `increase()` misses that
             for name, measure in MEASURES.items():
-                if measure.labels:
+                if measure.labels and not measure.buckets:
                     self._metrics[name].labels(*labels)
 
-    def _on_ended(self, *, hold: Any, **kwargs: object) -> None:
+    def _on_ended(self, *, hold: Hold, **kwargs: object) -> None:
         self._held.pop(hold.token, None)
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
-        self._tasks = waiting
+        self.waiting_tasks = waiting
+
+
+class Gauges(Collector):
+    """The gauges of one registry. They are computed at each scrape, so nothing is left behind."""
+
+    def __init__(self, metrics: Metrics, *, incidents: bool) -> None:
+        self._metrics = metrics
+        self._incidents = incidents
+
+    def stop(self, registry: CollectorRegistry) -> None:
+        """Remove them from the registry."""
+        registry.unregister(self)
+
+    def forget(self) -> None:
+        """Do nothing: what they show is not theirs."""
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return the gauges without values."""
+        return [
+            GaugeMetricFamily(f"zklock_{name}", text, labels=labels)
+            for name, (text, labels) in GAUGES.items()
+            if self._incidents or name != "incidents"
+        ]
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """Return the gauges of this moment."""
+        holds, oldest_hold, waiting, oldest_wait, tasks, states, *incidents = families = self.describe()
+        held, waits = self._metrics.unfinished()
+        for spans, count, oldest in ((held, holds, oldest_hold), (waits, waiting, oldest_wait)):
+            for labels, seconds in spans.items():
+                count.add_metric(labels, len(seconds))
+                oldest.add_metric(labels, max(seconds))
+        tasks.add_metric((), self._metrics.waiting_tasks)
+        session = process.peek()
+        if session is not None:
+            for state in STATES:
+                states.add_metric((state,), int(state == str(session.state)))
+        for family in incidents:
+            for cause, number in background.causes().items():
+                family.add_metric((cause,), number)
+        return families
+
+
+class WrittenGauges:
+    """
+    The gauges of several processes. Each writes its own into the folder of the library, which does not ask them.
+
+    Incidents are about all locks, so one of the processes looks: the one that has a lock on a file in that folder.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, incidents: bool) -> None:
+        self._tasks = self._gauge(registry, "waiting_tasks", "livesum")
+        self._state = self._gauge(registry, "session_state", "livesum")
+        self._made = [self._tasks, self._state]
+        self._incidents = self._gauge(registry, "incidents", "livemostrecent") if incidents else None
+        if self._incidents is not None:
+            self._made.append(self._incidents)
+        self._file = -1  # the one that is locked; of this process
+        self._ended = threading.Event()
+        self._looks = False
+        signals.waiting_tasks_changed.connect(self._on_waiting_tasks)
+        signals.connection_state_changed.connect(self._on_state)
+
+    def _gauge(self, registry: CollectorRegistry, name: str, mode: Any) -> Gauge:
+        text, labels = GAUGES[name]
+        return Gauge(f"zklock_{name}", text, labels, registry=registry, multiprocess_mode=mode)
+
+    def stop(self, registry: CollectorRegistry) -> None:
+        """Stop writing, and remove them from the registry."""
+        self._ended.set()
+        signals.waiting_tasks_changed.disconnect(self._on_waiting_tasks)
+        signals.connection_state_changed.disconnect(self._on_state)
+        for gauge in self._made:
+            registry.unregister(gauge)
+
+    def forget(self) -> None:
+        """Give back the lock on the file, which the parent process still has. The thread is not in this child."""
+        self._looks = False
+        self._ended = threading.Event()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
+        with _forks:
+            self._tasks.set(waiting)
+
+    def _on_state(self, *, state: str, **kwargs: object) -> None:
+        with _forks:
+            for name in STATES:
+                self._state.labels(name).set(int(name == state))
+        if self._incidents is not None and not self._looks:  # now this process has a connection to look with
+            self._looks = True
+            quiet_thread("zklock-incidents", partial(self._write_incidents, self._incidents)).start()
+
+    def _write_incidents(self, gauge: Gauge) -> None:
+        """Write what the last look has found, as long as this process has the lock on the file."""
+        self._file = os.open(Path(os.environ[SEVERAL]) / "zklock_incidents.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        ended = self._ended
+        while not ended.wait(WRITE_EVERY):
+            with contextlib.suppress(BlockingIOError):  # another process looks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for cause, number in background.causes().items():
+                    with _forks:
+                        gauge.labels(cause).set(number)
+        self.forget()
 
 
 _connected: dict[CollectorRegistry, Metrics] = {}
@@ -258,6 +378,14 @@ def disconnect(registry: CollectorRegistry | None) -> None:
         metrics.stop()
 
 
+def _prevent() -> None:
+    _forks.acquire()
+
+
+def _permit() -> None:
+    _forks.release()
+
+
 def _begin_child() -> None:
     global _forks
     _forks = threading.RLock()
@@ -265,5 +393,5 @@ def _begin_child() -> None:
         metrics.forget()
 
 
-os.register_at_fork(before=lambda: _forks.acquire(), after_in_parent=lambda: _forks.release())
+os.register_at_fork(before=_prevent, after_in_parent=_permit)
 fork.in_child(_begin_child)

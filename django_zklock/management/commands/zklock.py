@@ -23,7 +23,6 @@ EXAMPLES: Final = {
     "status": ("", "--json --reply-timeout 2s"),
     "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --longer-than=5m"),
     "show": ("-- orders/4711", "--field=pk=4711 --json -- 'orders/{pk}'"),
-    "history": ("--limit=20 -- orders/4711", "--what=lost --since=2h"),
     "break": ("--token=4294967311 --reason='web-3 hangs' -- orders/7",),
     "request-release": ("--reason='deploy at 14:00' -- orders/7", "--reason=deploy --token=4294967311 -- orders/7"),
     "hold": ("--for=15m --reason=deploy -- reports", "--for=2h --reason=migration --wait=5m -- reports"),
@@ -34,7 +33,7 @@ EXAMPLES: Final = {
     "doctor": ("", "--strict --json"),
     "devserver": ("", "--port 2182"),
 }
-"""The arguments of two examples for each module of `management.zklock`."""
+"""The arguments of examples for each sub-command."""
 SUBCOMMANDS: Final[dict[str, Any]] = {
     name: (
         INTERVENTIONS.get(name) or import_module(f"django_zklock.management.zklock.{name.replace('list', 'list_')}"),

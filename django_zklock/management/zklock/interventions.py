@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from django_zklock import operations
 from django_zklock.core.queue.command_line import command
-from django_zklock.exceptions import LockChangedHands
+from django_zklock.exceptions import LockChangedHands, ZkLockError
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import (
     acting,
@@ -21,7 +21,7 @@ from django_zklock.management.arguments import (
     seconds,
     unless,
 )
-from django_zklock.management.exit_codes import failure
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_answer
 from django_zklock.management.zklock.show import no_holder, read_lock
 from django_zklock.report.formatting import holder_text, key_text, limit_text, span, time_text
@@ -38,7 +38,7 @@ class Intervention:
 
     __doc__: str
     reason: str
-    """Who will read it."""
+    """The help of `--reason`: who reads it."""
     arguments: Mapping[str, Mapping[str, Any]]
     act: Act
 
@@ -54,23 +54,26 @@ class Intervention:
         try:
             answer, text = self.act(key, options, acting(options))
         except LockChangedHands as error:
-            if options.token:
+            if read_lock(options).holders:
                 raise
             raise no_holder(key, str(error), options) from error
+        except ValueError as error:
+            if isinstance(error, ZkLockError):
+                raise
+            raise failure(str(error), ExitCode.USAGE) from error
         write_answer(out, {"key": key, **answer}, *text.splitlines(), json=options.json)
 
 
 def _break(key: str, options: argparse.Namespace, why: Mapping[str, Any]) -> tuple[Any, str]:
     lock = read_lock(options)
-    holders = lock.holders
-    for holder in holders:
+    for holder in lock.holders:
         if holder.token == options.token:
             operations.break_lock(key, guid=holder.guid, token=holder.token, **why)
             return {"holder": to_json(holder)}, f"Broken: {holder_text(holder)} no longer holds {key_text(key)}."
     if lock.problem:
         raise failure(f"The holder of {key_text(key)!r} is unknown, so nothing was broken: {lock.problem}")
-    now = "; ".join(f"{holder_text(holder)}, for {span(holder)}, token {holder.token}" for holder in holders)
-    raise LockChangedHands(f"No holder of {key_text(key)!r} has that token. {now}", lock=key)
+    now = "; ".join(f"{holder_text(holder)}, for {span(holder)}, token {holder.token}" for holder in lock.holders)
+    raise LockChangedHands(f"No holder of {key_text(key)!r} has that token. {now}".rstrip(), lock=key)
 
 
 def _request(key: str, options: argparse.Namespace, why: Mapping[str, Any]) -> tuple[Any, str]:

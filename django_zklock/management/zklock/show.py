@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
@@ -24,10 +25,9 @@ from django_zklock.management.arguments import (
 )
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
-from django_zklock.management.zklock.history import as_json
 from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
-from django_zklock.report.formatting import duration, host_and_pid, time_text
+from django_zklock.report.formatting import duration, time_text
 
 if TYPE_CHECKING:
     from django_zklock.contrib.events.models import Event
@@ -50,8 +50,12 @@ def run(out: Output, options: argparse.Namespace) -> None:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
     if options.json:
         write_json(out, {**to_json(lock), **_more_json(shown, grants)})
-    elif not is_free:
-        _write(out, shown, grants)
+    else:
+        if not is_free:
+            _write_queue(out, shown)
+        _write_grants(out, grants)
+        for line in shown.next_commands:
+            write_line(out, f"Next: {line}")
     if lock.is_unread:
         raise failure("It is not known who holds this lock.", ExitCode.PARTIAL)
     if is_free:
@@ -64,32 +68,32 @@ def _more_json(shown: Detail, grants: Sequence[Event]) -> dict[str, Any]:
         "reasons": shown.reasons,
         "advice": shown.advice or None,
         "chain": to_json(shown.chain),
-        "grants": [as_json(grant) for grant in grants],
+        "grants": [_grant_json(grant) for grant in grants],
         "commands": shown.next_commands,
     }
     return more
 
 
-def _write(out: Output, shown: Detail, grants: Sequence[Event]) -> None:
+def _write_queue(out: Output, shown: Detail) -> None:
     for text in filter(None, _texts(shown)):
         write_line(out, text)
     rows = [_cells(row) for row in (*shown.holders, *shown.waiters)]
     if rows:
         write_table(out, HEAD, rows, cut=("who", "runs"))
-    if grants:
-        events = [
-            (
-                time_text(grant.at),
-                host_and_pid(grant.host, grant.pid),
-                duration(grant.waited),
-                duration(grant.held),
-                grant.outcome,
-            )
-            for grant in grants
-        ]
-        write_table(out, GRANTS, events, cut=("to", "what"))
-    for line in shown.next_commands:
-        write_line(out, f"Next: {line}")
+
+
+def _write_grants(out: Output, grants: Sequence[Event]) -> None:
+    rows = [
+        (time_text(grant.at), grant.who, duration(grant.waited), duration(grant.held), grant.outcome)
+        for grant in grants
+    ]
+    if rows:
+        write_table(out, GRANTS, rows, cut=("to", "what"))
+
+
+def _grant_json(grant: Event) -> dict[str, Any]:
+    names = ("host", "pid", "work", "token", "session", "waited", "held", "outcome", "reason")
+    return {"at": grant.at.astimezone(UTC).isoformat(), **{name: getattr(grant, name) for name in names}}
 
 
 def _texts(shown: Detail) -> Iterator[str]:

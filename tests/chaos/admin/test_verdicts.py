@@ -35,13 +35,13 @@ def test_a_deadlock_at_the_end_of_five_thousand_locks_is_never_green(drill, stag
     stage.crowd(1_100, 2, "busy")
     stage.crowd(3_898, 0, "idle")
     page = plain(drill.open())
-    lines, status = drill.doctor()
+    lines, status = drill.status()
     assert "Deadlock: zzz/a, zzz/b" in page or re.search("No known cause in [0-9,]+ of 5,000 locks", page), page
     assert CALM not in page
     printed = "\n".join(lines[:LINES])
     is_named = "Deadlock: zzz/a, zzz/b" in printed
     assert is_named or "of 5000 locks" in printed, printed
-    assert status == (ExitCode.DEADLOCK if is_named else ExitCode.PARTIAL)
+    assert status == (ExitCode.INCIDENT if is_named else ExitCode.PARTIAL)
 
 
 @pytest.mark.parametrize("path", [f"{LIST}?q=", LIST], ids=["list", "first page"])

@@ -240,7 +240,7 @@ def test_what_happened_lately_is_named_and_leads_to_its_history(operator):
     table._recent.clear()
     record(3, Event.STALE)
     assert_named(operator, "stale", "5 fenced writes were refused", "orders/1", "After ZooKeeper has lost its data")
-    assert '/admin/zklock_events/event/?q=orders%2F1">History</a>' in operator.get(LIST).content.decode()
+    assert '/admin/zklock_events/event/?key=orders%2F1">History</a>' in operator.get(LIST).content.decode()
 
 
 def test_tables_that_cannot_be_read_are_not_green(operator):

@@ -308,4 +308,4 @@ def test_a_key_is_not_capitalised_in_breadcrumbs(client):
 
 
 def test_the_history_of_a_lock_is_the_list_of_its_events(client):
-    assert client.get(f"{LIST}a/history/")["Location"] == "/admin/zklock_events/event/?q=a"
+    assert client.get(f"{LIST}a/history/")["Location"] == "/admin/zklock_events/event/?key=a"

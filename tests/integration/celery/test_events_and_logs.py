@@ -10,7 +10,7 @@ from support.waitingtasks import ENDS
 from support.worker import Worker
 from support.zoo import eventually
 
-from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.models import Event
 
 
 @pytest.fixture(params=["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
@@ -35,14 +35,14 @@ def test_a_log_line_about_a_lock_names_the_task(worker):
 def test_a_worker_writes_what_is_left_when_it_ends(zoo, tmp_path, pool, django_db_blocker):
     settings = sqlite(tmp_path / "events.sqlite3")
     env = {RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
-    with django_db_blocker.unblock(), database(settings, Attempt) as alias:
+    with django_db_blocker.unblock(), database(settings, Event) as alias:
         with Worker(zoo, tmp_path, pool=pool, env=env) as worker:
             first = worker.send("plain", "a")
             worker.get(first)
             worker.run("waiting.wait", "b")
             assert worker.stop() == 0
-        rows = {attempt.key: attempt for attempt in Attempt._default_manager.using(alias).all()}
-    assert {row.outcome for row in rows.values()} == {Attempt.RELEASED}
+        rows = {row.key: row for row in Event._default_manager.using(alias).all()}
+    assert {row.outcome for row in rows.values()} == {Event.RELEASED}
     assert set(rows) == {"a", "b"}
     assert rows["a"].work == f"task plain {first.id}"
     assert (rows["a"].pid == worker.process.pid) is (pool == "threads")
@@ -53,18 +53,18 @@ def test_a_refused_release_is_told_by_the_main_process_alone(zoo, tmp_path, pool
     """The pool process, whose hold it was, does not say that the lock was released; nor does its row."""
     settings, ends = sqlite(tmp_path / "events.sqlite3"), tmp_path / "ends"
     env = {ENDS: str(ends), RECORD: "0.2", "TEST_DATABASES": json.dumps({"default": settings})}
-    with django_db_blocker.unblock(), database(settings, Attempt) as alias:
-        rows = Attempt._default_manager.using(alias)
+    with django_db_blocker.unblock(), database(settings, Event) as alias:
+        rows = Event._default_manager.using(alias)
         with Worker(zoo, tmp_path, pool=pool, concurrency=1, env=env) as worker:
             main = worker.process.pid
             (holder,) = worker.children() or {main}
             with no_deletes(zoo, "refused"):
                 worker.run("waiting.wait", "refused")
-                eventually(lambda: rows.filter(outcome=Attempt.REFUSED).exists(), 20)
+                eventually(lambda: rows.filter(outcome=Event.REFUSED).exists(), 20)
             worker.run("waiting.wait", "free")
             expected = [f"refused refused {main}", f"released free {holder}"]
             eventually(lambda: ends.read_text().splitlines() == expected)
             assert worker.stop() == 0
         assert ends.read_text().splitlines() == expected
         written = rows.order_by("pk").values_list("key", "outcome", "pid")
-        assert [*written] == [("refused", Attempt.REFUSED, holder), ("free", Attempt.RELEASED, holder)]
+        assert [*written] == [("refused", Event.REFUSED, holder), ("free", Event.RELEASED, holder)]

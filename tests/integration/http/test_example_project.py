@@ -46,12 +46,12 @@ sold, left = Order.objects.count(), Item.objects.get().stock
 restock.apply(("lamp", 2)).get()
 Client().post("/items/lamp/delivery/")
 from django_zklock.contrib.events import recorder
-from django_zklock.contrib.events.models import Attempt
+from django_zklock.contrib.events.models import Event
 recorder.flush(30)
 metrics = Client().get("/metrics").content.decode().splitlines()
 granted = [line.rpartition(" ")[2] for line in metrics if line.startswith("zklock_acquired_total{")]
 print(json.dumps([sorted(answers), sold, left, Item.objects.get().stock, Client().get("/").status_code,
-                  Attempt.objects.filter(outcome="released").count(), granted]))
+                  Event.objects.filter(outcome="released").count(), granted]))
 """
 
 

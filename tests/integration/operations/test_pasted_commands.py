@@ -34,7 +34,7 @@ def test_each_printed_command_needs_only_a_reason(zoo, contend, project):
         node = contend(key, template=name)
         with zoo.configured():
             _, text, _ = ending("show", "--json", "--", key)
-        _stack, request, breaking = json.loads(text)["commands"]
+        request, breaking = json.loads(text)["commands"]
         for command in (request, breaking):
             refused = run(command)
             assert refused.returncode == ExitCode.USAGE, refused
@@ -42,7 +42,7 @@ def test_each_printed_command_needs_only_a_reason(zoo, contend, project):
         assert zoo.client.exists(node)
         asked = run(request.replace("--reason=''", "--reason='it hangs'"))
         assert (asked.returncode, asked.stderr) == (0, "")
-        done = run(breaking.replace("--reason=''", "--no-input --reason='it hangs'"))
+        done = run(breaking.replace("--reason=''", "--reason='it hangs'"))
         assert (done.returncode, done.stderr) == (0, "")
         assert not zoo.client.exists(node)
     assert not (project.directory / "pwned").exists()
@@ -51,7 +51,13 @@ def test_each_printed_command_needs_only_a_reason(zoo, contend, project):
 @pytest.mark.parametrize("reason", ["", "  ", "TEXT"])
 @pytest.mark.parametrize(
     "arguments",
-    [("break", "k"), ("request-release", "k"), ("hold", "k", "--for", "1m"), ("end-hold", "k"), ("limit", "k", "3")],
+    [
+        ("break", "k", "--token=5"),
+        ("request-release", "k"),
+        ("hold", "k", "--for", "1m"),
+        ("end-hold", "k", "--token=5"),
+        ("limit", "k", "3"),
+    ],
 )
 def test_a_reason_that_says_nothing_is_refused(arguments, reason):
     status, _, text = ending(*arguments, "--reason", reason)
@@ -69,7 +75,7 @@ def test_no_printed_command_runs_what_others_have_written(zoo, contend, project)
     A real shell makes the words of each, and Django runs them as `manage.py` does, in this process.
     """
     quotes, printed = "\n$(touch pwned);`touch pwned`\x1b[2K'\"\u202e", set[str]()
-    names = {"doctor", "show", "list", "history", "request-release", "break", "end-hold"}
+    names = {"doctor", "show", "list", "request-release", "break", "end-hold"}
     before = (os.environ["DJANGO_SETTINGS_MODULE"], list(sys.path))
     with zoo.configured():
         for key, host in (("--pythonpath=evil", "--pythonpath=evil"), ("-h", "--settings=evil"), ("k", quotes)):
@@ -83,7 +89,7 @@ def test_no_printed_command_runs_what_others_have_written(zoo, contend, project)
             for cause in CAUSES.values():
                 printed.update(cause(host=host, keys=(key,)).commands())
         for line in sorted(printed):
-            filled = line.replace("--reason=''", "--reason=hangs").replace(" break ", " break --no-input ")
+            filled = line.replace("--reason=''", "--reason=hangs")
             as_words = f"python() {{ printf '%s\\0' \"$@\"; }}; {filled}"
             _manage, *arguments = shell("-e", "-c", as_words, directory=project.directory).stdout.split("\0")[:-1]
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -175,29 +175,6 @@ def test_the_command_ends_when_run_is_killed(zoo, run, tmp_path):
     eventually(lambda: not zoo.contenders(), 20)
 
 
-def test_the_children_of_the_command_end_when_run_is_killed(zoo, run, tmp_path):
-    file = tmp_path / "pid"
-    process = run("k", "--kill-after=0.3", "--", "sh", "-c", STUBBORN.format(file))
-    inner = pid_in(file)
-    process.kill()
-    eventually(lambda: gone(inner), 5)
-    eventually(lambda: not zoo.contenders(), 20)
-
-
-def test_a_command_ends_before_the_next_one_begins_also_while_run_is_stopped(zoo, run, tmp_path):
-    file = tmp_path / "pid"
-    process = run("k", "--abort-on=lost", "--", "sh", "-c", STUBBORN.format(file))
-    inner = pid_in(file)
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        with zk_lock("k", timeout=60):
-            assert gone(inner)
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-    process.communicate(timeout=50)
-    assert process.returncode == ExitCode.LOST
-
-
 def test_a_command_whose_loss_changes_nothing_goes_on_while_run_is_stopped(zoo, run, tmp_path):
     file = tmp_path / "pid"
     process = run(

@@ -15,7 +15,8 @@ def recorded(site, *rows):
     with closing(sqlite3.connect(Path(site.environment["SITE_HOME"]) / "site.sqlite3", timeout=20)) as database:
         inserted = []
         for age, columns in rows:
-            values = {**columns, "at": (now - timedelta(seconds=age)).strftime("%Y-%m-%d %H:%M:%S.%f")}
+            at = (now - timedelta(seconds=age)).strftime("%Y-%m-%d %H:%M:%S.%f")
+            values = {**columns, "at": at, "recorded": at}
             names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
             cursor = database.execute(f"INSERT INTO {TABLE} ({names}) VALUES ({marks})", list(values.values()))
             inserted.append(cursor.lastrowid)

@@ -1,4 +1,4 @@
-"""Who waits for whom: which waits are found, which of them never end, and that forged ones cost little."""
+"""The graph of waits has each wait that znodes tell of, names each deadlock and no other, and costs little if forged."""
 
 import time
 from dataclasses import replace
@@ -47,8 +47,8 @@ X, Y = lock("x", owner(1, waits_for="y")), lock("y", owner(2, waits_for="x"))
 
 
 def test_an_owner_that_holds_one_lock_and_waits_for_another_is_found():
-    (found,) = find_waits([X], queues(y=[1]), 0.0)
-    assert (found.holds, found.waits_for, found.who) == ("x", "y", "web-1 pid 1 MainThread: work")
+    (only,) = find_waits([X], queues(y=[1]), 0.0)
+    assert (only.holds, only.waits_for, only.who) == ("x", "y", "web-1 pid 1 MainThread: work")
 
 
 def test_a_wait_of_which_no_znode_tells_is_not_found():
@@ -71,8 +71,8 @@ def test_a_second_try_for_the_same_lock_is_no_wait():
 def test_a_wait_is_part_of_a_deadlock_as_long_as_it_lasts(fields, waits, deadlocks):
     holder = X.holders[0]
     locks = [lock("x", replace(holder, wait=holder.wait._replace(**fields))), Y]
-    found = find_waits(locks, queues(x=[2], y=[1]), 8.0)
-    assert (len(found), len(Graph(found, locks).cycles)) == (waits, deadlocks)
+    known = find_waits(locks, queues(x=[2], y=[1]), 8.0)
+    assert (len(known), len(Graph(known, locks).cycles)) == (waits, deadlocks)
 
 
 def test_each_cycle_is_found_once_and_in_order():
@@ -124,10 +124,10 @@ def stuck_for_ever(asked, limits):
     while True:
         held = {key: holders_of(queue, limits[key]) for key, queue in queues.items()}
         waiting = {pid for key, queue in queues.items() for pid, _ in queue if pid not in held[key]}
-        free = {pid for pids in held.values() for pid in pids} - waiting
-        if not free:
+        moving = {pid for pids in held.values() for pid in pids} - waiting
+        if not moving:
             return {pid for pids in held.values() for pid in pids}
-        queues = {key: [entry for entry in queue if entry[0] not in free] for key, queue in queues.items()}
+        queues = {key: [entry for entry in queue if entry[0] not in moving] for key, queue in queues.items()}
 
 
 def read(asked, limits):
@@ -146,7 +146,7 @@ def read(asked, limits):
 @settings(max_examples=500)
 @given(states())
 def test_a_deadlock_is_named_if_and_only_if_it_is_there(state):
-    """Nobody in it can go on, and whoever can is in none."""
+    """Nobody in it can go on, and everybody else is in none."""
     named, stuck = read(*state), stuck_for_ever(*state)
     assert bool(named) is bool(stuck)
     assert named <= stuck

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.project import Project
 
 import django_zklock
 import django_zklock.contrib.leases.v1.lock_coordinator_pb2 as of_the_server
@@ -79,21 +78,6 @@ except ImportError as error:
 """
     printed = python(older + tried)
     assert printed == "django-zklock needs kazoo 2.11 or newer: pip install -U kazoo"
-
-
-def test_the_history_needs_no_admin(tmp_path):
-    code = """
-import django
-from django.conf import settings
-from django.core.management import call_command
-apps = ["django.contrib.auth", "django.contrib.contenttypes", "django_zklock", "django_zklock.contrib.events"]
-database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-settings.configure(INSTALLED_APPS=apps, DATABASES={"default": database}, ZKLOCK={"URL": "zk://127.0.0.1:1/x"})
-django.setup()
-call_command("migrate", verbosity=0)
-call_command("zklock", "history")
-"""
-    assert Project(tmp_path).succeed("-c", code).stdout == "0 rows\n"
 
 
 def test_the_start_of_django_costs_no_kazoo():

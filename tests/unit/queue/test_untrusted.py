@@ -26,7 +26,7 @@ from django_zklock.core.zk.gateway import Node
 from django_zklock.dashboard.acts import Target
 from django_zklock.exceptions import InvalidToken, UnreadableQueue
 from django_zklock.fencing import signing
-from django_zklock.inspection.ensemble import _report
+from django_zklock.inspection.ensemble import _read
 from django_zklock.report import formatting
 
 ROUNDS = int(os.environ.get("ZKLOCK_FUZZ_ROUNDS", "300"))
@@ -133,7 +133,7 @@ DECODERS = {
     "limit_in": (lambda data: markers.limit_in(as_text(data)), (), {}),
     "key_of": (lambda data: key_of("/b", f"/b/x{as_text(data)}"), (), {}),
     "Target": (lambda data: Target.parse(as_text(data)), (), {}),
-    "_report": (lambda data: _report("h", f"Mode: {as_text(data)}\nZxid: {as_text(data)}"), (), {}),
+    "_read": (lambda data: _read(f"Mode: {as_text(data)}\nZxid: {as_text(data)}"), (), {}),
 }
 
 

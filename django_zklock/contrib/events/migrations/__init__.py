@@ -1,1 +1,1 @@
-"""The migrations of the table of attempts."""
+"""The migrations of the table of events."""
