@@ -10,6 +10,7 @@ from support.zoo import SESSION, namespace
 
 from django_zklock.core.execution import waiters
 from django_zklock.core.queue.operator_hold import is_operator
+from django_zklock.report import past
 from django_zklock.testing.server import DevServer
 
 CONTRACT = Path(__file__).parent
@@ -33,6 +34,12 @@ Modules that `make test` runs on both servers.
 
 All others are about the package's own calls, timers and threads. `make test` runs them on real ZooKeeper alone.
 """
+
+
+@pytest.fixture(autouse=True)
+def no_past(monkeypatch):
+    """These tests have no database, so commands would say that they cannot read the past."""
+    monkeypatch.setattr(past, "source", None)
 
 
 ALL_KINDS = "test_all_kinds.py"

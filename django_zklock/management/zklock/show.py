@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.core.management.base import CommandError
 
@@ -28,9 +28,6 @@ from django_zklock.management.output import Output, write_json, write_line, writ
 from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
 from django_zklock.report.formatting import duration, time_text
-
-if TYPE_CHECKING:
-    from django_zklock.contrib.events.models import Event
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
@@ -63,7 +60,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
 
 
-def _more_json(shown: Detail, grants: Sequence[Event]) -> dict[str, Any]:
+def _more_json(shown: Detail, grants: Sequence[Any]) -> dict[str, Any]:
     more = {
         "reasons": shown.reasons,
         "advice": shown.advice or None,
@@ -82,7 +79,7 @@ def _write_queue(out: Output, shown: Detail) -> None:
         write_table(out, HEAD, rows, cut=("who", "runs"))
 
 
-def _write_grants(out: Output, grants: Sequence[Event]) -> None:
+def _write_grants(out: Output, grants: Sequence[Any]) -> None:
     rows = [
         (time_text(grant.at), grant.who, duration(grant.waited), duration(grant.held), grant.outcome)
         for grant in grants
@@ -91,7 +88,7 @@ def _write_grants(out: Output, grants: Sequence[Event]) -> None:
         write_table(out, GRANTS, rows, cut=("to", "what"))
 
 
-def _grant_json(grant: Event) -> dict[str, Any]:
+def _grant_json(grant: Any) -> dict[str, Any]:
     names = ("host", "pid", "work", "token", "session", "waited", "held", "outcome", "reason")
     return {"at": grant.at.astimezone(UTC).isoformat(), **{name: getattr(grant, name) for name in names}}
 

@@ -86,6 +86,7 @@ def test_a_look_deletes_what_short_processes_have_left(zoo, kind, jump):
         process.reset()
     assert snapshot(max_age=0)
     assert len(zoo.contenders()) == 30
-    jump(60.0)
+    process.reset()
+    jump(600.0)
     eventually(lambda: snapshot(max_age=0) and not zoo.contenders())
     process.reset()

@@ -1,4 +1,4 @@
-"""The graph of waits has each wait that znodes tell of, names each deadlock and no other, and costs little if forged."""
+"""The graph of waits has each wait that znodes tell of, names each deadlock and no other, and is cheap if forged."""
 
 import time
 from dataclasses import replace
