@@ -23,7 +23,7 @@ OPTIONS = ["-q", "-n", "auto", "--dist", "loadfile"]
 
 @dataclass(frozen=True)
 class Extension:
-    """What is deleted: folders and files, and the lines of registration, as pairs of a file and a text in it."""
+    """The folders and files to delete, and the lines of registration: pairs of a file and a text in it."""
 
     paths: tuple[str, ...]
     lines: tuple[tuple[str, str], ...] = ()

@@ -1,4 +1,4 @@
-"""What operators can do to locks: a row each, from which the page of the form, its fields and its messages are made."""
+"""The acts of operators on locks: a row each, from which the page of the form, its fields and its messages are made."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Act:
     permission: str
     label: Any
     text: Any
-    """What happens."""
+    """The consequence, for the page."""
     done: Any
     run: Callable[..., object]
     fields: Mapping[str, Callable[[], forms.Field]] = dataclasses.field(default_factory=dict)

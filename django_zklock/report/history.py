@@ -31,16 +31,16 @@ class OfHistory(Incident):
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        for found in facts.past("recent", cls.outcome, cls.by, cls.within):
-            number = found.sessions if cls.by == "host" else found.number
+        for row in facts.past("recent", cls.outcome, cls.by, cls.within):
+            number = row.sessions if cls.by == "host" else row.number
             if number >= cls.least:
-                age = (timezone.now() - found.last).total_seconds()
+                age = (timezone.now() - row.last).total_seconds()
                 yield cls(
-                    host=found.name if cls.by == "host" else "",
-                    keys=(found.name,) if cls.by == "key" else (),
+                    host=row.name if cls.by == "host" else "",
+                    keys=(row.name,) if cls.by == "key" else (),
                     values={"number": number, "minutes": cls.within / 60},
                     age=max(0.0, age),
-                    since=found.first,
+                    since=row.first,
                 )
 
 

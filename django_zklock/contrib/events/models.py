@@ -57,7 +57,7 @@ class Event(models.Model):
     host: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
     pid: models.Field[int, int] = models.BigIntegerField(default=0)
     work: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
-    """What it ran, or what the operator did."""
+    """The work that it ran, or the act of the operator."""
     by: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
     """The operator, and the origin of the action."""
     reason: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)

@@ -41,7 +41,7 @@ from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
     CLOSED,
     LONGEST_PAUSE,
-    PATIENCE_SHARE,
+    PAUSE_SHARE,
     REFUSALS,
     REFUSED,
     SILENT,
@@ -334,7 +334,7 @@ class Connection(ConnectionHandler):
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         share = HURRIED_RETRY_SHARE if self.client.lease_lasts() else RETRY_SHARE
-        longest = min(self._timeout * share, PATIENCE_SHARE * self.client.options.connect_timeout)
+        longest = min(self._timeout * share, PAUSE_SHARE * self.client.options.connect_timeout)
         retry.max_delay = longest / (1 + retry.max_jitter)
         while self._known and not self.client._stopped.is_set() and not any(map(self._may_try, self._known)):
             self.handler.sleep_func(LOOK_AGAIN)

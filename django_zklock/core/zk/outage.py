@@ -52,11 +52,11 @@ _OR_CREDENTIALS = ", or it requires authentication"
 
 FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.1, 5, 10.0
 """Seconds between connections to a server that refuses this process, and their growth: ten in the first minute."""
-PATIENCE_SHARE = 0.7
+PAUSE_SHARE = 0.7
 """
-Of the connect timeout: the longest pause before an address that only closes connections, as a balancer without servers.
+The share of the connect timeout that a pause takes at most before an address that only closes connections.
 
-It may be whole again at any moment. So each caller that waits for the connect timeout sees a try.
+A balancer without servers is one. It may be whole again at any moment, and each caller sees a try.
 """
 IDLE_PAUSE = 60.0
 """Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
@@ -111,7 +111,7 @@ class Outage:
     """
 
     def __init__(self, hosts: Sequence[Host], connect_timeout: float) -> None:
-        self._patience = PATIENCE_SHARE * connect_timeout
+        self._longest_pause = PAUSE_SHARE * connect_timeout
         self._hosts = tuple(map(_key, hosts))
         self._causes: dict[Host, str] = {}
         self._logged = False
@@ -159,7 +159,7 @@ class Outage:
         If it goes on, the pauses grow, so that many processes cannot harm a server.
         """
         count = self._refusals.get(address, (0, 0.0))[0] + 1
-        pause = min(_pause(count), self._patience) if cause == CLOSED else _pause(count)
+        pause = min(_pause(count), self._longest_pause) if cause == CLOSED else _pause(count)
         self._refusals[address] = count, clock.now() + pause
         if count > 1 or not cause.startswith((CLOSED_EARLY, CLOSES_AT)):
             self._causes[_key(host)] = cause

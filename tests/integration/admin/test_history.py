@@ -80,7 +80,7 @@ def test_a_row_leads_to_the_page_of_its_lock(operator):
 
 
 @pytest.mark.parametrize(("permissions", "status"), [((), 403), (("view_lock",), 200), (("break_lock",), 403)])
-def test_who_may_see_locks_may_see_their_events(permissions, status):
+def test_the_right_to_see_locks_is_the_right_to_see_their_events(permissions, status):
     assert user_with(*permissions).get(EVENTS).status_code == status
 
 
@@ -169,7 +169,7 @@ def test_holds_and_waits_have_their_place_and_length(operator):
     past = timeline(operator)
     assert places(past.holds) == [("hold", 80, 10), ("hold", 50, 25)]
     assert places(past.waits) == [("wait", 0, 50)]
-    assert [place for place, _text in past.ticks] == ["25%", "50%", "75%"]
+    assert [share for share, _text in past.ticks] == ["25%", "50%", "75%"]
 
 
 def test_a_holder_and_a_waiter_of_now_reach_to_the_right_edge(operator, contend):

@@ -233,7 +233,7 @@ def test_a_process_that_hangs_with_many_locks_leads_to_the_locks_of_its_host(ope
     assert 'lock/?host=worker-1">All locks of this host</a>' in operator.get(LIST).content.decode()
 
 
-def test_what_happened_lately_is_named_and_leads_to_its_history(operator):
+def test_recent_causes_are_named_and_lead_to_their_history(operator):
     """They have the lock, but the rows have higher tokens: ZooKeeper was restored."""
     record(2, Event.STALE)
     assert cards(operator) == []

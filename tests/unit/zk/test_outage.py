@@ -148,8 +148,8 @@ def test_a_caller_sees_a_try_after_an_address_that_only_closes_is_whole(expires,
 @pytest.mark.parametrize("timeout", [6.0, 10.0, 20.0, 60.0])
 def test_a_lost_packet_costs_a_fraction_of_what_is_left_of_a_lease(timeout, addresses):
     """From the moment at which the heartbeat is missed, a fifteenth of the timeout remains. The second round begins."""
-    round_takes = addresses * hurried_timeout(timeout, 0, addresses)
-    assert round_takes <= timeout * 0.2
+    seconds = addresses * hurried_timeout(timeout, 0, addresses)
+    assert seconds <= timeout * 0.2
     assert hurried_timeout(timeout, 0, addresses) <= max(0.2, timeout / 15 / addresses)
     assert hurried_timeout(timeout, 9, addresses) == pytest.approx(timeout * 0.2 / addresses)
 
