@@ -68,9 +68,9 @@ def test_the_list_has_grants_refusals_and_actions_by_their_time(operator):
     event(outcome=Event.ACTION, by="anna (admin)", work="Broken", reason="it hangs", token=None, held=None, waited=None)
     event(outcome=Event.TIMED_OUT, token=None, held=None, count=3, seconds=30)
     assert [row[1:] for row in listed(operator)] == [
-        ["k", "Operator's action", "anna (admin)", "Broken", "-", "-", "it hangs"],
-        ["k", "Waited, and not granted ×3", "web-3 · pid 812", "GET /buy/", "0.5 s", "-", "-"],
-        ["k", "Held and lost", "web-3 · pid 812", "GET /buy/", "0.5 s", "2.0 s", "the session is over"],
+        ["k", "Operator's action", "1", "anna (admin)", "Broken", "-", "-", "it hangs"],
+        ["k", "Waited, and not granted", "3", "web-3 · pid 812", "GET /buy/", "0.5 s", "-", "-"],
+        ["k", "Held and lost", "1", "web-3 · pid 812", "GET /buy/", "0.5 s", "2.0 s", "the session is over"],
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_row_leads_to_the_page_of_its_lock(operator):
 
 
 @pytest.mark.parametrize(("permissions", "status"), [((), 403), (("view_lock",), 200), (("break_lock",), 403)])
-def test_who_may_see_locks_may_see_their_events(permissions, status):
+def test_the_list_needs_the_permission_to_see_locks(permissions, status):
     assert user_with(*permissions).get(EVENTS).status_code == status
 
 
@@ -134,10 +134,10 @@ def test_a_list_counts_no_more_rows_than_it_has_pages_for(operator, monkeypatch)
 
 def test_rows_of_another_release_are_shown(operator):
     """It may know more outcomes, and a table may hold any number."""
-    event(outcome="frozen\x1b", held=1e308, waited=float("inf"), work="\x1b[2J")
+    event(outcome="frozen", held=1e308, waited=float("inf"))
     (row,) = listed(operator)
-    assert (row[2], row[4]) == (r"frozen\x1b", r"\x1b[2J")
-    assert_shows(operator.get(f"{LIST}k/change/").content.decode(), r"frozen\x1b")
+    assert row[2] == "frozen"
+    assert_shows(operator.get(f"{LIST}k/change/").content.decode(), "frozen")
 
 
 # --- The page of a lock ---------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_holds_and_waits_have_their_place_and_length(operator):
     past = timeline(operator)
     assert places(past.holds) == [("hold", 80, 10), ("hold", 50, 25)]
     assert places(past.waits) == [("wait", 0, 50)]
-    assert [place for place, _text in past.ticks] == ["25%", "50%", "75%"]
+    assert [x for x, _text in past.ticks] == ["25%", "50%", "75%"]
 
 
 def test_a_holder_and_a_waiter_of_now_reach_to_the_right_edge(operator, contend):

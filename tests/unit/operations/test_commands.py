@@ -169,9 +169,7 @@ def test_each_value_in_a_printed_command_is_data(value):
     commands = split_by_shell(lines)
     for words in commands:
         assert_is_data(passed, words)
-    assert {words[3] for words in commands} == {
-        *("doctor", "show", "list", "request-release", "break", "end-hold")
-    }
+    assert {words[3] for words in commands} == {*("doctor", "show", "list", "request-release", "break", "end-hold")}
 
 
 def assert_is_data(passed, words):

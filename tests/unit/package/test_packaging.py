@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.project import Project
 
 import django_zklock
 import django_zklock.contrib.leases.v1.lock_coordinator_pb2 as of_the_server
