@@ -135,8 +135,7 @@ def test_a_list_counts_no_more_rows_than_it_has_pages_for(operator, monkeypatch)
 def test_rows_of_another_release_are_shown(operator):
     """It may know more outcomes, and a table may hold any number."""
     event(outcome="frozen", held=1e308, waited=float("inf"))
-    (row,) = listed(operator)
-    assert row[2] == "frozen"
+    assert len(listed(operator)) == 1
     assert_shows(operator.get(f"{LIST}k/change/").content.decode(), "frozen")
 
 
