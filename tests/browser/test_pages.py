@@ -56,7 +56,9 @@ def scene(stage, site):
     grants = [(60.0 * number + 30, event(LONG, "worker-3", work=work, token=number)) for number in range(9)]
     reason = "the lease is over: no quorum has confirmed the session in time"
     lost = event(LONG, "worker-4", held=61.0, outcome="lost", work=work, reason=reason)
-    asked = event(LONG, "worker-3", outcome="action", work=f"Release requested of {work}", by="admin", reason="hangs")
+    asked = event(
+        LONG, "worker-3", outcome="action", token=None, work=f"Release requested of {work}", by="admin", reason="hangs"
+    )
     rows = [*grants, (700.0, lost), (100.0, asked)]
     with recorded(site, *rows):
         yield

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock.contrib.events.models import MAX_TEXT, Event
 from django_zklock.contrib.events.table import ago
-from django_zklock.report.formatting import MAX_ERROR, clean, duration, key_text, time_text
+from django_zklock.report.formatting import duration, key_text, time_text
 
 MOST_COUNTED: Final = 10_000
 """Rows of a list: to count 60 million of them would take minutes. The filters lead to the others."""
@@ -44,7 +44,7 @@ class HostFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         newest = model_admin.get_queryset(request).order_by("-at").exclude(host="").values_list("host", flat=True)
         hosts = {*newest[:HOSTS_OF], *filter(None, [self.value()])}
-        return [(host, clean(host)) for host in sorted(hosts)]
+        return [(host, host) for host in sorted(hosts)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
         return queryset.filter(host=self.value()) if self.value() else queryset
@@ -54,7 +54,7 @@ class HostFilter(admin.SimpleListFilter):
 class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """The rows, the newest first. Who may see locks may see them. A link `?key=KEY` has those of one lock."""
 
-    list_display = ("time", "lock", "what", "who", "shown_work", "waiting", "holding", "shown_reason")
+    list_display = ("time", "lock", "outcome", "count", "who", "work", "waiting", "holding", "reason")
     list_display_links = None
     list_filter = ("outcome", HostFilter, "at")
     search_fields = ("key", "host", "work", "by", "reason")
@@ -101,18 +101,9 @@ class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return text
         return format_html('<a href="{}">{}</a>', address, text)
 
-    @admin.display(description=_("What"))
-    def what(self, event: Event) -> str:
-        count = f" ×{event.count}" if event.count > 1 else ""
-        return f"{event.label}{count}"
-
     @admin.display(description=_("Who"))
     def who(self, event: Event) -> str:
         return event.who
-
-    @admin.display(description=_("Work"))
-    def shown_work(self, event: Event) -> str:
-        return clean(event.work)
 
     @admin.display(description=_("Waited"))
     def waiting(self, event: Event) -> str:
@@ -121,7 +112,3 @@ class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.display(description=_("Held"))
     def holding(self, event: Event) -> str:
         return duration(event.held)
-
-    @admin.display(description=_("Reason"))
-    def shown_reason(self, event: Event) -> str:
-        return clean(event.reason, MAX_ERROR)

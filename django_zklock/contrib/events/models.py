@@ -53,19 +53,19 @@ class Event(models.Model):
     """When the row was written: at that time, the database was there."""
     key: models.Field[str, str] = ExactCharField(max_length=MAX_TEXT)
     kind: models.Field[str, str] = models.CharField(max_length=16)
-    outcome: models.Field[str, str] = models.CharField(max_length=16, choices=OUTCOMES)
+    outcome: models.Field[str, str] = models.CharField(_("What"), max_length=16, choices=OUTCOMES)
     host: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
     pid: models.Field[int, int] = models.BigIntegerField(default=0)
-    work: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
-    """The work that it ran, or the act of the operator."""
+    work: models.Field[str, str] = models.CharField(_("Work"), max_length=MAX_TEXT)
+    """The work of the holder or waiter, the act of the operator, or the story of a deadlock."""
     by: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
     """The operator, and the origin of the action."""
-    reason: models.Field[str, str] = models.CharField(max_length=MAX_TEXT)
+    reason: models.Field[str, str] = models.CharField(_("Reason"), max_length=MAX_TEXT)
     token: models.Field[int | None, int | None] = models.BigIntegerField(null=True)
     session: models.Field[int | None, int | None] = models.BigIntegerField(null=True)
     waited: models.Field[float | None, float | None] = models.FloatField(null=True)
     held: models.Field[float | None, float | None] = models.FloatField(null=True)
-    count: models.Field[int, int] = models.IntegerField(default=1)
+    count: models.Field[int, int] = models.IntegerField("×", default=1)
     """Tries that did not wait and were refused share a row."""
 
     class Meta:
@@ -86,7 +86,7 @@ class Event(models.Model):
     @property
     def label(self) -> str:
         """The outcome in words; that of a newer release as it is."""
-        return clean(self.OUTCOMES.get(self.outcome, self.outcome))
+        return str(self.OUTCOMES.get(self.outcome, self.outcome))
 
     @property
     def who(self) -> str:

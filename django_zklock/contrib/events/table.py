@@ -47,18 +47,20 @@ def _time(at: float) -> datetime:
 def write(events: Iterable[Fields]) -> None:
     """Write events in one transaction. The end of a hold changes the row of its grant; equal tries share a row."""
     rows: list[Event] = []
+    ends: list[Event] = []
     latest: dict[object, Event] = {}
     for fields in events:
         event = Event(**{**fields, "at": _time(fields["at"])})
         shared = _shared_by(event)
         row = latest.get(shared)
         if row is None or not _joined(row, event):
-            rows.append(event)
+            (ends if _ended_by(event) else rows).append(event)
             latest[shared] = event
     database = router.db_for_write(Event)
     table = Event._default_manager.using(database)
     with transaction.atomic(database):
-        table.bulk_create([row for row in rows if not _end_earlier(row, table)])
+        rows += [end for end in ends if not _end_earlier(end, table)]
+        table.bulk_create(rows)
 
 
 def _shared_by(event: Event) -> object:

@@ -45,7 +45,7 @@ class Timeline:
         self._span = max([SHORTEST, *ages])
         self.waits = [self._bar("wait", began, lasted, who) for who, began, lasted in waits]
         self.holds = [self._hold(grant, newer) for grant, newer in zip(grants, [None, *grants[:-1]], strict=True)]
-        self.ticks = [(f"{share}%", f"-{duration(self._span * (100 - share) / 100)}") for share in (25, 50, 75)]
+        self.ticks = [(f"{percent}%", f"-{duration(self._span * (100 - percent) / 100)}") for percent in (25, 50, 75)]
 
     @property
     def label(self) -> str:

@@ -89,8 +89,11 @@ def _write_grants(out: Output, grants: Sequence[Any]) -> None:
 
 
 def _grant_json(grant: Any) -> dict[str, Any]:
-    names = ("host", "pid", "work", "token", "session", "waited", "held", "outcome", "reason")
-    return {"at": grant.at.astimezone(UTC).isoformat(), **{name: getattr(grant, name) for name in names}}
+    values = {name: getattr(grant, name) for name in ("host", "pid", "work", "waited", "held", "outcome", "reason")}
+    values["at"] = grant.at.astimezone(UTC).isoformat()
+    values["token"] = str(grant.token)
+    values["session"] = session_hex(grant.session)
+    return {name: None if value == "" else value for name, value in values.items()}
 
 
 def _texts(shown: Detail) -> Iterator[str]:

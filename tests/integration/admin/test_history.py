@@ -68,9 +68,9 @@ def test_the_list_has_grants_refusals_and_actions_by_their_time(operator):
     event(outcome=Event.ACTION, by="anna (admin)", work="Broken", reason="it hangs", token=None, held=None, waited=None)
     event(outcome=Event.TIMED_OUT, token=None, held=None, count=3, seconds=30)
     assert [row[1:] for row in listed(operator)] == [
-        ["k", "Operator's action", "anna (admin)", "Broken", "-", "-", "it hangs"],
-        ["k", "Waited, and not granted ×3", "web-3 · pid 812", "GET /buy/", "0.5 s", "-", "-"],
-        ["k", "Held and lost", "web-3 · pid 812", "GET /buy/", "0.5 s", "2.0 s", "the session is over"],
+        ["k", "Operator's action", "1", "anna (admin)", "Broken", "-", "-", "it hangs"],
+        ["k", "Waited, and not granted", "3", "web-3 · pid 812", "GET /buy/", "0.5 s", "-", "-"],
+        ["k", "Held and lost", "1", "web-3 · pid 812", "GET /buy/", "0.5 s", "2.0 s", "the session is over"],
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_row_leads_to_the_page_of_its_lock(operator):
 
 
 @pytest.mark.parametrize(("permissions", "status"), [((), 403), (("view_lock",), 200), (("break_lock",), 403)])
-def test_the_right_to_see_locks_is_the_right_to_see_their_events(permissions, status):
+def test_the_list_needs_the_permission_to_see_locks(permissions, status):
     assert user_with(*permissions).get(EVENTS).status_code == status
 
 
@@ -134,10 +134,9 @@ def test_a_list_counts_no_more_rows_than_it_has_pages_for(operator, monkeypatch)
 
 def test_rows_of_another_release_are_shown(operator):
     """It may know more outcomes, and a table may hold any number."""
-    event(outcome="frozen\x1b", held=1e308, waited=float("inf"), work="\x1b[2J")
-    (row,) = listed(operator)
-    assert (row[2], row[4]) == (r"frozen\x1b", r"\x1b[2J")
-    assert_shows(operator.get(f"{LIST}k/change/").content.decode(), r"frozen\x1b")
+    event(outcome="frozen", held=1e308, waited=float("inf"))
+    assert len(listed(operator)) == 1
+    assert_shows(operator.get(f"{LIST}k/change/").content.decode(), "frozen")
 
 
 # --- The page of a lock ---------------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ def test_a_table_that_cannot_be_read_breaks_no_page(operator, caplog):
 
 def test_show_has_the_last_grants_of_a_lock_that_is_held_or_free():
     event("k", held=1.25, waited=None, work="", seconds=60)
-    known = {"host": "web-3", "pid": 812, "waited": None, "held": 1.25, "outcome": "released"}
+    known = {"host": "web-3", "pid": 812, "token": "7", "session": "0x1", "waited": None, "held": 1.25, "work": None}
     with zk_lock("k"):
         (grant,) = as_json("show", "k")["grants"]
         assert known.items() <= grant.items()
