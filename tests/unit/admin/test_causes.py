@@ -332,17 +332,3 @@ def of(**fields):
 def test_an_incident_is_itself(first, same, others):
     assert of(**{**first, **same}) == of(**first)
     assert of(**first) not in [of(**{**first, **other}) for other in others]
-
-
-def test_a_contender_whose_delete_is_refused_is_the_only_card_of_its_lock():
-    """Its work has ended, so it does not hang, and its waiters are behind the refusal."""
-    ended = {"owner": 1, "refused": "ZooKeeper refused the request delete of /a: no right."}
-    report = verdict(queue("root", ended, waiters=(2,), waiting=60), queue("mid", 2, waiters=(3,)))
-    (incident,) = report.incidents
-    assert (incident.cause, incident.keys, incident.blocked) == ("refused", ("root",), 61)
-    assert "no right." in incident.describe()["explanation"]
-
-
-def test_a_waiter_whose_delete_is_refused_is_named():
-    ended = {"owner": 2, "refused": "no right."}
-    assert ("refused", ("root",)) in found(queue("root", {"owner": 1, "age": 5.0}, waiters=(ended,)))
