@@ -292,7 +292,7 @@ class Leader:
             return FIRST_PAUSE
         self._logged_at = None
         if not self.stopping:
-            reason = grant.why_lost() or "it could not be trusted any more"
+            reason = grant.why_invalid() or "it could not be trusted any more"
             logger.warning("no longer leads %r, and queues again: %s", grant.key, reason, extra=grant.log_fields())
         return self._backoff.after(clock.now() - grant.since)
 

@@ -100,7 +100,7 @@ class SignalEvents(hooks.Events):
     def ended(self, held: HeldLock) -> None:
         if self.recorder is None and not signals.lock_released.receivers and not signals.lock_lost.receivers:
             return
-        reason = held.grant.why_lost()
+        reason = held.grant.why_invalid()
         if reason is not None:
             held.report_loss(reason)
             return

@@ -96,7 +96,7 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
     if present is not None and not isinstance(present, Exception):
         return None  # in a `finally`, it would hide an abort, a cancellation or an exit
     for held, _, _ in uses:
-        reason = held.grant.why_lost()
+        reason = held.grant.why_invalid()
         if reason is not None and held.policy.stops_at(held.grant):
             loss = held.grant.loss(reason)
             loss.not_rolled_back = not hooks.scope.rolls_back()

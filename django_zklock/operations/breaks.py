@@ -1,5 +1,5 @@
 """
-Break a lock: delete the znode of its holder, and leave a record of the operator and the reason for the holder.
+Break a lock: delete the znode of its holder.
 
 A guid and a token name the znode. The server uses no name twice, so no other contender can be deleted.
 """
@@ -7,27 +7,15 @@ A guid and a token name the znode. The server uses no name twice, so no other co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
 
 from django_zklock import signals
 from django_zklock.core.protocol.contender_info import ContenderInfo
-from django_zklock.core.protocol.interventions import RECORD_LASTS
-from django_zklock.core.protocol.story import Story, drive
-from django_zklock.core.queue import break_record, order
-from django_zklock.core.queue.break_record import BreakRecord
-from django_zklock.core.zk.gateway import Node
-from django_zklock.core.zk.multi import Create
+from django_zklock.core.queue import order
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.arguments import blocking, check_target
 from django_zklock.locks.events import events
 from django_zklock.operations.audit import check_by, check_reason, record_action
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
-
-LEFT_OVER_AFTER: Final = 60.0
-"""Seconds after which a record counts as left over: the next break deletes it."""
-MOST_RECORDS: Final = 100
-"""How many records one break checks at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +44,7 @@ def break_lock(
         key: of the lock.
         guid: of the holder's znode, as inspection shows it.
         token: of the holder's znode.
-        reason: why, for the audit and for the holder; required.
+        reason: why, for the audit; required.
         by: the operator.
         reply_timeout: seconds to wait for ZooKeeper.
 
@@ -74,41 +62,16 @@ def break_lock(
     node = None if child is None else client.read(child.name)
     if child is None or node is None or ContenderInfo.from_node(key, child, node).token != token:
         raise client.changed_hands(named=True)
-    record = BreakRecord(by, reason)
-    record_path = break_record.record_path(client.base, child.name)
-    extra = (Create(path=record_path, data=record.encode()),)
-    delete = DeleteNode(client.parent, child.name, extra, client.permit_limits(queue, {child.name: node}))
+    delete = DeleteNode(client.parent, child.name, client.permit_limits(queue, {child.name: node}))
     broken = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
     try:
-        done = client.run(delete, directory=break_record.directory(client.base))
+        done = client.run(delete)
     except ZooKeeperUnavailable:
         if delete.tried:
             record_action("broken", client.key, by, reason, holder=broken.holder, sure=False)
         raise
-    if not done and not (delete.tried and _was_recorded(client, record, record_path)):
+    if not done and not delete.tried:
         raise client.changed_hands(named=True)
-    record_action("broken", client.key, by, reason, holder=broken.holder)
+    record_action("broken", client.key, by, reason, holder=broken.holder, sure=done)  # else only the reply was lost
     events.send(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
-    client.session.post(drive, _purge(client, record_path))
     return broken
-
-
-def _was_recorded(client: QueueClient, record: BreakRecord, path: str) -> bool:
-    """Return True if the record of this break exists: then the delete was carried out, and only its reply was lost."""
-    reply = client.request(lambda gateway, done: gateway.read(path, done))
-    written = BreakRecord.decode(reply.data) if isinstance(reply, Node) else None
-    return written is not None and written.id == record.id
-
-
-def _purge(client: QueueClient, path: str) -> Story[None]:
-    """Delete this record later, and left-over ones now."""
-    gateway = client.session.gateway
-    parent = break_record.directory(client.base)
-    client.session.loop.call_later(RECORD_LASTS, partial(gateway.delete, path))
-    names: list[str] = yield partial(gateway.children, parent)
-    records: dict[str, Node] = yield partial(
-        gateway.read_all, [path, *(f"{parent}/{name}" for name in names[:MOST_RECORDS])]
-    )
-    for record in records.values():
-        if path in records and record.ctime < records[path].ctime - LEFT_OVER_AFTER:
-            gateway.delete(record.path)

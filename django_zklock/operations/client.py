@@ -15,7 +15,7 @@ from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, Node, NodeReply
-from django_zklock.core.zk.multi import Delete, Operation
+from django_zklock.core.zk.multi import Delete
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.locks import holders
 from django_zklock.locks.arguments import check_seconds
@@ -160,7 +160,6 @@ class DeleteNode:
 
     _parent: str
     _name: str
-    _extra: tuple[Operation, ...] = ()
     _limits: Limits | None = None
     tried: bool = False
     """Whether a delete was sent. If the znode is gone then, the reply may have been lost."""
@@ -173,4 +172,4 @@ class DeleteNode:
             if queue.index_of(self._name) not in holders.holder_indexes(queue, self._limits):
                 return Done(False)
         self.tried = True
-        return Commit((Delete(path=f"{self._parent}/{self._name}"), *self._extra), True)
+        return Commit((Delete(path=f"{self._parent}/{self._name}"),), True)

@@ -8,10 +8,10 @@ ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process add
 
 
 def add(seconds, set_=setattr):
-    """Add seconds to the limits of answers, releases, reasons of losses, log handlers, and of the end of a session."""
+    """Add seconds to the limits of answers, releases, log handlers, and of the end of a session."""
     from django_zklock.core import log
     from django_zklock.core.locks import acquisition, held
-    from django_zklock.core.protocol import grant, interventions, releases
+    from django_zklock.core.protocol import releases
     from django_zklock.core.zk import process
 
     set_(log, "LONGEST_DELAY", log.LONGEST_DELAY + seconds)
@@ -20,9 +20,6 @@ def add(seconds, set_=setattr):
     set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)
     set_(held, "RELEASE_TIMEOUT", held.RELEASE_TIMEOUT + seconds)
     set_(releases, "TIMEOUT", releases.TIMEOUT + seconds)
-    record_timeout = grant.RECORD_TIMEOUT + seconds
-    for module in (grant, interventions):
-        set_(module, "RECORD_TIMEOUT", record_timeout)
 
 
 class ReplyTimeout(AppConfig):

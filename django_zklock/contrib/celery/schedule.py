@@ -165,7 +165,7 @@ class ScheduleRecords:
     def check(self) -> None:
         """Raise `LeadershipLost` unless this process leads now."""
         if self.hold.lost:
-            raise LeadershipLost(held_of(self.hold).grant.why_lost() or "the lock was released")
+            raise LeadershipLost(held_of(self.hold).grant.why_invalid() or "the lock was released")
 
     def renew(self, pause: float) -> None:
         """

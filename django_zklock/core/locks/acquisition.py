@@ -493,7 +493,7 @@ class Block:
     ) -> ZkLockError | None:
         """Report one lock, if it is lost. Return the error that replaces `cause`, if that does not end the block."""
         stopped = guard.stopped(cause)
-        reason = held.grant.why_lost()
+        reason = held.grant.why_invalid()
         if reason is None:
             return None
         receipt = guard.receipt(stopped=stopped)

@@ -227,7 +227,7 @@ class HeldLock:
         and `LockLost` if the lock is lost.
         """
         self._refuse_exclusive(kind)
-        reason = self.grant.why_lost()
+        reason = self.grant.why_invalid()
         if reason is not None:
             reason += "; call release() before you acquire it again" if any(self.uses.values()) else ""
             raise self.grant.loss(reason)

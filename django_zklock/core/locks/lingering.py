@@ -73,10 +73,6 @@ class LingeringGrant(Grant):
             return self.lost_reason
         return self._base.why_invalid() or (self.why_overdue if self.overdue else None)
 
-    def why_lost(self) -> str | None:
-        self._base.why_lost()
-        return self.why_invalid()
-
 
 class LingeringWaiter:
     """One owner in the queue of this process; the owner uses it as its contender."""
@@ -437,7 +433,7 @@ class LingeringLock(GrantObserver):
         """Return whether the next owner can get the lock as the one with this grant got it."""
         if self.is_private or grant.tells_wait:
             return False  # what the znode says would be taken for the wait of the next owner
-        if base.has_events or base.node_gone or self.session.closing:
+        if base.has_events or self.session.closing:
             return False  # the lease is not looked at: `new_grant` does that for the next owner
         return grant.lost_reason is None and not grant.overdue
 

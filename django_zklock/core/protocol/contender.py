@@ -644,7 +644,7 @@ class Contender(SessionObserver):
             return
         self._forget_node()
         if self._grant is not None:
-            interventions.lose(self.session, self._grant)
+            self._grant.lose("its znode was deleted by another session")
         else:
             self._create()
 

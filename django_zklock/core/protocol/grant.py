@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockLost
 from django_zklock.core.execution.stack import stack_of
-from django_zklock.core.log import Logger, on_protocol_thread
+from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
@@ -20,8 +19,6 @@ from django_zklock.core.zk.lease import GrantSession
 from django_zklock.core.zk.loop import quiet_thread
 
 logger = Logger("django_zklock.locks")
-
-RECORD_TIMEOUT = 0.2  # seconds that the read of the record of a break may take
 
 
 class GrantedContender(Protocol):
@@ -92,7 +89,6 @@ class Grant:
         self.suspect_since: float | None = None  # on clock.now()
         self.suspect_reason = ""
         self.lost_reason: str | None = None
-        self.node_gone: threading.Event | None = None  # its znode was deleted; set when the record of a break was read
         self.max_hold = 0.0  # seconds, if it has a maximum hold
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
@@ -107,8 +103,6 @@ class Grant:
         self._end = [None]  # the caller that reports its events from now on removes the item: a single step
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
-
-    why_deleted = "its znode was deleted by another session"
 
     @property
     def inherited(self) -> bool:
@@ -126,8 +120,6 @@ class Grant:
         valid = clock.now() < self.session.leased_until
         if self.lost_reason is not None:
             return self.lost_reason
-        if self.node_gone:
-            return self.why_deleted
         if self.inherited:
             return "it is the lock of the process that this one was forked from"
         if self.session.session_id != self.session_id:
@@ -146,16 +138,9 @@ class Grant:
         """The reason of a loss by `max_hold`."""
         return f"it was held for longer than max_hold, {self.max_hold:g} s"
 
-    def why_lost(self) -> str | None:
-        """Return `why_invalid`. If its znode is gone, wait a moment for the record of a break, not on our threads."""
-        gone = self.node_gone
-        if gone is not None and self.lost_reason is None and not on_protocol_thread():
-            gone.wait(RECORD_TIMEOUT)
-        return self.why_invalid()
-
     def check(self) -> None:
         """Raise `LockLost` unless the lease is valid now."""
-        reason = self.why_lost()
+        reason = self.why_invalid()
         if reason is not None:
             raise self.loss(reason)
 

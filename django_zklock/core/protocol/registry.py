@@ -9,23 +9,22 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
 from django_zklock.core import hooks
-from django_zklock.core.errors import TooManyLocks, UnreadableQueue, ZkLockError
+from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions, releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.protocol.operator_holds import MinimumHold
-from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import show_tails
 from django_zklock.core.queue.order import Queue, ordered
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
-from django_zklock.core.zk.gateway import Callback, Gateway, NamesReply, Node, NodeReply, WriteReply
+from django_zklock.core.zk.gateway import Callback, NamesReply, NodeReply, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.session import Session, SessionObserver
@@ -303,7 +302,6 @@ class Deletion:
         session = self._registry.session
         changes = replacement.changes()
         if changes:
-            replacement.announce(session)
             session.gateway.commit(changes, self._on_deleted)
         else:
             session.gateway.delete(path, self._on_deleted)
@@ -324,36 +322,13 @@ class Deletion:
         self._is_busy = False
         grant, is_first, self._is_first = self._grant, self._is_first, False
         if is_first and isinstance(reply, NodeMissing) and grant is not None and grant.why_invalid() is None:
-            interventions.report_deleted(self._registry.session, grant)
+            interventions.report_deleted(grant)
         if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
-            is_contender = self._path is not None and not self._path.endswith(f"/{self.guid}")
-            if isinstance(reply, RequestRefused) and is_contender and not self.refused:
-                self._tell_refused(str(reply))
+            if isinstance(reply, RequestRefused) and self._path is not None and not self.refused:
+                hooks.events.release_refused(self._registry.session, self._key, str(reply), self._about, self._grant)
             self._retry(reply)
         else:
             self.on_gone()
-
-    def _tell_refused(self, why: str) -> None:
-        """Say that the delete is refused: in this process, and in the znode, for people who look at the queue."""
-        session = self._registry.session
-        hooks.events.release_refused(session, self._key, why, self._about, self._grant)
-        drive(self._write_refused(session.gateway, why), self._on_written)
-
-    def _write_refused(self, gateway: Gateway, why: str) -> Story[None]:
-        node: Node = yield partial(gateway.read, self._path or "")
-        payload = nodes.Payload.decode(node.data)
-        if payload is not None:
-            yield partial(gateway.write, node.path, replace(payload, refused=why).encode(), node.version)
-
-    def _on_written(self, outcome: ZkLockError | None) -> None:
-        if isinstance(outcome, RequestRefused):
-            logger.error(
-                "the znode %s cannot say that its delete is refused, so only this process knows it: %s",
-                self._path,
-                outcome,
-                about=self._about,
-                extra={"lock": self._key},
-            )
 
     def on_gone(self) -> None:
         """Forget the znode, because it is gone."""

@@ -197,14 +197,14 @@ class _Command:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(CHECK_INTERVAL)
                 # The guard of the block applies the policy: it makes a suspended lock a lost one.
-                reason = grant.why_lost()
+                reason = grant.why_invalid()
                 if reason is not None and self.must_stop:
                     self.lost = reason
         finally:
             if self.lost or process.poll() is None:
                 self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        self.lost = self.lost or grant.why_lost() or ""
+        self.lost = self.lost or grant.why_invalid() or ""
         self.seconds = clock.now() - started
 
     def on_signal(self, number: int) -> None:

@@ -65,7 +65,6 @@ ANYWHERE = {
         "overdue",
         "release",
         "why_invalid",
-        "why_lost",
         "why_overdue",
     },
 }
