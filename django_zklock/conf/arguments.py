@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -207,19 +206,7 @@ class LeaderArguments(LeaderOptions, NameArguments, total=False):
     """The arguments of `zk_leader`."""
 
 
-class CallArguments(NameArguments, total=False):
-    """The arguments that are for the waits of one call."""
-
-    cancel: threading.Event | Callable[[], object] | None
-    """
-    A `threading.Event`, or a callable: once that is set or returns True, the wait ends with `LockNotAcquired`.
-
-    The waiter looks at once, and about once a second. Meanwhile the wait cannot end, so the callable must not wait
-    itself. For threads only: in a coroutine, cancel the task.
-    """
-
-
-class BlockArguments(CallArguments, total=False):
+class BlockArguments(NameArguments, total=False):
     """The arguments of a lock that are for one call: no entry of the settings changes what a block does when busy."""
 
     on_conflict: FunctionPolicy
@@ -230,7 +217,7 @@ class BlockArguments(CallArguments, total=False):
     """
 
 
-class NamedSide(SideOptions, CallArguments, total=False):
+class NamedSide(SideOptions, NameArguments, total=False):
     """`SideArguments` without `on_conflict`, which decides on the type of the lock."""
 
 
@@ -238,7 +225,7 @@ class SideArguments(NamedSide, BlockArguments, total=False):
     """The arguments of `zk_read`, `zk_write`, `zk_semaphore` and `ReadWriteLock`."""
 
 
-class NamedLock(KindOptions, CallArguments, total=False):
+class NamedLock(KindOptions, NameArguments, total=False):
     """`LockArguments` without `on_conflict`."""
 
 

@@ -206,11 +206,6 @@ class LockInfo:
         return self.deadlocked, bool(self.problem) or self.is_worn_out, self.longest_wait or 0.0, self.held_for or 0.0
 
     @property
-    def undeleted(self) -> tuple[ScannedContender, ...]:
-        """The holders and waiters that have ended, and whose znodes ZooKeeper refuses to delete."""
-        return tuple([contender for contender in (*self.holders, *self.waiters) if contender.refused])
-
-    @property
     def lasts(self) -> str:
         """The kind of its first hold if that is meant to last: "leader", "run" or "lease"; else empty."""
         return self.holders[0].lasts if self.holders else ""
@@ -326,7 +321,6 @@ _CONTENDER: Final = (
         "session_timeout",
         "idle_since",
         "lasts",
-        "refused",
     ),
 )
 NAMES: Final[dict[type, tuple[str, ...]]] = {

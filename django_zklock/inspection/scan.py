@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from django_zklock.core import clock
-from django_zklock.core.protocol.operator_holds import HoldIndex, read_hold
+from django_zklock.core.protocol.operator_holds import delete_ended, read_hold
 from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import markers, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, SEQUENCE_TAIL, quoted, show_tails
@@ -373,9 +373,7 @@ class Scan:
                 hold = read_hold(key, node)
                 if hold is not None and hold.is_over(passed):
                     result.expired_holds |= {(key, name)}
-        paths = {f"{self._path(key)}/{name}"[len(result.base) + 1 :] for key, name in result.expired_holds}
-        if paths or not self._limits.key:
-            self._session.attached(HoldIndex).sweep(paths)
+        delete_ended(self._session, result.expired_holds)
         self._done(result)
 
 

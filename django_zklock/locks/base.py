@@ -22,7 +22,6 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.core.locks.held import HeldLock, KeptUse, held_locks, released
-from django_zklock.core.locks.refusals import CANCELLED
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
@@ -96,19 +95,6 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
     def _view(self, acquisition: Acquisition) -> AnyHold:
         """Return the holds of an acquisition as the caller sees them."""
         raise NotImplementedError
-
-    def _cancel_by(self, cancel: object) -> None:
-        """End the waits of this lock about a second after an event is set, or a callable returns True."""
-        is_cancelled = getattr(cancel, "is_set", cancel)
-        if not callable(is_cancelled):
-            raise TypeError(f"cancel is a threading.Event or a callable, not {cancel!r}.")
-
-        def on_wait(waiter: Any) -> None:
-            if not isinstance(waiter, ThreadWaiter):
-                raise TypeError("cancel is for threads only. In a coroutine, cancel the task that waits.")
-            waiter.look = lambda: CANCELLED if is_cancelled() else None
-
-        self._on_wait = on_wait
 
     def __bool__(self) -> NoReturn:
         raise TypeError('"if" locks nothing. Use "with zk_lock(...):", "if lock.acquire(timeout=0):" or "is not None".')

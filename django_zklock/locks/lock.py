@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -76,8 +75,6 @@ class Lock(LockBase[Hold, BlockPolicy]):
             check_type(name)
         super().__init__()
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
-        if (cancel := options.pop("cancel", None)) is not None:
-            self._cancel_by(cancel)
         fields = mapping("fields", fields) if fields else None
         about = mapping("about", about) if about else NOTHING
         if on_conflict != "raise":
@@ -115,7 +112,7 @@ class Lock(LockBase[Hold, BlockPolicy]):
         check_arguments("Lock.of_key", key, (), options, LockArguments)
         check_own_key(key := show_tails(key))
         work = options.pop("what", ""), options.pop("about", None) or NOTHING
-        own: Any = {option: options.pop(option) for option in ("on_conflict", "cancel") if option in options}
+        own: Any = {option: options.pop(option) for option in ("on_conflict",) if option in options}
         complete = conf.current().options_of_key(key, given_options(options))
         check_contradictions(key, complete)
         lock = cls(key, **own)
@@ -158,7 +155,6 @@ def zk_lock(
     what: str = "",
     about: Mapping[str, str] | None = None,
     on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
-    cancel: threading.Event | Callable[[], object] | None = None,
     timeout: Seconds | Unset | None = UNSET,
     kind: KindOfLock | Unset = UNSET,
     limit: int | Unset | None = UNSET,

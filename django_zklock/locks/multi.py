@@ -107,7 +107,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
     of `Lock`, for each lock that is given by its name, except for those of all locks together:
 
     * `timeout`: without it, the shortest of those that the single locks have counts, else 5 seconds.
-    * `on_conflict` and `cancel`: a busy lock of several is as if all were busy.
+    * `on_conflict`: a busy lock of several is as if all were busy.
     * `atomic`: one transaction inside all the locks. The databases that the single locks name are added.
     * `release_on`: it replaces that of the single locks.
 
@@ -128,7 +128,6 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
                 'write "with zk_locks(*names) if names else nullcontext():", or lock one coarser key.'
             )
         _check_reach(names, options.keys(), on_conflict)
-        cancel = options.pop("cancel", None)
         self._options = given_options({name: options[name] for name in TOGETHER & options.keys()})
         self._given = tuple(name if isinstance(name, Lock) else Lock(name, **options) for name in names)
         self._named = tuple(lock for lock, name in zip(self._given, names, strict=True) if lock is not name)
@@ -137,8 +136,6 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
         for lock in self._named:
             lock.fields = {}
         super().__init__()
-        if cancel is not None:
-            self._cancel_by(cancel)
         if on_conflict != "raise":
             self._skips = skips(on_conflict)
 
@@ -196,7 +193,7 @@ def zk_locks(
 Locks: TypeAlias = "Lock | MultiLock"
 
 TOGETHER: Final = frozenset({"timeout", "atomic", "release_on"})
-"""The options that several locks have together, as `on_conflict` and `cancel`. Each lock has its own of the others."""
+"""The options that several locks have together, as `on_conflict`. Each lock has its own of the others."""
 
 _MAY_DIFFER: Final = {"kind", "limit", "template", "timeout", "has_timeout", "atomic"}
 """Two locks with one key may differ in these fields."""
@@ -210,18 +207,17 @@ def shortest(waits: Iterable[float | None]) -> float | None:
 def _check_reach(names: Iterable[object], options: Iterable[str], on_conflict: str) -> None:
     """Raise `TypeError` for an option that no lock would have: one of this call, or of a `Lock` object in it."""
     objects = [name for name in names if isinstance(name, Lock)]
-    unused = "" if objects != list(names) else ", ".join(sorted({*options} - TOGETHER - {"cancel"}))
+    unused = "" if objects != list(names) else ", ".join(sorted({*options} - TOGETHER))
     if unused:
         raise TypeError(
             f"zk_locks() got {unused}, which no lock would have: each is a Lock object, with the options that it was "
             "created with. Give the option to zk_lock(), or pass names."
         )
     for lock in objects:
-        option = "cancel" if lock._on_wait else "on_conflict" if lock._skips and on_conflict != "skip" else ""
-        if option:
+        if lock._skips and on_conflict != "skip":
             raise TypeError(
-                f"The lock {lock.name!r} has its own {option}, but several locks are waited for together. Give "
-                f"{option} to zk_locks()."
+                f"The lock {lock.name!r} has its own on_conflict, but several locks are waited for together. Give "
+                "on_conflict to zk_locks()."
             )
 
 

@@ -17,7 +17,7 @@ from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.locks.refusals import refusal
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.operator_holds import HoldIndex, read_hold
+from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.queue import operator_hold, order
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS
@@ -78,7 +78,6 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: 
     hold = _delete(client, token)
     if hold is None:
         raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
-    client.session.post(client.session.attached(HoldIndex).sweep, {hold.path[len(client.base) + 1 :]})
     record_action("hold ended", client.key, by, reason, hold=hold)
 
 

@@ -59,21 +59,9 @@ class Facts:
 
     @cached_property
     def holds(self) -> list[Held]:
-        """The holders that are no part of a deadlock, have a session, and have not ended."""
+        """The holders that are no part of a deadlock, and have a session."""
         others = [lock for lock in self.snapshot.locks if not lock.deadlocked]
-        present = [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
-        ended = {who.guid for _lock, who in self.undeleted}
-        return [(lock, holder) for lock, holder in present if holder.guid not in ended]
-
-    @cached_property
-    def undeleted(self) -> list[Held]:
-        """
-        The holders and waiters that have ended, and whose znodes ZooKeeper refuses to delete.
-
-        The znode says so, or the table of events does if the znode may not be written either.
-        """
-        contenders = [(lock, who) for lock in self.snapshot.locks for who in (*lock.holders, *lock.waiters)]
-        return [(lock, who) for lock, who in contenders if who.refused]
+        return [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
 
     @cached_property
     def hung(self) -> dict[Any, tuple[list[Held], list[Held]]]:

@@ -208,7 +208,7 @@ def reasons(lock: LockInfo) -> list[str]:
         expired.append(counter_text(lock))
     if not lock.holders:
         return [*([_("The lock is being handed over to the first waiter.")] if lock.waiting else []), *expired]
-    texts = [_held_by(lock), *expired, *map(refused_text, lock.undeleted)]
+    texts = [_held_by(lock), *expired]
     if lock.waiting:
         texts.append(waits_text(lock.waiting))
     if lock.lasts:
@@ -216,12 +216,6 @@ def reasons(lock: LockInfo) -> list[str]:
     if lock.own_limits:
         texts.append(different_limits(lock))
     return texts
-
-
-def refused_text(contender: ScannedContender) -> str:
-    """Return that the work of a contender has ended, and why its znode stays."""
-    text = _("The work of %(process)s has ended, but ZooKeeper refuses its release. %(problem)s")
-    return text % {"process": process_of(contender), "problem": clean(contender.refused, MAX_ERROR)}
 
 
 def counter_text(lock: LockInfo) -> str:

@@ -58,29 +58,6 @@ class Orphan(Incident):
         yield from cls.of(facts, [(lock, contender) for lock, contender in contenders if contender.is_orphan])
 
 
-class Undeleted(Incident):
-    """The work has ended, or the wait, and ZooKeeper refuses to delete the znode, for example by its ACL."""
-
-    cause = "refused"
-    severity = "error"
-    title = _("Release refused: %(keys)s")
-    who = "%(holders)s."
-    sentence = _("Its work has ended, and others wait behind its znode: %(detail)s")
-    remedy = _("Give its account the right that is missing, and it releases by itself. Or end its process.")
-    ends = "The znode is deleted."
-    act = "host"
-    command = "show"
-
-    def commands(self) -> list[str]:
-        """A break would be refused, too."""
-        return super().commands()[:1]
-
-    @classmethod
-    def find(cls, facts: Facts) -> Iterator[Self]:
-        reasons = dict.fromkeys(contender.refused for _lock, contender in facts.undeleted)
-        yield from cls.of(facts, facts.undeleted, detail=" ".join(reasons))
-
-
 class Host(Incident):
     """Others wait, and a hung process holds three locks or more."""
 
@@ -182,4 +159,4 @@ def _is_many(held: list[Held]) -> bool:
     return len({lock.key for lock, _holder in held}) >= MANY
 
 
-CAUSES: Final = (Deadlock, Orphan, Undeleted, Host, Foreign, Silent, Hung, Operator)
+CAUSES: Final = (Deadlock, Orphan, Host, Foreign, Silent, Hung, Operator)

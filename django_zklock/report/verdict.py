@@ -25,7 +25,6 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     kind.cause: kind
     for kind in (
         *(servers.Quorum, servers.Split, holders.Deadlock, queues.Counter, queues.Unreadable, holders.Orphan),
-        holders.Undeleted,
         *(holders.Host, history.Stale, history.Refused, holders.Foreign, holders.Silent, holders.Hung, holders.Operator),
         *(queues.Crowded, servers.Down, history.Hot, history.Order, history.Ended, history.Dying, history.Flapping),
         queues.Wearing,

@@ -9,7 +9,6 @@ from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE
 from support.transcripts import REAPED, TICK
 from support.zoo import SESSION, namespace
 
-from django_zklock.core.execution import waiters
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.testing.server import DevServer
 
@@ -113,12 +112,6 @@ def warm_proxy(zoo):
     with warmed(zoo, KEY) as proxy:
         proxy.reset()
         yield proxy
-
-
-@pytest.fixture
-def looks_often(monkeypatch):
-    """A wait looks often whether it was cancelled."""
-    monkeypatch.setattr(waiters, "SIGNALS_WITHIN", 0.02)
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from django_zklock.exceptions import LockNotAcquired
 from django_zklock.inspection import look_at
 from support.faults import BackgroundCall
+from support.zoo import eventually
 
 Run = Callable[..., Any]
 Reports = list[dict[str, Any]]
@@ -30,6 +32,22 @@ def acquired(lock, **options):
     hold = lock.acquire(**{"timeout": 10, **options})
     assert hold is not None
     return hold
+
+
+def acquire_until(lock, condition):
+    """Acquire, and give up when the condition holds, as a leader that is stopped; return the hold, or None."""
+    waiters = []
+    lock._on_wait = waiters.append
+
+    def give_up():
+        eventually(lambda: waiters and condition())
+        waiters[-1].set(LockNotAcquired("The test has ended the wait."))
+
+    giving_up = BackgroundCall(give_up)
+    try:
+        return lock.acquire()
+    finally:
+        giving_up.result()
 
 
 def assert_refused(lock, error, match=None):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from datetime import timedelta
 from typing import Literal
 
@@ -112,9 +111,6 @@ def use() -> None:
     assert_type(lock.acquire(blocking=False), Hold | None)
     assert_type(lock.locked(), bool)
     lock.release()
-    assert_type(zk_lock("a", cancel=threading.Event()).acquire(), Hold | None)
-    zk_semaphore("a", 3, cancel=lambda: True)
-    zk_locks("a", cancel=5)  # type: ignore[arg-type]
 
     with zk_locks("a", zk_lock("b", kind="read"), fields={"b": 1}, timeout=5, atomic=True) as several:
         assert_type(several, MultiHold)

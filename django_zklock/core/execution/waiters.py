@@ -55,14 +55,13 @@ class ThreadWaiter(Generic[_Value]):
     leave its inner lock acquired, and the protocol's thread would wait for that for ever.
     """
 
-    __slots__ = ("_latch", "look", "value")
+    __slots__ = ("_latch", "value")
     on_queued: ClassVar[Any] = None  # others call this once if the caller has to wait
 
     def __init__(self) -> None:
         self._latch = threading.Lock()  # acquired until there is a value
         self._latch.acquire()
         self.value: _Value | None = None
-        self.look: Callable[[], _Value | None] | None = None  # looks for a value at once, and about once a second
 
     def set(self, value: _Value) -> bool:
         """Set the value; from any thread, and perhaps again."""
@@ -87,13 +86,11 @@ class ThreadWaiter(Generic[_Value]):
         remaining = math.inf if timeout is None else timeout
         until = clock.now() + remaining
         while self.value is None:
-            if self.look is not None and (value := self.look()) is not None:
-                return value
             # Python runs the handlers of signals in the main thread, between two operations. A signal that comes while
             # that thread is about to block (on a busy machine this takes milliseconds) interrupts nothing: its handler
             # runs when the thread wakes up. So the main thread wakes up now and then.
             in_main = threading.get_ident() == threading.main_thread().ident
-            longest = SIGNALS_WITHIN if in_main or self.look is not None else threading.TIMEOUT_MAX
+            longest = SIGNALS_WITHIN if in_main else threading.TIMEOUT_MAX
             # -1 means no limit for the latch, so a negative time must not reach it. This order keeps NaN.
             self._latch.acquire(timeout=min(max(remaining, 0.0), longest))
             remaining = until - clock.now()

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
-from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
+from django_zklock.core.protocol.errors import LockBusy, LockTimeout
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Kind
 
 AnyContender: TypeAlias = Contender | LingeringWaiter
 
-CANCELLED: Final = LockNotAcquired()
-"""The outcome of a wait that the caller has cancelled."""
-
 
 def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> ZkLockError:
     """Return the error for an outcome that is no grant. None means that there was no outcome in time."""
-    if outcome is CANCELLED:
-        return LockNotAcquired(f"The wait for {contender.spec.key!r} was cancelled.", lock=contender.spec.key)
     if isinstance(outcome, ZkLockError):
         return outcome
     busy = contender.busy if outcome is None else outcome

@@ -83,8 +83,6 @@ class ContenderInfo:
     """The wait of its owner for another lock, as its znode says. It may be out of date."""
     renewal_due: datetime | None = None
     """When its work should have written its znode again; None if it does not write, or if an operator wrote since."""
-    refused: str = ""
-    """Why ZooKeeper refuses to delete its znode, although its work has ended; empty if it does not."""
 
     @property
     def waits_as(self) -> str:
@@ -133,7 +131,6 @@ class ContenderInfo:
             lasts=payload.lasts if payload.lasts in LASTING else "",
             wait=WaitsFor.of(payload),
             renewal_due=_renewal_due(payload, node),
-            refused=printable(payload.refused),
             granted=_granted(payload, node) if operator is None else operator.since,
             **more,
         )

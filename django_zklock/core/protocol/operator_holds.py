@@ -2,14 +2,14 @@
 Create operator holds in place of a holder's znode, and delete them when their time is over.
 
 An operator hold needs no session. It lasts until a time by ZooKeeper's clock. The process that created it deletes it;
-if that process has ended, the contenders behind the hold do so. If there are none, the next process that creates a hold
-finds it in the index of all holds. They may race, but no other znode ever gets its name.
+if that process has ended, the contenders behind the hold do so. If there are none, the next look at the locks does.
+They may race, but no other znode ever gets its name.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,11 +19,11 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import operator_hold
-from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, show_tails
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, path
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, NamesReply, Node, WriteReply
+from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
 from django_zklock.core.zk.multi import Create, Delete, Operation
 from django_zklock.core.zk.session import Session
 
@@ -33,8 +33,7 @@ RETRY = 1.0  # seconds until a refused or interrupted request is sent again
 SOONEST = 0.01  # seconds until the next check, at least
 LATEST = 60.0  # seconds until the next check, at most, as the clock of the server may have been wrong
 
-SWEEP_EVERY = 50  # holds that a session creates between two sweeps of the index; the first one sweeps, too
-SWEEP_MOST = 100  # holds that one sweep deletes at most, and two more for each that the session has created since
+MOST_DELETED = 100  # holds that one look at the locks deletes at most
 
 
 class HoldCheck:
@@ -115,62 +114,11 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
     )
 
 
-class HoldIndex:
-    """
-    The index of all operator holds by their ends, as one session uses it.
-
-    Perhaps nobody uses the key of a hold again whose process has ended. So each hold has an entry in one directory: an
-    empty znode whose name has the end and the path of the hold. A session that creates holds also deletes some that are
-    over, and more than it creates. So their number is bounded without a cleanup job. An entry is only a hint:
-    `HoldCheck` decides. Holds of older releases have no entry. A look at all locks finds them.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._base = session.options.base
-        self._path = f"{self._base}/{operator_hold.DIRECTORY}"
-        self._added = 0  # holds since the last sweep
-        self._sweep_at = 1  # at so many; a long index is seldom listed
-
-    def add(self, path: str, seconds: float) -> str:
-        """Create an entry for the hold at `path`, just before the hold itself; return the path of the entry."""
-        gateway = self._session.gateway
-        end = (gateway.clock.now() or 0.0) + seconds
-        entry = f"{self._path}/{operator_hold.entry_name(path[len(self._base) + 1 :], end)}"
-
-        def on_created(reply: WriteReply) -> None:
-            if isinstance(reply, NodeMissing):
-                gateway.ensure_path(self._path, lambda reply: gateway.commit(create))
-
-        create = [Create(path=entry)]
-        gateway.commit(create, on_created)
-        self._added += 1
-        if self._added >= self._sweep_at:
-            self._session.post(self.sweep)  # after the hold
-        return entry
-
-    def sweep(self, paths: Set[str] = frozenset()) -> None:
-        """Delete some of the holds that are over or gone: of these paths below the base, and of those in the index."""
-        most, self._added = SWEEP_MOST + 2 * self._added, 0
-        self._session.gateway.children(self._path, partial(self._on_listed, paths, most))
-
-    def _on_listed(self, paths: Set[str], most: int, reply: NamesReply) -> None:
-        names = [] if isinstance(reply, ZkError) else reply
-        self._sweep_at = min(max(SWEEP_EVERY, len(names) // 10), 10 * SWEEP_EVERY)
-        now = self._session.gateway.clock.now() or 0.0
-        entries = {operator_hold.hold_of_entry(name, now, paths): name for name in names}
-        entries.pop("", None)  # of the others
-        over = [*entries.keys() | paths]
-        # At random: those that this client may not delete must not keep the others from their turn.
-        for path in random.sample(over, min(len(over), most)):
-            drive(self._check(path, entries.get(path)))
-
-    def _check(self, path: str, entry: str | None) -> Story[None]:
-        gateway = self._session.gateway
-        directory, _, name = path.rpartition("/")
-        checked = yield from HoldCheck(gateway, show_tails(directory), f"{self._base}/{directory}").run((name,))
-        if entry and checked.ended:
-            yield partial(gateway.delete, f"{self._path}/{entry}")
+def delete_ended(session: Session, holds: Collection[tuple[str, str]]) -> None:
+    """Delete holds that seem to be over: some of these keys with the names of their znodes."""
+    # At random: those that this client may not delete must not keep the others from their turn.
+    for key, name in random.sample([*holds], min(len(holds), MOST_DELETED)):
+        drive(HoldCheck(session.gateway, key, path(session.options.base, key)).run((name,)))
 
 
 class MinimumHold:
@@ -196,7 +144,6 @@ class MinimumHold:
         self._name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
         self._path = f"{spec.parent}/{self._name}"
         self._seconds = 0.0
-        self._entry = ""  # the path of its entry in the index
         self.tried = False  # the transaction was sent
 
     def changes(self) -> tuple[Operation, ...]:
@@ -222,15 +169,6 @@ class MinimumHold:
             payload, by=label.by, reason=label.reason, seconds=self._seconds, task_id=self._task_id
         )
 
-    def announce(self, session: Session) -> None:
-        """
-        Create the entry of the index, just before the transaction is sent.
-
-        A reservation has none: most end early, by a worker that does not know their entries.
-        """
-        if not self._task_id:
-            self._entry = session.attached(HoldIndex).add(self._path, self._seconds)
-
     def end_in_time(self, session: Session) -> None:
         """
         Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock.
@@ -244,8 +182,6 @@ class MinimumHold:
         def on_checked(checked: HoldCheck | ZkError) -> None:
             pause: float | None = RETRY
             if isinstance(checked, HoldCheck):
-                if checked.ended:
-                    session.gateway.delete(self._entry)
                 pause = checked.next_check((self._name,))
             if pause is not None:
                 session.loop.call_later(pause, partial(self._check, session))

@@ -219,8 +219,6 @@ class Payload:
     last_write: int = 0
     """The version of the znode by the last request for the stack, and the seconds from its create to the write before
     that. A request is no sign of life. Both are 0 if nobody has asked."""
-    refused: str = ""
-    """Why ZooKeeper refuses to delete the znode, although the work has ended; empty if it does not."""
     release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
     waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -7,8 +7,6 @@ Its guid has a mark, by which a listing shows it. Its payload says who holds the
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -36,9 +34,6 @@ RESERVATIONS: Final = "%21unique"
 """
 The first part of the keys whose holds are reservations: an escaped exclamation mark, which other keys hardly have.
 """
-DIRECTORY: Final = "!ends"
-"""The directory with an entry for each hold, by its end. No segment of a key begins with `!`."""
-_ENTRY: Final = re.compile(r"(?P<end>[0-9]{10})-(?P<path>[^!/]+(?:![^!/]+)+)[.]end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +101,6 @@ def is_operator(name: str) -> bool:
 def guid_of_task(task_id: str) -> str:
     """Return the guid of the reservation of this task. By it, a worker finds the reservation in a listing."""
     return new_guid(Mark.OPERATOR, hashlib.sha256(task_id.encode()).hexdigest()[:32])
-
-
-def entry_name(path: str, end: float) -> str:
-    """Return the name of the entry for the hold at this path below the base, which ends at `end` (since 1970)."""
-    return f"{math.ceil(end):010d}-{path.replace('/', '!')}.end"  # with other last characters than a contender
-
-
-def hold_of_entry(name: str, now: float, wanted: Collection[str] = ()) -> str:
-    """Return the path of the hold whose entry has this name, if its end is over or its path `wanted`; else nothing."""
-    entry = _ENTRY.fullmatch(name)
-    path = "" if entry is None else entry["path"].replace("!", "/")
-    is_wanted = entry is not None and (int(entry["end"]) <= now or path in wanted)
-    return path if is_wanted and is_operator(path.rpartition("/")[2]) else ""
 
 
 def holds_ahead(queue: Queue, me: str = "") -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def _write(out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: 
     if locks:
         write_table(out, HEAD, [_row(lock) for lock in locks], colours=colours, cut=CUT)
     for lock in locks:
-        if lock.problem or lock.expired_holds or lock.undeleted or lock.numbers_left is not None:
+        if lock.problem or lock.expired_holds or lock.numbers_left is not None:
             write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
     total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
     age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""

@@ -9,15 +9,14 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import acquire_once, caught_up, die, due
 from support.locking import as_json, zklock
 from support.proxy import CREATE, CREATE_CONTAINER
-from support.work import seen
+from support.work import acquire_until
 from support.zoo import ROOM, eventually, guid_of
 
 from django_zklock import zk_lock, zk_semaphore
 from django_zklock.core.protocol import operator_holds
-from django_zklock.core.queue.operator_hold import DIRECTORY
 from django_zklock.core.zk import process
 from django_zklock.inspection import look_at, snapshot
-from django_zklock.operations import break_lock, breaks, clear_limit, hold_lock, set_limit
+from django_zklock.operations import clear_limit, hold_lock, set_limit
 
 pytestmark = pytest.mark.usefixtures("emptied")
 
@@ -34,10 +33,6 @@ def hold(key, seconds):
     hold_lock(key, seconds=seconds, **WHY)
 
 
-def entries(zoo):
-    return sorted(zoo.names(f"{zoo.base}/{DIRECTORY}"))
-
-
 def make_over(zoo, make, *keys):
     """Make holds whose process has ended, and whose time is over for everybody."""
     with mock.patch.object(operator_holds.MinimumHold, "end_in_time"):  # it does not end the first one itself
@@ -45,42 +40,13 @@ def make_over(zoo, make, *keys):
             make(key, 1.0)
         die()
     stamp, first = zoo.client.create(f"{zoo.chroot}/stamp-", sequence=True, makepath=True, include_data=True)
-    eventually(lambda: zoo.client.set(stamp, b"").mtime > first.mtime + 2200)  # an entry has whole seconds
+    eventually(lambda: zoo.client.set(stamp, b"").mtime > first.mtime + 2200)
 
 
 @pytest.mark.parametrize("make", [rest, hold])
-def test_a_short_process_deletes_a_hold_that_is_over(zoo, make, monkeypatch):
-    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
+@pytest.mark.parametrize("look", [partial(look_at, "a/b"), partial(zklock, "doctor"), partial(snapshot, max_age=0)])
+def test_each_look_deletes_a_hold_that_is_over(zoo, make, look):
     make_over(zoo, make, "a/b")
-    rest("c", LONG)
-    process.reset(2 * ROOM)
-    assert zoo.children("a/b") == []
-    assert len(entries(zoo)) == 1
-
-
-def test_many_holds_of_one_process_are_caught_up_with(zoo, monkeypatch):
-    make_over(zoo, rest, *map(str, range(10)))
-    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
-    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
-    left = [sum(len(zoo.children(str(key))) for key in range(10))]
-    while left[-1]:
-        rest(f"later/{len(left)}", LONG)
-        process.reset(2 * ROOM)
-        left.append(sum(len(zoo.children(str(key))) for key in range(10)))
-    assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
-
-
-def test_a_long_process_leaves_no_entry(zoo):
-    rest("a", SHORT)
-    eventually(lambda: not zoo.contenders() and not entries(zoo))
-
-
-@pytest.mark.parametrize("look", [partial(look_at, "a/b"), partial(zklock, "doctor")])
-def test_each_look_deletes_a_hold_that_has_no_entry(zoo, look):
-    """Older releases make such holds."""
-    make_over(zoo, rest, "a/b")
-    for name in entries(zoo):
-        zoo.client.delete(f"{zoo.base}/{DIRECTORY}/{name}")
 
     def is_gone():
         look()
@@ -89,9 +55,34 @@ def test_each_look_deletes_a_hold_that_has_no_entry(zoo, look):
     eventually(is_gone)
 
 
+def test_a_short_process_deletes_what_its_look_has_found(zoo, monkeypatch):
+    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
+    make_over(zoo, rest, "a/b")
+    snapshot(max_age=0)
+    process.reset(2 * ROOM)
+    assert zoo.children("a/b") == []
+
+
+def test_one_look_deletes_a_bounded_number_of_holds(zoo, monkeypatch):
+    make_over(zoo, rest, *map(str, range(6)))
+    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
+    monkeypatch.setattr(operator_holds, "MOST_DELETED", 2)
+    left = [len(zoo.contenders())]
+    while left[-1]:
+        snapshot(max_age=0)
+        process.reset(2 * ROOM)
+        left.append(len(zoo.contenders()))
+    assert all(0 < before - after <= 2 for before, after in itertools.pairwise(left))
+
+
+def test_a_long_process_deletes_its_own_hold_at_its_end(zoo):
+    rest("a", SHORT)
+    eventually(lambda: not zoo.contenders())
+
+
 def test_holds_that_are_over_are_counted(zoo, monkeypatch):
     make_over(zoo, rest, "a", "b")
-    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 0)  # this process deletes none
+    monkeypatch.setattr(operator_holds, "MOST_DELETED", 0)  # this process deletes none
     text = "Holds that are over, and whose processes have ended: 2."
     eventually(lambda: text in zklock("doctor"))
     assert all(text in zklock(command) for command in ("list", "status"))
@@ -103,12 +94,12 @@ def test_holds_that_are_over_are_counted(zoo, monkeypatch):
 def test_a_look_needs_no_right_to_delete(zoo):
     make_over(zoo, rest, *map(str, range(6)))
     left = [key for key in map(str, range(6)) if zoo.children(key)]  # a slow process has deleted its first ones
-    closed = [f"{zoo.base}/{name}" for name in (DIRECTORY, *left)]
+    closed = [f"{zoo.base}/{name}" for name in left]
     for path in closed:
         zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
     eventually(lambda: f"processes have ended: {len(left)}." in zklock("doctor"))
     assert all(snapshot(max_age=0).complete for _ in range(3))
-    assert len(zoo.contenders()) == len(entries(zoo)) == len(left) > 0
+    assert len(zoo.contenders()) == len(left) > 0
     for path in closed:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
@@ -117,46 +108,31 @@ def test_only_holds_that_are_over_are_deleted(zoo):
     rest("a/b", LONG)
     die()
     (hold,) = zoo.children("a/b")
-    (entry,) = entries(zoo)
     make_over(zoo, rest, "other")
     unreadable = zoo.client.create(f"{zoo.base}/live/_c_{guid_of(hold)}-lock-0000000000", b"?", makepath=True)
-    others = [f"1000000000{entry[10:]}", f"1000000000-live!{unreadable.rpartition('/')[2]}.end", "1000000000-a!b.end"]
-    others += ["1000000000-a!..!b.end", "1000000000-.end", "a later release"]
-    for name in others:
-        zoo.client.create(f"{zoo.base}/{DIRECTORY}/{name}")
-    eventually(lambda: snapshot(max_age=0) and entries(zoo) == sorted([entry, *others]))
+    eventually(lambda: snapshot(max_age=0) and zoo.children("other") == [])
     assert zoo.children("a/b") == [hold]
     assert zoo.client.exists(unreadable)
-    assert zoo.children("other") == []
-
-
-def test_an_entry_whose_hold_is_gone_is_deleted_at_its_end(zoo):
-    """A person has ended it, or its creator died between the two writes."""
-    make_over(zoo, rest, "a")
-    zoo.client.delete(f"{zoo.base}/a/{zoo.children('a')[0]}")
-    eventually(lambda: snapshot(max_age=0) and not entries(zoo))
 
 
 def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo, monkeypatch):
     make_over(zoo, rest, *map(str, range(6)))
     monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
-    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 1)
+    monkeypatch.setattr(operator_holds, "MOST_DELETED", 1)
     closed = [f"{zoo.base}/{number}" for number in range(4)]
     for path in closed:
         zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
     eventually(lambda: snapshot(max_age=0) and len(zoo.contenders()) == 4, 30)
-    assert len(entries(zoo)) == 4
     for path in closed:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
 
-@pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize(("compat", "create"), [(None, CREATE_CONTAINER), ("kazoo", CREATE)])
 def test_a_caller_that_gives_up_leaves_no_directory(zoo, proxy, compat, create):
     """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""
     zoo.client.ensure_path(f"{zoo.base}/never")  # so that one request is enough, which `caught_up` waits for
     proxy.delay_op(create, 60)
-    assert zk_lock("never/used", compat=compat, cancel=lambda: bool(proxy.counts[create])).acquire() is None
+    assert acquire_until(zk_lock("never/used", compat=compat), lambda: proxy.counts[create]) is None
     due(0)
     proxy.heal()
     caught_up()
@@ -173,15 +149,3 @@ def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo):
     assert zoo.names(f"{zoo.base}/a") == ["!limit:0:"]
     eventually(lambda: snapshot(max_age=0) and not zoo.names(f"{zoo.base}/a"))
     assert zoo.names(f"{zoo.base}/b") == ["!limit:3:"]
-
-
-def test_a_short_process_that_breaks_a_lock_deletes_older_records(zoo, monkeypatch):
-    """The holders were dead, so they did not read them."""
-    monkeypatch.setattr(breaks, "LEFT_OVER_AFTER", 0.0)
-    prefix = f"{zoo.base}/k/_c_0c1a7c1e-9a4f-8a4f-9a4f-0c1a7c1e9a4f-lock-"
-    for _ in range(3):
-        zoo.client.create(prefix, sequence=True, makepath=True)
-        lock = seen("k")
-        break_lock("k", guid=lock.holders[0].guid, token=lock.holders[0].token, **WHY)
-        die()
-    assert len(zoo.names(f"{zoo.base}/!broken")) == 1

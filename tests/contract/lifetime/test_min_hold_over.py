@@ -46,7 +46,7 @@ either_hold = pytest.mark.parametrize("acquire", [by_operator, by_rest])
 @pytest.fixture
 def kept(monkeypatch):
     """Have no look delete a hold, as if this client may not."""
-    monkeypatch.setattr(operator_holds, "SWEEP_MOST", 0)
+    monkeypatch.setattr(operator_holds, "MOST_DELETED", 0)
 
 
 def fresh():

@@ -8,7 +8,7 @@ import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from support.faults import BackgroundCall, acquire_once, connected, results, session, within
 from support.primitives import KEY, MANY, Taker, queued, watched
-from support.work import assert_refused
+from support.work import acquire_until, assert_refused
 from support.zoo import eventually
 
 from django_zklock.core.locks.held import held_locks
@@ -103,11 +103,10 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo, pri
         await asyncio.to_thread(zoo.wait_contenders, KEY, len(blockers))
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_waiter_that_gives_up_blocks_no_other(zoo, primitive):
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
         gives_up = threading.Event()
-        quitter = BackgroundCall(primitive.lock(timeout=None, cancel=gives_up).acquire)
+        quitter = BackgroundCall(lambda: acquire_until(primitive.lock(timeout=None), gives_up.is_set))
         primitive.wait_queued(zoo, 2, others=len(blockers))
         with queued(zoo, primitive.lock(timeout=None)) as (last,):
             gives_up.set()

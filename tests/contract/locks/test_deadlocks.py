@@ -13,7 +13,7 @@ from support.faults import BackgroundCall, acquire_once, connected, due, expire,
 from support.primitives import watched
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, NO_AUTH, SYNC, with_error
 from support.signalled import signalled
-from support.work import acquired, lose
+from support.work import acquire_until, acquired, lose
 from support.zoo import eventually, next_line, settle
 
 from django_zklock import zk_leader, zk_lock, zk_locks, zk_read, zk_write
@@ -225,12 +225,11 @@ def test_a_circle_that_is_not_followed_is_not_ended(zoo, monkeypatch, caplog, li
     assert ("a deadlock may last" in caplog.text) is (limit is None)
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo):
     """The wait of one owner would be taken for that of the next one."""
     lock = zk_lock("a", linger=30)
     with zoo.hold_elsewhere("b"), lock as first:
-        assert zk_lock("b", cancel=lambda: bool(text_of(zoo, "a"))).acquire() is None
+        assert acquire_until(zk_lock("b"), lambda: text_of(zoo, "a")) is None
         assert text_of(zoo, "a")["key"] == "b"
     with lock as second:
         assert second.path != first.path
@@ -513,7 +512,7 @@ def test_a_lock_that_any_thread_may_release_is_in_no_circle(zoo, way):
     with contextlib.ExitStack() as stack:
         ANY_THREAD[way](stack)
         with others(zoo, BELIEVED):
-            waits = zk_lock("b", cancel=lambda: bool(text_of(zoo, "a"))).acquire(), zk_lock("b").acquire(timeout=1)
+            waits = acquire_until(zk_lock("b"), lambda: text_of(zoo, "a")), zk_lock("b").acquire(timeout=1)
             assert waits == (None, None)
             assert text_of(zoo, "a")["may_end"] == "1"
 
@@ -554,7 +553,7 @@ def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo, why):
         lock.release()
 
 
-@pytest.mark.usefixtures("often", "looks_often")
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize(
     ("waits_for", "queue"),
     [
@@ -575,7 +574,7 @@ def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo, why):
 def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo, waits_for, queue):
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
         # It has looked, and has looked again, when it begins to look once more.
-        assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
+        assert acquire_until(zk_lock("b"), lambda: proxy.counts[SYNC] > 2) is None
 
 
 def test_a_wait_that_cannot_be_written_is_logged_once_and_not_tried_again(zoo, caplog, monkeypatch):
@@ -583,7 +582,7 @@ def test_a_wait_that_cannot_be_written_is_logged_once_and_not_tried_again(zoo, c
     monkeypatch.setattr(deadlock, "LOOK_RARELY", 0.2)
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
         proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
-        assert zk_lock("b", cancel=lambda: proxy.counts[SYNC] > 2).acquire() is None
+        assert acquire_until(zk_lock("b"), lambda: proxy.counts[SYNC] > 2) is None
         assert proxy.counts[MULTI] == 1
         proxy.reset()
     assert caplog.text.count("others do not see that its waiter holds locks") == 1
@@ -683,7 +682,6 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo, monkeypatch, change):
         assert own.result() is None
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo):
     """There is one look every 5 s. The holder's watch reads its znode once again."""
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
@@ -693,7 +691,7 @@ def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo):
         eventually(lambda: path in watched(zoo))  # it has read this, too
         before = zoo.client.exists(path).version
         proxy.reset()
-        zk_lock("b", timeout=40, cancel=lambda: proxy.counts[SYNC] and proxy.counts[GET_CHILDREN] > 1).acquire()
+        acquire_until(zk_lock("b", timeout=40), lambda: proxy.counts[SYNC] and proxy.counts[GET_CHILDREN] > 1)
         counts = proxy.counts
         assert (zoo.client.exists(path).version, counts[SYNC]) == (before + 1, 1)
         assert counts[GET_CHILDREN] == 1 + 1  # that of the contender itself

@@ -10,7 +10,7 @@ from kazoo.exceptions import NoNodeError
 from support.faults import BackgroundCall, acquire_once, connected, expire, proxied, reconnect, results, session, within
 from support.primitives import PRIMITIVES
 from support.proxy import CONNECTION_LOSS, CREATE2, DELETE, NO_AUTH, SYNC, with_error
-from support.work import assert_refused
+from support.work import acquire_until, assert_refused
 from support.zoo import eventually, settle
 
 from django_zklock import zk_leader, zk_lock, zk_locks
@@ -106,7 +106,6 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo):
             assert counted() == carried(zoo)
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(zoo, monkeypatch, caplog):
     """Nobody waits for the delete: the server has carried it out before it creates the next znode."""
     monkeypatch.setattr("django_zklock.core.protocol.registry.RETRY_DELETE", 60.0)
@@ -126,7 +125,7 @@ def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(zoo, monkeypa
         settle()
         proxy.alter_reply(CREATE2, with_error(CONNECTION_LOSS), carried_out=False)
         proxy.delay_op(SYNC, 60)
-        assert zk_lock(f"{LONG}/lost", cancel=lambda: proxy.counts[SYNC]).acquire() is None
+        assert acquire_until(zk_lock(f"{LONG}/lost"), lambda: proxy.counts[SYNC]) is None
         assert_refused(zk_lock(f"{LONG}/more"), TooManyLocks)  # its znode is searched
         proxy.heal()
         settle()

@@ -150,7 +150,7 @@ async def test_the_write_lock_of_a_coroutine_lasts_until_writer_and_reader_have_
 
 @COMPAT
 @ENDS
-def test_nobody_comes_between_the_ends_of_writer_and_reader(zoo, compat, first):
+def test_no_other_contender_comes_between_the_ends_of_writer_and_reader(zoo, compat, first):
     """The end of the write side is no grant for a writer behind it (CURATOR-621)."""
     lock = both(compat)
     lock.write().acquire()

@@ -320,10 +320,9 @@ def test_one_key_with_two_sets_of_options_is_refused(zoo):
         assert_refused(twice, ValueError, "'a' is requested twice, with another .*. Pass it once")
 
 
-def test_a_lock_of_several_cannot_be_skipped_or_cancelled_alone(zoo):
-    for options in ({"on_conflict": "skip"}, {"cancel": threading.Event()}):
-        with pytest.raises(TypeError, match="but several locks are waited for together"):
-            zk_locks("a", zk_lock("b", **options))
+def test_a_lock_of_several_cannot_be_skipped_alone(zoo):
+    with pytest.raises(TypeError, match="but several locks are waited for together"):
+        zk_locks("a", zk_lock("b", on_conflict="skip"))
 
 
 def test_the_release_of_all_locks_is_decided_together(zoo):

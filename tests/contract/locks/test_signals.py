@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from support.faults import BackgroundCall, acquire_once, within
 from support.signalled import received, signalled
-from support.work import acquired
+from support.work import acquire_until, acquired
 from support.zoo import ROOM, eventually
 
 from django_zklock import signals, zk_lock, zk_locks
@@ -76,7 +76,7 @@ def test_a_signal_reports_each_failed_acquisition(zoo):
             await waiting
 
     with signalled("lock_failed", "lock_waiting", "lock_contended") as sent, Lock("item/7"):
-        assert BackgroundCall(Lock("item/7", cancel=lambda: True).acquire).result() is None  # its caller knows
+        assert BackgroundCall(lambda: acquire_until(Lock("item/7"), lambda: True)).result() is None  # its caller knows
         BackgroundCall(lambda: asyncio.run(cancelled())).result()
         with pytest.raises(LockTimeout):
             BackgroundCall(lambda: Lock("item/7", timeout=0.1).__enter__()).result()

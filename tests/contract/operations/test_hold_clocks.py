@@ -8,10 +8,8 @@ from support.work import assert_refused
 from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.core.queue.operator_hold import DIRECTORY
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockTimeout
-from django_zklock.inspection import snapshot
 from django_zklock.operations import hold_lock
 from django_zklock.testing.server import database
 
@@ -73,35 +71,3 @@ def test_a_waiter_asks_the_server_for_the_time_first(zoo, jump):
     assert zoo.client.exists(hold.path)
     jump(LONG)
     acquire_once("k", timeout=20)
-
-
-@ON_DEV_SERVER
-@pytest.mark.parametrize("kind", ["min_hold", "operator"])
-def test_short_processes_alone_leave_few_holds(zoo, kind, jump):
-    for number in range(30):
-        jump(35.0 * number)
-        key = f"row/{number}"
-        if kind == "operator":
-            hold_lock(key, seconds=60, **WHY)
-        else:
-            acquire_once(key, min_hold=60)
-        process.reset()
-    assert len(zoo.contenders()) <= 3
-    assert len(zoo.names(f"{zoo.base}/{DIRECTORY}")) <= 3
-    jump(35.0 * 30 + 60)
-    eventually(lambda: snapshot(max_age=0) and not zoo.contenders() and not zoo.names(f"{zoo.base}/{DIRECTORY}"))
-    process.reset()
-
-
-@ON_DEV_SERVER
-def test_an_entry_that_is_over_before_its_hold_ends_no_hold(zoo, jump):
-    """The clock jumped ahead between the grant and the release."""
-    with zk_lock("k", min_hold=LONG):
-        jump(2 * LONG)
-    for _ in range(3):
-        snapshot(max_age=0)
-    process.reset()
-    (entry,) = zoo.names(f"{zoo.base}/{DIRECTORY}")
-    (hold,) = zoo.children("k")
-    assert int(entry[:10]) < zoo.client.exists(f"{zoo.base}/k/{hold}").ctime / 1000
-    zoo.client.delete(f"{zoo.base}/k/{hold}")

@@ -501,20 +501,6 @@ def test_forged_cycles_are_capped_in_number():
     assert len(find_cycles(forged)) == MAX_CYCLES
 
 
-def test_a_contender_whose_delete_is_refused_is_the_only_card_of_its_lock():
-    """Its work has ended, so it does not hang, and its waiters are behind the refusal."""
-    ended = {"owner": 1, "refused": "ZooKeeper refused the request delete of /a: no right."}
-    report = verdict(queue("root", ended, waiters=(2,), waiting=60), queue("mid", 2, waiters=(3,)))
-    (incident,) = report.incidents
-    assert (incident.cause, incident.keys, incident.blocked) == ("refused", ("root",), 61)
-    assert "no right." in incident.describe()["explanation"]
-
-
-def test_a_waiter_whose_delete_is_refused_is_named():
-    ended = {"owner": 2, "refused": "no right."}
-    assert ("refused", ("root",)) in found(queue("root", {"owner": 1, "age": 5.0}, waiters=(ended,)))
-
-
 def test_a_server_that_runs_is_not_to_be_started():
     """Its disk is full, or the others do not reach it."""
     for problem, remedy in (("does not answer: timed out", "Start this server"), ("runs, and is in no quorum", "Look")):

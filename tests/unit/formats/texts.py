@@ -25,8 +25,7 @@ from django_zklock.contrib.leases import coordinator
 from django_zklock.contrib.leases.refusal import Addresses
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.operator_holds import read_hold
-from django_zklock.core.queue import acknowledgement, break_record, markers, operator_hold, release_request
-from django_zklock.core.queue.break_record import BreakRecord
+from django_zklock.core.queue import acknowledgement, markers, operator_hold, release_request
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of, path, shortened
 from django_zklock.core.queue.markers import LimitRecord
@@ -155,10 +154,7 @@ def markers_and_directories():
     return {
         "limit": markers.limit_marker(3),
         "cleared limit": markers.limit_marker(0),
-        "record of a break": break_record.record_path(BASE, f"{prefix(GUID)}0000000007"),
         "acknowledgement": f"{acknowledgement.directory(BASE)}/{incidents()['hung']}",
-        "directory of the ends of holds": f"{BASE}/{operator_hold.DIRECTORY}",
-        "end of a hold": operator_hold.entry_name(f"feed/7/{prefix(GUIDS[Mark.OPERATOR])}0000000007", 1793534400.5),
         "directory for the clock": f"{path(BASE, 'k')}/{CLOCK_NODE}",
         "directory of the doctor": f"{BASE}/{doctor.FOLDER}",
         "record of beat": f"{BASE}/!beat/{escape('my schedule')}/{name_of_entry(SimpleNamespace(name='a/b c'))}",
@@ -174,7 +170,6 @@ def records():
     run = RunRecord(entry="a/b c", at=NOON, count=7, token=4294967303, leader="web-1:42")
     data_of = {
         "limit": LimitRecord(by="anna", reason="slow", before=5, id=GUID).encode(),
-        "break": BreakRecord("anna", "stuck", GUID).encode(),
         "acknowledgement": Acknowledgement(title="It hangs", by="anna", reason="I look", ends=1793534400.5).encode(),
         "beat": run.encode(),
     }
@@ -189,7 +184,7 @@ def read_record(text):
     elif "title" in fields:
         decoded = Acknowledgement.decode(data)
     else:
-        decoded = LimitRecord.decode(data) if "before" in fields else BreakRecord.decode(data)
+        decoded = LimitRecord.decode(data)
     unknown = getattr(decoded, "unknown", b"")
     read = {name: value for name, value in asdict(decoded).items() if name not in ("version", "unknown")}
     return plain({**read, **({"unknown": unknown.decode()} if unknown else {})})
@@ -421,7 +416,7 @@ TEXTS = {
     "operator holds": (operator_holds, read_operator_hold),
     "other znodes": (
         markers_and_directories,
-        lambda text: read_name(text) if text.startswith("!") else operator_hold.hold_of_entry(text, 2e9) or None,
+        lambda text: read_name(text) if text.startswith("!") else None,
     ),
     "records": (records, read_record),
     "texts that are passed on": (passed_on, read_passed_on),

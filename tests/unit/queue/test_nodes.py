@@ -142,7 +142,7 @@ def test_an_invalid_trace_header_adds_nothing_to_the_payload(header):
     assert trace.of_header(header) == {}
 
 
-UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "refused", "release_request"}
+UNSET = {"limit", "owner", "idle", "lasts", "renewed_within", "release_request"}
 UNSET |= {"waits_for", "asked_version", "last_write", "unknown"}
 
 

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_zklock.core.queue import markers, nodes, operator_hold, order
-from django_zklock.core.queue.break_record import BreakRecord
-from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, percent_encode
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON
 from django_zklock.core.queue.markers import LimitRecord
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.core.queue.operator_hold import LONGEST
@@ -120,15 +119,6 @@ def test_neither_an_ephemeral_node_nor_one_of_another_name_is_a_hold():
     assert read(data, path, ctime=1e300) is None
 
 
-@given(st.binary(max_size=200) | TEXT.map(lambda text: BreakRecord(text, text).encode()))
-@example(b"[1]")
-@example(b"[" * 4000)
-@example(b'{"by": 1, "reason": "r", "id": "x"}')
-def test_the_reason_of_an_operator_hold_is_printable(data):
-    note = BreakRecord.decode(data)
-    assert note is None or str(note).isprintable()
-
-
 def queue(*marks):
     """A queue of contenders with these marks (None: a client of Curator), and their names."""
     guids = [str(uuid.uuid4()) if mark is None else nodes.new_guid(mark) for mark in marks]
@@ -144,24 +134,6 @@ def test_a_waiter_ends_the_holds_that_no_other_waiter_of_ours_ends():
     assert set(operator_hold.holds_to_end(children, me, ())) == {names[3], names[5]}
     assert set(operator_hold.holds_to_end(children, me, (names[0],))) == {names[0], names[3], names[5]}
     assert operator_hold.holds_to_end(children, names[0], ()) == ()
-
-
-@given(parts=st.lists(TEXT, min_size=1, max_size=3), end=st.floats(0, 9e9))
-def test_an_entry_is_read_as_it_was_written(parts, end):
-    key = "/".join(percent_encode(f"k{part}") for part in parts)
-    path = f"{key}/{nodes.prefix(nodes.new_guid(nodes.Mark.OPERATOR))}0000000007"
-    name = operator_hold.entry_name(path, end)
-    assert nodes.parse(name) is None
-    assert operator_hold.hold_of_entry(name, end + 1) == path
-    assert operator_hold.hold_of_entry(name, end - 1e-3) == ""
-    assert operator_hold.hold_of_entry(name, 0, {path}) == path
-    assert operator_hold.hold_of_entry(name, 0, {path[1:]}) == ("" if end else path)
-
-
-@given(name=TEXT, tail=st.text("0123456789!-/._clok", max_size=60))
-def test_no_other_name_is_an_entry(name, tail):
-    for text in (name, f"1000000000-{name}.end", f"1000000000-{tail}.end", f"1000000000-a!{tail}.end"):
-        assert operator_hold.hold_of_entry(text, 2e9) == "" or operator_hold.is_operator(text[:-4].rpartition("!")[2])
 
 
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(1, 10_000), st.integers(0, 10_000))

@@ -22,7 +22,6 @@ from django_zklock.contrib.leases import coordinator, http
 from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
-from django_zklock.core.queue.break_record import BreakRecord
 from django_zklock.core.queue.deadlock import WaitsFor
 from django_zklock.core.queue.escaping import key_of
 from django_zklock.core.queue.operator_hold import is_operator
@@ -113,7 +112,6 @@ DECODERS = {
     "Payload": (nodes.Payload.decode, (), PAYLOAD),
     "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
     "Acknowledgement": (Acknowledgement.decode, (), TEXTS),
-    "BreakRecord": (BreakRecord.decode, (), TEXTS),
     "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
     "RunRecord": (lambda data: RunRecord.decode(node(data)), (), RUN),
     "unseal": (
