@@ -66,7 +66,6 @@ SEARCHES = [
     ("migrate once", FIRST, "how-to/deploy/#migrate-once"),
     ("branch", FIRST, "how-to/environments/"),
     ("laptop", FIRST, "how-to/environments/"),
-    ("cancel", FIRST, "reference/locks/#options"),
     ("mypy", FIRST, "reference/types/"),
     ("is False", FIRST, "how-to/move-from-cache-lock/"),
     ("ready()", FIRST, "how-to/lock-any-code/"),

@@ -8,7 +8,6 @@ from support.faults import connected, proxied, warmed
 from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE
 from support.zoo import SESSION, namespace
 
-from django_zklock.core.execution import waiters
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.report import past
 from django_zklock.testing.server import DevServer
@@ -119,12 +118,6 @@ def warm_proxy(zoo):
     with warmed(zoo, KEY) as proxy:
         proxy.reset()
         yield proxy
-
-
-@pytest.fixture
-def looks_often(monkeypatch):
-    """A wait looks often whether it was cancelled."""
-    monkeypatch.setattr(waiters, "SIGNALS_WITHIN", 0.02)
 
 
 @pytest.fixture

@@ -451,7 +451,7 @@ class Session(GrantSession):
 
     def _close(self, at_exit: bool, replies_until: float = 0.0) -> None:
         if self.connected and self.requests.unanswered and clock.now() < replies_until:
-            # A short process would else never end what nobody waits for, such as the search for holds that are over.
+            # A short process would else never end what nobody waits for, such as the deletes of holds that are over.
             self.loop.call_later(0.002, lambda: self._close(at_exit, replies_until))
             return
         client, self._client = self._client, None

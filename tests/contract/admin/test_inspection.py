@@ -544,8 +544,7 @@ def test_data_of_a_hostile_client_stop_no_waiter_and_no_look(zoo):
         shown = [ending(*command.split())[1] for command in ("list", "status", "show k", "doctor")]
         assert all(text and text.replace("\n", "").isprintable() for text in shown)
         assert fresh().total == 1
-        with zk_lock("another", timeout=5, min_hold=0.1):  # its end sweeps the entries
-            pass
+        acquire_once("another", timeout=5, min_hold=0.1)
     assert waiter.result()
     eventually(lambda: not zoo.children("another"))
 

@@ -1,5 +1,6 @@
 """A hold that is over goes without a cleanup job, also if its process has ended and nobody uses its key again."""
 
+import itertools
 from functools import partial
 from unittest import mock
 
@@ -10,10 +11,11 @@ from support.locking import as_json, zklock
 from support.proxy import CREATE, CREATE_CONTAINER
 from support.refused import on_real_server
 from support.work import acquire_until
-from support.zoo import eventually, guid_of
+from support.zoo import ROOM, eventually, guid_of
 
 from django_zklock import zk_lock, zk_semaphore
 from django_zklock.core.protocol import operator_holds
+from django_zklock.core.zk import process
 from django_zklock.inspection import look_at, snapshot
 from django_zklock.operations import clear_limit, hold_lock, set_limit
 
@@ -52,6 +54,31 @@ def test_each_look_deletes_a_hold_that_is_over(zoo, look, make):
         return not zoo.children("a/b")
 
     eventually(is_gone)
+
+
+def test_a_short_process_deletes_what_its_look_has_found(zoo, monkeypatch):
+    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
+    make_over(zoo, rest, "a/b")
+    snapshot(max_age=0)
+    process.reset(2 * ROOM)
+    assert zoo.children("a/b") == []
+
+
+def test_one_look_deletes_a_bounded_number_of_holds(zoo, monkeypatch):
+    make_over(zoo, rest, *map(str, range(6)))
+    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
+    monkeypatch.setattr(operator_holds, "MOST_DELETED", 2)
+    left = [len(zoo.contenders())]
+    while left[-1]:
+        snapshot(max_age=0)
+        process.reset(2 * ROOM)
+        left.append(len(zoo.contenders()))
+    assert all(0 < before - after <= 2 for before, after in itertools.pairwise(left))
+
+
+def test_a_long_process_deletes_its_own_hold_at_its_end(zoo):
+    rest("a", SHORT)
+    eventually(lambda: not zoo.contenders())
 
 
 def test_holds_that_are_over_are_counted(zoo, monkeypatch):
@@ -102,7 +129,6 @@ def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo, monkey
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
 
-@pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize(("compat", "create"), [(None, CREATE_CONTAINER), ("kazoo", CREATE)])
 def test_a_caller_that_gives_up_leaves_no_directory(zoo, proxy, compat, create):
     """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""

@@ -103,7 +103,6 @@ async def test_a_wait_of_a_coroutine_that_times_out_leaves_no_contender(zoo, pri
         await asyncio.to_thread(zoo.wait_contenders, KEY, len(blockers))
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_waiter_that_gives_up_blocks_no_other(zoo, primitive):
     with primitive.full(zoo) as blockers, queued(zoo, primitive.lock(timeout=None)) as (first,):
         quitter = BackgroundCall(primitive.lock(timeout=3).acquire)

@@ -225,7 +225,6 @@ def test_a_circle_that_is_not_followed_is_not_ended(zoo, monkeypatch, caplog, li
     assert ("a deadlock may last" in caplog.text) is (limit is None)
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo):
     """The wait of one owner would be taken for that of the next one."""
     lock = zk_lock("a", linger=30)
@@ -554,7 +553,7 @@ def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo, why):
         lock.release()
 
 
-@pytest.mark.usefixtures("often", "looks_often")
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize(
     ("waits_for", "queue"),
     [
@@ -683,7 +682,6 @@ def test_a_circle_that_ends_meanwhile_is_no_deadlock(zoo, monkeypatch, change):
         assert own.result() is None
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_wait_inside_a_lock_costs_one_write_and_two_reads_a_link(zoo):
     """There is one look every 5 s. The holder's watch reads its znode once again."""
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):

@@ -106,7 +106,6 @@ def test_each_kind_is_refused_and_leaves_nothing(zoo):
             assert counted() == carried(zoo)
 
 
-@pytest.mark.usefixtures("looks_often")
 def test_a_lock_fits_as_soon_as_the_delete_that_makes_room_is_sent(zoo, monkeypatch, caplog):
     """Nobody waits for the delete: the server has carried it out before it creates the next znode."""
     monkeypatch.setattr("django_zklock.core.protocol.registry.RETRY_DELETE", 60.0)

@@ -64,7 +64,6 @@ ANYWHERE = {
         "overdue",
         "release",
         "why_invalid",
-        "why_lost",
         "why_overdue",
     },
 }

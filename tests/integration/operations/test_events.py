@@ -448,7 +448,7 @@ def lost_rows():
 @pytest.mark.parametrize(
     ("options", "cause", "reason"),
     [
-        ({}, break_it, "it was broken by anna: it hangs"),
+        ({}, break_it, "its znode was deleted by another session"),
         ({"max_hold": 0.2}, lambda hold: None, "it was held for longer than max_hold, 0.2 s"),
     ],
     ids=["broken", "max_hold"],

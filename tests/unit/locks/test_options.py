@@ -20,7 +20,7 @@ zk = zk_lock
 REFUSED = (TypeError, ValueError, InvalidLockName, ImproperlyConfigured)
 OPTIONS = sorted({**get_type_hints(LockArguments), **get_type_hints(LockedOptions)})
 VALUES = (True, False, 7.5, 3, "read", "lost", "commit", "kazoo", "skip", "retry", "raise", "until_done")
-NO_CHECK = {"fields": {"pk": 7}, "what": "work", "about": {"a": "b"}, "cancel": lambda: False}
+NO_CHECK = {"fields": {"pk": 7}, "what": "work", "about": {"a": "b"}}
 """Values of the options that have no check: the settings do not have them."""
 
 
@@ -41,7 +41,7 @@ def value_of(option):
 
 def seen(lock):
     """Return what the options of a lock, or of several, have come to."""
-    values = {"skips": lock._skips, "cancel": lock._on_wait is not None}
+    values = {"skips": lock._skips}
     for index, spec in enumerate(lock.specs):
         for name in (*type(spec).__dataclass_fields__, "abort_on", "grace"):
             values[f"{index} {name}"] = getattr(spec.policy if name in ("abort_on", "grace") else spec, name)
