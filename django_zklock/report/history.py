@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -32,25 +32,35 @@ class OfHistory(Incident):
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        for found in facts.past("recent", cls.outcome, cls.by, cls.within):
-            number = found.sessions if cls.by == "host" else found.number
+        for recent in facts.past("recent", cls.outcome, cls.by, cls.within):
+            number = cls.number_of(recent)
             if number >= cls.least:
-                age = (timezone.now() - found.last).total_seconds()
+                age = (timezone.now() - recent.last).total_seconds()
                 yield cls(
-                    host=found.name if cls.by == "host" else "",
-                    keys=(found.name,) if cls.by == "key" else (),
+                    host=recent.name if cls.by == "host" else "",
+                    keys=(recent.name,) if cls.by == "key" else (),
                     values={"number": number, "minutes": cls.within / 60},
                     age=max(0.0, age),
-                    since=found.first,
+                    since=recent.first,
                 )
+
+    @classmethod
+    def number_of(cls, recent: Any) -> int:
+        """Return how often it has happened: a process that loses all its locks counts once."""
+        return int(recent.sessions if cls.by == "host" else recent.number)
 
 
 class Ended(OfHistory):
-    """In the last 30 minutes, three processes of a host were killed or cut off while they held exclusive locks."""
+    """In the last 30 minutes, three processes of a host ended while they held exclusive locks, three or more."""
 
     cause, outcome, by, command = "ended", "held", "host", "list"
     title = _("%(number)d processes on %(process)s ended or were cut off while they held locks")
     remedy = _("Look at the host, and at its log for the reason. Their work may be incomplete, or still run: check it.")
+
+    @classmethod
+    def number_of(cls, recent: Any) -> int:
+        """Return the smaller one of processes and locks: if one lock kills them all, that lock is the cause."""
+        return int(min(recent.sessions, recent.keys))
 
 
 class Dying(OfHistory):
