@@ -201,10 +201,10 @@ def convoy(drill: Drill) -> Iterator[Expected]:
     """A convoy of callers that each hold the lock for some seconds."""
     webs = [drill.program(f"web-{number}") for number in range(2)]
     for web in webs:
-        web.tell("take", *["stock/berlin"] * 10)
+        web.tell("take", *["stock/berlin"] * 14)
     yield Expected({"stock/berlin": "crowded"}, ("callers wait", "The first has waited"), "Look at the holder", 120)
     for web in webs:
-        web.hear(*["used stock/berlin"] * 10)
+        web.hear(*["used stock/berlin"] * 14)
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ class Program:
 
     def hear(self, *lines):
         missing = Counter(lines)
-        eventually(lambda: not missing - Counter(self._said), 30, (self._said, self._logged))
+        eventually(lambda: not missing - Counter(self._said), 60, (self._said, self._logged))
         for line in lines:
             self._said.remove(line)
 
