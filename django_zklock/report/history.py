@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -43,13 +43,23 @@ class OfHistory(Incident):
                     since=row.first,
                 )
 
+    @classmethod
+    def number_of(cls, recent: Any) -> int:
+        """Return how often it has happened: a process that loses all its locks counts once."""
+        return int(recent.sessions if cls.by == "host" else recent.number)
+
 
 class Ended(OfHistory):
-    """In the last 30 minutes, three processes of a host were killed or cut off while they held exclusive locks."""
+    """In the last 30 minutes, three processes of a host ended while they held exclusive locks, three or more."""
 
     cause, outcome, by, command = "ended", "held", "host", "list"
     title = _("%(number)d processes on %(process)s ended or were cut off while they held locks")
     remedy = _("Look at the host, and at its log for the reason. Their work may be incomplete, or still run: check it.")
+
+    @classmethod
+    def number_of(cls, recent: Any) -> int:
+        """Return the smaller one of processes and locks: if one lock kills them all, that lock is the cause."""
+        return int(min(recent.sessions, recent.keys))
 
 
 class Dying(OfHistory):

@@ -26,11 +26,12 @@ Fields: TypeAlias = dict[str, Any]
 
 
 class Recent(NamedTuple):
-    """How often something has happened to a lock or on a host, in how many sessions, and when."""
+    """How often something has happened to a lock or on a host, in how many sessions, to how many locks, and when."""
 
     name: str
     number: int
     sessions: int
+    keys: int
     first: datetime
     last: datetime
 
@@ -132,8 +133,11 @@ def _recent(asked: tuple[str, str, float], timeout: float) -> list[Recent]:
     rows = Event._default_manager.filter(outcome=outcome, at__gte=ago(seconds))
     if outcome == Event.HELD:
         rows = rows.filter(Exists(_later(seconds)), kind="lock")
+    sessions, keys = Count("session", distinct=True), Count("key", distinct=True)
     counted = (
-        rows.order_by().values_list(by).annotate(Sum("count"), Count("session", distinct=True), Min("at"), Max("at"))
+        rows.order_by()
+        .values_list(by)
+        .annotate(number=Sum("count"), sessions=sessions, keys=keys, first=Min("at"), last=Max("at"))
     )
     return [Recent(*row) for row in _read(counted)]
 

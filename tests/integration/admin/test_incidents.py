@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -241,6 +242,26 @@ def test_recent_causes_are_named_and_lead_to_their_history(operator):
     record(3, Event.STALE)
     assert_named(operator, "stale", "5 fenced writes were refused", "orders/1", "After ZooKeeper has lost its data")
     assert '/admin/zklock_events/event/?key=orders%2F1">History</a>' in operator.get(LIST).content.decode()
+
+
+def kill(*deaths):
+    """Write holds without an end, each with a later hold by which its death is known."""
+    long_ago = timezone.now() - timedelta(minutes=5)
+    for session, key in enumerate(deaths):
+        common = {"key": key, "at": long_ago, "kind": "lock", "pid": session + 1, "session": session}
+        Event(**common, outcome=Event.HELD, host="worker-1", token=session).save()
+        Event(**common, outcome=Event.RELEASED, host="web-1", held=1.0, token=100).save()
+    Event.objects.update(recorded=long_ago)
+
+
+def test_deaths_of_the_holders_of_one_lock_are_a_matter_of_that_lock(operator):
+    kill("pay", "pay", "pay")
+    assert [(card["cause"], card["keys"]) for card in cards(operator)] == [("dying", ["pay"])]
+
+
+def test_deaths_of_processes_with_several_locks_are_a_matter_of_their_host(operator):
+    kill("a", "b", "c")
+    assert [(card["cause"], card["host"]) for card in cards(operator)] == [("ended", "worker-1")]
 
 
 def test_tables_that_cannot_be_read_are_not_green(operator):
