@@ -254,6 +254,7 @@ def end_looks():
 def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(zoo, collected, monkeypatch):
     monkeypatch.setattr(background, "EVERY", 0.0)
     assert collected("incidents", cause="orphan") is None, "nothing was looked at"
+    acquire_once("another")
     path = zoo.client.create(f"{zoo.base}/k/{prefix(str(uuid.uuid4()))}", b"", sequence=True, makepath=True)
     collected.becomes(1, "incidents", cause="orphan")
     assert collected("incidents", cause="hung") == 0
