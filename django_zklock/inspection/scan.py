@@ -374,8 +374,7 @@ class Scan:
                 hold = read_hold(key, node)
                 if hold is not None and hold.is_over(passed):
                     result.expired_holds |= {(key, name)}
-        paths = {f"{self._path(key)}/{name}"[len(result.base) + 1 :] for key, name in result.expired_holds}
-        delete_ended(self._session, paths)
+        delete_ended(self._session, result.expired_holds)
         self._done(result)
 
 

@@ -31,16 +31,16 @@ class OfHistory(Incident):
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        for row in facts.past("recent", cls.outcome, cls.by, cls.within):
-            number = row.sessions if cls.by == "host" else row.number
+        for recent in facts.past("recent", cls.outcome, cls.by, cls.within):
+            number = cls.number_of(recent)
             if number >= cls.least:
-                age = (timezone.now() - row.last).total_seconds()
+                age = (timezone.now() - recent.last).total_seconds()
                 yield cls(
-                    host=row.name if cls.by == "host" else "",
-                    keys=(row.name,) if cls.by == "key" else (),
+                    host=recent.name if cls.by == "host" else "",
+                    keys=(recent.name,) if cls.by == "key" else (),
                     values={"number": number, "minutes": cls.within / 60},
                     age=max(0.0, age),
-                    since=row.first,
+                    since=recent.first,
                 )
 
     @classmethod

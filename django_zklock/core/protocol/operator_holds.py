@@ -19,7 +19,7 @@ from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import operator_hold
-from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, show_tails
+from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, path
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk.errors import NodeMissing, ZkError
@@ -114,13 +114,11 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
     )
 
 
-def delete_ended(session: Session, paths: Collection[str]) -> None:
-    """Delete those of the holds at these paths below the base that are over, or some of them if there are many."""
-    gateway, base = session.gateway, session.options.base
+def delete_ended(session: Session, holds: Collection[tuple[str, str]]) -> None:
+    """Delete holds that seem to be over: some of these keys with the names of their znodes."""
     # At random: those that this client may not delete must not keep the others from their turn.
-    for path in random.sample(list(paths), min(len(paths), MOST_DELETED)):
-        directory, _, name = path.rpartition("/")
-        drive(HoldCheck(gateway, show_tails(directory), f"{base}/{directory}").run((name,)), lambda _: None)
+    for key, name in random.sample([*holds], min(len(holds), MOST_DELETED)):
+        drive(HoldCheck(session.gateway, key, path(session.options.base, key)).run((name,)))
 
 
 class MinimumHold:

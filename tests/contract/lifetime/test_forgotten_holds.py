@@ -41,7 +41,7 @@ def make_over(zoo, make, *keys):
             make(key, 1.0)
         die()
     stamp, first = zoo.client.create(f"{zoo.chroot}/stamp-", sequence=True, makepath=True, include_data=True)
-    eventually(lambda: zoo.client.set(stamp, b"").mtime > first.mtime + 1200)
+    eventually(lambda: zoo.client.set(stamp, b"").mtime > first.mtime + 2200)
 
 
 @pytest.mark.parametrize("make", [rest, hold])

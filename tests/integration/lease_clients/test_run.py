@@ -48,9 +48,10 @@ def is_alive(pid):
 
 def begin(start, tmp_path, script, *options, **more):
     """Start a shell script under the lock "a"; return the program and the pid of the shell, which runs by now."""
-    process = start(
-        "a", *options, "--", "sh", "-c", f"{script}; echo $$ > new; mv new pid; while :; do sleep 0.1; done", **more
-    )
+    # A program in the background of a shell ignores SIGINT, as do its children, and a shell cannot change that.
+    shell = "env", "--default-signal=INT", "sh", "-c"
+    script = f"{script}; echo $$ > new; mv new pid; while :; do sleep 0.1; done"
+    process = start("a", *options, "--", *shell, script, **more)
     eventually((tmp_path / "pid").exists, 30)
     return process, int((tmp_path / "pid").read_text())
 
