@@ -1,5 +1,6 @@
 """A message: its queue, and headers that anybody may have written."""
 
+import functools
 import time
 from datetime import datetime, timedelta
 from queue import Empty
@@ -11,6 +12,7 @@ from celery import Celery, Task, states
 from celery.app.trace import trace_task
 from celery.exceptions import Reject
 from celery.result import AsyncResult, EagerResult
+from celery.worker.request import Request
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
@@ -42,16 +44,16 @@ def app():
 
 
 def received(app):
-    with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
+    name, accept = app.conf.task_default_queue, app.conf.accept_content
+    with app.connection_for_read() as connection, connection.SimpleQueue(name, accept=accept) as queue:
         message = queue.get(block=False)
         message.ack()
     return message
 
 
 def delivered(channel, exchange, key, **info):
-    return SimpleNamespace(
-        channel=channel, delivery_info={"exchange": exchange, "routing_key": key, **info}, headers={}
-    )
+    info |= {"exchange": exchange, "routing_key": key}
+    return SimpleNamespace(channel=channel, delivery_info=info, headers={}, content_type="application/json")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,27 @@ def test_a_task_is_sent_again_straight_to_its_queue(app, protocol):
     has_eta = message.headers if protocol == 2 else message.payload
     delay = (datetime.fromisoformat(has_eta["eta"]) - began).total_seconds()
     assert 2 * messages.FIRST_DELAY <= delay < took + 4 * messages.FIRST_DELAY, "it grows"
+
+
+def test_a_message_that_is_sent_again_is_encoded_as_before_and_keeps_its_properties(app):
+    app.conf.accept_content = ["json", "pickle"]
+
+    def busy(stock):
+        messages.send_again(task, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    task = app.task(name="encoded", shared=False)(functools.wraps(zk_locked("k")(busy))(busy))
+    encoding = {"serializer": "pickle", "compression": "gzip"}
+    properties = {"delivery_mode": 1, "MessageGroupId": "tenant", "app_id": "shop", "mine": 1}
+    sent = task.apply_async(({7: (2,)},), **encoding, **properties, expiration=60, MessageDeduplicationId="once")
+    first = received(app)
+    request = Request(first, app=app, task=task, headers=first.headers)
+    messages.record_received(sender=consuming(Queue("celery")), request=request)
+    trace_task(task, sent.id, *first.payload[:2], request=request.request_dict, app=app)
+    again = received(app)
+    assert (again.headers["id"], again.payload[0]) == (sent.id, ({7: (2,)},))
+    assert (again.content_type, again.headers["compression"]) == (first.content_type, first.headers["compression"])
+    assert {**properties, "expiration": "60000"}.items() <= again.properties.items()
+    assert "MessageDeduplicationId" not in again.properties, "SQS would drop it"
 
 
 # --- other people's hooks for new calls ---------------------------------------------------------------------------
@@ -305,7 +328,8 @@ def test_a_message_that_was_dead_lettered_is_in_a_queue_again():
     history, limit = {"x-delivery-count": 9, "x-acquired-count": 9, "redelivered": True}, {"x-delivery-limit": 2}
     request = restored(history, limit, **{"x-death": [death("named", 1)]})
     assert not request.request_dict.keys() & history.keys()
-    assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
+    assert not request.delivery_info["redelivered"]
+    assert messages.RETURNS_KEY not in request.delivery_info
 
 
 @pytest.mark.parametrize(
@@ -362,7 +386,8 @@ def test_a_history_that_anybody_has_written_changes_nothing_else(history):
     assert {name: request.request_dict[name] for name in ("id", "mine")} == {"id": "1", "mine": 1}
     assert "task" not in request.request_dict
     assert "zklock_wait" not in request.request_dict
-    assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
+    assert not request.delivery_info["redelivered"]
+    assert messages.RETURNS_KEY not in request.delivery_info
 
 
 def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app):
