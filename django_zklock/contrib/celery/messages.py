@@ -419,15 +419,23 @@ def send_again(
     Publish the running task again after a delay that grows with the count in `header`, and end this run.
 
     Celery shows it as a retry. A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite
-    the one that another run has just stored. Celery before 5.7 stores it all the same.
+    the one that another run has just stored. The state of another run, or of others, such as ABORTED, stays, too. Celery
+    before 5.7 stores RETRY all the same.
     """
     times = count(task.request, header) + 1
     delay = min(delay_before(task, times), longest)
     headers[header] = times
     send(task, headers, delay)
-    if "redelivered" in work_of(task).about:
+    if "redelivered" in work_of(task).about or not _takes_retry(task):
         task.request.ignore_result = True
     raise Retry(exc=error, when=delay) from error  # type: ignore[arg-type]
+
+
+def _takes_retry(task: Task[..., Any]) -> bool:
+    """Return whether RETRY is to be stored: the stored state is not RETRY already, nor one of others."""
+    request: Any = task.request
+    stored = {} if request.ignore_result else _stored(task.backend, str(request.id))
+    return stored.get("status", states.PENDING) in (states.PENDING, states.RECEIVED, states.STARTED)
 
 
 def check_done(task: Task[..., Any]) -> None:
@@ -488,14 +496,20 @@ def finished_at(backend: Any, task_id: str) -> float | None:
 
     Returns None if there is no result, or no backend that can tell.
     """
+    stored = _stored(backend, task_id)
+    return _seconds(stored.get("date_done")) if stored.get("status") in states.READY_STATES else None
+
+
+def _stored(backend: Any, task_id: str) -> Mapping[str, Any]:
+    """Return what a result backend has stored for a task; empty if it cannot tell."""
     if isinstance(backend, DisabledBackend) or backend.as_uri().startswith("rpc://"):
-        return None
+        return {}
     try:
-        meta = backend.get_task_meta(task_id, cache=False)
+        stored: Mapping[str, Any] = backend.get_task_meta(task_id, cache=False)
     except Exception as error:  # noqa: BLE001 - any error of a backend's client
-        logger.warning("the result backend cannot tell whether task %r has ended: %r", task_id, error)
-        return None
-    return _seconds(meta.get("date_done")) if meta.get("status") in states.READY_STATES else None
+        logger.warning("the result backend cannot tell the state of task %r: %r", task_id, error)
+        return {}
+    return stored
 
 
 def _seconds(moment: Any) -> float:

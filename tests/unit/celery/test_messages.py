@@ -39,7 +39,8 @@ def app():
     app.control.purge()  # all applications of this process share the memory
     yield app
     app.control.purge()
-    app.backend.forget("one")
+    for task_id in ("one", "sent"):
+        app.backend.forget(task_id)
     app.close()
 
 
@@ -175,6 +176,21 @@ def test_a_message_that_is_sent_again_is_encoded_as_before_and_keeps_its_propert
     assert (again.content_type, again.headers["compression"]) == (first.content_type, first.headers["compression"])
     assert {**properties, "expiration": "60000"}.items() <= again.properties.items()
     assert "MessageDeduplicationId" not in again.properties, "SQS would drop it"
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
+@pytest.mark.parametrize("state", ["ABORTED", "CANCELLED", states.SUCCESS, states.FAILURE, states.REVOKED])
+def test_a_state_that_others_have_stored_is_not_overwritten_by_a_retry(app, state):
+    app.backend.store_result("sent", ValueError() if state in states.EXCEPTION_STATES else None, state)
+    run_busy(app)
+    assert app.AsyncResult("sent").state == state
+
+
+@pytest.mark.parametrize("state", [states.PENDING, states.RECEIVED, states.STARTED, states.RETRY])
+def test_a_task_that_is_sent_again_is_shown_as_a_retry(app, state):
+    app.backend.store_result("sent", ValueError() if state in states.EXCEPTION_STATES else None, state)
+    run_busy(app)
+    assert app.AsyncResult("sent").state == states.RETRY
 
 
 # --- other people's hooks for new calls ---------------------------------------------------------------------------
