@@ -22,7 +22,7 @@ from celery.signals import after_task_publish, task_revoked
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
 from kombu.pools import producers
-from kombu.serialization import registry
+from kombu.serialization import registry  # type: ignore[attr-defined] # its stubs lack it
 
 from django_zklock.contrib.celery.introspection import locked_of
 from django_zklock.core import clock
