@@ -419,7 +419,7 @@ def send_again(
     Publish the running task again after a delay that grows with the count in `header`, and end this run.
 
     Celery shows it as a retry. A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite
-    the one that another run has just stored. The state of another run, or of others, such as ABORTED, stays, too. Celery
+    the one that another run has just stored. A state that others have stored, such as ABORTED, stays, too. Celery
     before 5.7 stores RETRY all the same.
     """
     times = count(task.request, header) + 1

@@ -18,6 +18,7 @@ from kombu.common import Broadcast
 
 from django_zklock import Lock, zk_locked
 from django_zklock.contrib.celery import messages
+from django_zklock.contrib.celery.dispatch.dispatcher import _timeout_of_sqs
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockBusy, ZkLockError
 
@@ -97,6 +98,35 @@ def test_another_version_of_kombu_need_not_tell_the_queue(version, exchange, key
     channel = SimpleNamespace(typeof=lambda exchange: SimpleNamespace(type="direct")) if version == "virtual" else None
     message = delivered(channel, exchange, key, consumer_tag="None1")
     assert messages._queue_of(consuming(*QUEUES), message) == queue
+
+
+class SQS:
+    """A channel of kombu and a client of boto3, as far as a queue's time is read by them."""
+
+    def __init__(self, timeouts):
+        self._timeouts = timeouts
+
+    def canonical_queue_name(self, name):
+        return name
+
+    _new_queue = canonical_queue_name
+
+    def sqs(self, queue):
+        return self
+
+    def get_queue_attributes(self, **request):
+        (name,), url = request["AttributeNames"], request["QueueUrl"]
+        return {"Attributes": {name: self._timeouts[url]}}
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "seconds"),
+    [({"m-one": "12"}, 12), ({"m-one": "40", "m-left": "7"}, 7), ({}, 30), ({"m-one": "x"}, 30)],
+    ids=["a queue that exists", "the shortest of two", "no permission", "unreadable"],
+)
+def test_the_visibility_timeout_of_sqs_is_that_of_the_queue(timeouts, seconds):
+    queues = [Queue(name) for name in timeouts or ["m-one"]]
+    assert _timeout_of_sqs(SimpleNamespace(channel=SQS(timeouts), queues=queues), 30.0) == seconds
 
 
 NO_TEXTS = [None, [], {}, 0, True, ["m-one"], {"m-one": 1}]

@@ -52,11 +52,11 @@ SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
 EARLY: Final = 0.25
 """Seconds by which a task may begin earlier than at its rate limit: ZooKeeper does not answer all in the same time."""
-VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0, "filesystem": 3600.0, "memory": 3600.0}
+VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 30.0, "filesystem": 3600.0, "memory": 3600.0}
 """
 Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise.
 
-The last two, for development and tests, do so only when the worker ends.
+A queue of SQS may have another time. The last two, for development and tests, do so only when the worker ends.
 """
 OTHERS: Final = 3600.0  # seconds: the same for brokers that the table does not name
 CONSUMER_TIMEOUT: Final = 1800.0  # seconds: the default of RabbitMQ's `consumer_timeout`
@@ -178,7 +178,9 @@ class Dispatcher(bootsteps.StartStopStep):
             return float(given)
         if driver == "amqp":
             return CONSUMER_TIMEOUT / 2
-        timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
+        timeout: Any = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
+        if driver == "sqs":
+            timeout = _timeout_of_sqs(self._consumer.task_consumer, timeout)
         if timeout is None:
             logger.info(
                 "when the broker %r delivers again is not known: tasks wait here for at most half an hour", driver
@@ -451,6 +453,31 @@ def _on_undecodable(report: Callable[..., object], message: Any, error: Exceptio
     """Report a message that cannot be decoded as Celery does, which sends no signal."""
     report(message, error)
     run_logged(lifecycle.on_discarded, message)
+
+
+def _timeout_of_sqs(consumer: Any, given: float) -> float:
+    """
+    Return the shortest `VisibilityTimeout` of the queues of SQS, in seconds; `given` if SQS does not tell it.
+
+    The transport option counts only for queues that Kombu creates. Private names were looked up in Kombu 5.5 to 5.7.
+    """
+    channel, name = consumer.channel, "VisibilityTimeout"
+    timeouts = []
+    try:
+        for queue in consumer.queues:
+            client = channel.sqs(queue=channel.canonical_queue_name(queue.name))
+            answer = client.get_queue_attributes(QueueUrl=channel._new_queue(queue.name), AttributeNames=[name])
+            timeouts.append(float(answer["Attributes"][name]))
+    except Exception as error:  # noqa: BLE001 - any error of the client, such as a missing permission
+        logger.warning(
+            "SQS does not tell the %s of a queue, so tasks wait here as if it were %s s: set the transport option "
+            "visibility_timeout to that of the queue, or allow sqs:GetQueueAttributes (%s)",
+            name,
+            given,
+            error,
+        )
+        return given
+    return min(timeouts)
 
 
 def _forks(app: Any) -> bool:
