@@ -72,7 +72,7 @@ _NOT_KEPT: Final = frozenset(
     )
 )
 """
-Properties of one message, which the next message of this call gets anew, or must not have.
+Properties of one message, of which the next message of this call has its own, or must have none.
 
 RabbitMQ refuses the `user_id` of another sender. SQS would drop a message with the same `MessageDeduplicationId`.
 """
@@ -426,12 +426,12 @@ def send_again(
     delay = min(delay_before(task, times), longest)
     headers[header] = times
     send(task, headers, delay)
-    if "redelivered" in work_of(task).about or not _takes_retry(task):
+    if "redelivered" in work_of(task).about or not _shows_retry(task):
         task.request.ignore_result = True
     raise Retry(exc=error, when=delay) from error  # type: ignore[arg-type]
 
 
-def _takes_retry(task: Task[..., Any]) -> bool:
+def _shows_retry(task: Task[..., Any]) -> bool:
     """Return whether RETRY is to be stored: the stored state is not RETRY already, nor one of others."""
     request: Any = task.request
     stored = {} if request.ignore_result else _stored(task.backend, str(request.id))
