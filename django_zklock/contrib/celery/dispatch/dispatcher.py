@@ -470,9 +470,8 @@ def _timeout_of_sqs(consumer: Any, given: float) -> float:
             timeouts.append(float(answer["Attributes"][name]))
     except Exception as error:  # noqa: BLE001 - any error of the client, such as a missing permission
         logger.warning(
-            "SQS does not tell the %s of a queue, so tasks wait here as if it were %s s: set the transport option "
-            "visibility_timeout to that of the queue, or allow sqs:GetQueueAttributes (%s)",
-            name,
+            "the VisibilityTimeout of a queue of SQS is not known, set the transport option visibility_timeout to it; "
+            "%s s are assumed: %r",
             given,
             error,
         )
