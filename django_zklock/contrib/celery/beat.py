@@ -11,7 +11,8 @@ from types import FrameType
 from typing import Any, Final, TypeAlias
 
 from celery import Celery
-from celery.beat import Scheduler
+from celery.beat import Scheduler, Service
+from celery.signals import beat_init
 from celery.utils.imports import load_extension_class_names, qualname, symbol_by_name
 from django.db import close_old_connections
 
@@ -194,7 +195,22 @@ class ZkScheduler(Scheduler):
         bases = (RecordingScheduler, self._wrapped)
         scheduler_class: Any = type(f"Recording{self._wrapped.__name__}", bases, {"records": records})
         self._active = scheduler_class(self.app, *args, **kwargs)
+        self._prepare(self._active)
         self._log_change(logging.INFO, "leads")
+
+    def _prepare(self, scheduler: Any) -> None:
+        """
+        Let the wrapped scheduler prepare itself, if its module has a receiver of `beat_init`; RedBeat has one.
+
+        Celery has sent this signal when there was no wrapped scheduler yet.
+        """
+        service: Any = Service(self.app)
+        service.scheduler = scheduler
+        modules = {base.__module__ for base in self._wrapped.__mro__}
+        init: Any = beat_init
+        for receiver in init._live_receivers(service):  # looked up in Celery 5.5 to 5.7
+            if receiver.__module__ in modules:
+                receiver(signal=init, sender=service)
 
     def _lead(self, active: Any) -> None:
         active.records.check()

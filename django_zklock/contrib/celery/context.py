@@ -245,7 +245,9 @@ def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     if wrapper in called:
         return _handler(wrapper)
     if task.request.called_directly:
-        called[wrapper] = CallContext(task, caller_of_call())
+        # With a `Strategy` of its own, Celery's tracer does not call it, and nobody would get the error.
+        caller = "task" if task.Strategy != Task.Strategy else caller_of_call()
+        called[wrapper] = CallContext(task, caller)
     elif task.request.is_eager:
         called[wrapper] = CallContext(task, "task" if is_in_task() else "")
     else:

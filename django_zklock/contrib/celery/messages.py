@@ -22,6 +22,7 @@ from celery.signals import after_task_publish, task_revoked
 from celery.utils.time import maybe_make_aware
 from kombu import Queue
 from kombu.pools import producers
+from kombu.serialization import registry  # type: ignore[attr-defined] # its stubs lack it
 
 from django_zklock.contrib.celery.introspection import locked_of
 from django_zklock.core import clock
@@ -63,6 +64,18 @@ _OF_DELIVERY: Final = re.compile(
     "x-death|x-(first|last)-death-.*|x-(delivery|acquired)-count|x-deduplication-header|CC"
 )
 """Headers of one delivery, for which RabbitMQ would copy or drop the next message that has them, or miscount."""
+_ENCODING_KEY: Final = "zklock_encoding"  # of `delivery_info`: the content type and the compression
+_NOT_KEPT: Final = frozenset(
+    (
+        *("application_headers", "content_type", "content_encoding", "body_encoding", "delivery_info", "delivery_tag"),
+        *("correlation_id", "reply_to", "priority", "user_id", "MessageDeduplicationId", "DelaySeconds"),
+    )
+)
+"""
+Properties of one message, of which the next message of this call has its own, or must have none.
+
+RabbitMQ refuses the `user_id` of another sender. SQS would drop a message with the same `MessageDeduplicationId`.
+"""
 RETURNS_KEY: Final = "zklock_returns"  # of `delivery_info`: how often workers gave it back, if that is too often
 DELIVERY_LIMIT: Final = 20  # of a queue that does not say, as in RabbitMQ from version 4 on
 _DELAY: Final = re.compile(r"^(?:[01]\.){28}")  # what RabbitMQ's native delay puts before a routing key
@@ -131,6 +144,8 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     is_locked = locked_of(request.task) is not None
     if is_locked:
         request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
+        compression = request.message.headers.get("compression")
+        request.delivery_info[_ENCODING_KEY] = (request.message.content_type, compression)
     setattr(request, _RECEIVED, clock.now())
     headers = request.request_dict
     if not isinstance(headers.get("headers"), dict):  # the sender may have put anything there
@@ -339,6 +354,7 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Non
     eta = task.app.now() + timedelta(seconds=delay)
     known: dict[str, Any] = task.app.amqp.queues
     options: dict[str, Any] = {
+        **_kept_options(request),
         **request.as_execution_options(),
         "headers": {**_headers_with_history(request), **headers, "eta": eta.isoformat()},
         "ignore_result": vars(request).get("ignore_result", task.ignore_result),
@@ -370,6 +386,20 @@ def _publish(task: Task[..., Any], headers: dict[str, Any], delay: float) -> Non
         raise ValueError("its message was not published")
 
 
+def _kept_options(request: Any) -> dict[str, Any]:
+    """Return the properties of the running task's message, and how its sender has encoded it."""
+    properties = vars(request).get("properties") or {}
+    options = {name: value for name, value in properties.items() if name not in _NOT_KEPT}
+    if options.get("expiration") is not None:
+        options["expiration"] = int(options["expiration"]) / 1000  # kombu takes seconds
+    content_type, compression = request.delivery_info.get(_ENCODING_KEY, (None, None))
+    if content_type in registry.type_to_name:
+        options["serializer"] = registry.type_to_name[content_type]
+    if compression:
+        options["compression"] = compression
+    return options
+
+
 def _headers_with_history(request: Any) -> dict[str, Any]:
     """Return the headers of the next message of this call. `_restore_history` reads them."""
     own = request.headers or {}
@@ -389,15 +419,23 @@ def send_again(
     Publish the running task again after a delay that grows with the count in `header`, and end this run.
 
     Celery shows it as a retry. A copy stores no RETRY. Celery looks for a result, and then writes: it could overwrite
-    the one that another run has just stored. Celery before 5.7 stores it all the same.
+    the one that another run has just stored. A state that others have stored, such as ABORTED, stays, too. Celery
+    before 5.7 stores RETRY all the same.
     """
     times = count(task.request, header) + 1
     delay = min(delay_before(task, times), longest)
     headers[header] = times
     send(task, headers, delay)
-    if "redelivered" in work_of(task).about:
+    if "redelivered" in work_of(task).about or not _shows_retry(task):
         task.request.ignore_result = True
     raise Retry(exc=error, when=delay) from error  # type: ignore[arg-type]
+
+
+def _shows_retry(task: Task[..., Any]) -> bool:
+    """Return whether RETRY is to be stored: the stored state is not RETRY already, nor one of others."""
+    request: Any = task.request
+    stored = {} if request.ignore_result else _stored(task.backend, str(request.id))
+    return stored.get("status", states.PENDING) in (states.PENDING, states.RECEIVED, states.STARTED)
 
 
 def check_done(task: Task[..., Any]) -> None:
@@ -458,14 +496,20 @@ def finished_at(backend: Any, task_id: str) -> float | None:
 
     Returns None if there is no result, or no backend that can tell.
     """
+    stored = _stored(backend, task_id)
+    return _seconds(stored.get("date_done")) if stored.get("status") in states.READY_STATES else None
+
+
+def _stored(backend: Any, task_id: str) -> Mapping[str, Any]:
+    """Return what a result backend has stored for a task; empty if it cannot tell."""
     if isinstance(backend, DisabledBackend) or backend.as_uri().startswith("rpc://"):
-        return None
+        return {}
     try:
-        meta = backend.get_task_meta(task_id, cache=False)
+        stored: Mapping[str, Any] = backend.get_task_meta(task_id, cache=False)
     except Exception as error:  # noqa: BLE001 - any error of a backend's client
-        logger.warning("the result backend cannot tell whether task %r has ended: %r", task_id, error)
-        return None
-    return _seconds(meta.get("date_done")) if meta.get("status") in states.READY_STATES else None
+        logger.warning("the result backend cannot tell the state of task %r: %r", task_id, error)
+        return {}
+    return stored
 
 
 def _seconds(moment: Any) -> float:

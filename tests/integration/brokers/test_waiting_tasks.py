@@ -164,6 +164,24 @@ def test_readers_granted_without_a_free_process_queue_again(worker):
     assert "does not wait for its lock" not in worker.log.read_text()[log:]
 
 
+def test_tasks_that_have_waited_begin_no_faster_than_their_rate_limit(worker):
+    name, book = "sharing.read.wait", worker.home / "limited"
+
+    def limit(rate):
+        assert "ok" in worker.ask("rate_limit", arguments={"task_name": name, "rate_limit": rate})
+
+    with worker.zoo.hold_elsewhere("limited", Kind.WRITE):
+        results = [worker.send(name, "limited", "tell", None, str(book)) for _ in range(12)]
+        worker.zoo.wait_contenders("limited", 13)
+        limit("5/s")
+    for result in results:
+        worker.get(result)
+    limit("0")
+    began = sorted(float(line.split()[1]) for line in book.read_text().splitlines())
+    assert len(began) == 12
+    assert began[-1] - began[0] > (12 - 3) / 5
+
+
 def test_a_copy_does_not_run_and_another_call_with_its_id_does(worker):
     book = worker.home / "twice"
     with worker.zoo.hold_elsewhere("twice"):

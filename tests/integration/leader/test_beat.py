@@ -9,6 +9,7 @@ import time
 import pytest
 from celery import Celery
 from celery.beat import Scheduler
+from celery.signals import beat_init
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from support.beats import Beats, each_tick_once, longest_gap
@@ -69,6 +70,34 @@ def scheduler_of(wrapped, **conf):
     app = Celery("beat", broker="memory://", set_as_current=False)
     app.conf.update(zklock_beat_scheduler=wrapped, **conf)
     return ZkScheduler(app)
+
+
+class Prepared(Scheduler):
+    """Its module prepares it by a signal, as that of RedBeat does."""
+
+    is_prepared = False
+
+    def tick(self, *args, **kwargs):
+        assert self.is_prepared
+        return super().tick(*args, **kwargs)
+
+
+@pytest.fixture
+def prepare():
+    def prepare(sender, **_kwargs):
+        sender.scheduler.is_prepared = True
+
+    beat_init.connect(prepare)
+    yield
+    beat_init.disconnect(prepare)
+
+
+def test_a_wrapped_scheduler_may_prepare_itself_by_beat_init(zoo, prepare):
+    scheduler = scheduler_of(Prepared, beat_max_loop_interval=0.1)
+    eventually(lambda: scheduler.tick() == 0.0 and scheduler.leads)
+    assert scheduler.tick() == 0.0
+    assert scheduler.leads
+    scheduler.close()
 
 
 class NotAnException(BaseException):

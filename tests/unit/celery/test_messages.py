@@ -1,5 +1,6 @@
 """A message: its queue, and headers that anybody may have written."""
 
+import functools
 import time
 from datetime import datetime, timedelta
 from queue import Empty
@@ -11,11 +12,13 @@ from celery import Celery, Task, states
 from celery.app.trace import trace_task
 from celery.exceptions import Reject
 from celery.result import AsyncResult, EagerResult
+from celery.worker.request import Request
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from django_zklock import Lock, zk_locked
 from django_zklock.contrib.celery import messages
+from django_zklock.contrib.celery.dispatch.dispatcher import _timeout_of_sqs
 from django_zklock.decorators.context import AcquireAgain
 from django_zklock.exceptions import LockBusy, ZkLockError
 
@@ -37,21 +40,22 @@ def app():
     app.control.purge()  # all applications of this process share the memory
     yield app
     app.control.purge()
-    app.backend.forget("one")
+    for task_id in ("one", "sent"):
+        app.backend.forget(task_id)
     app.close()
 
 
 def received(app):
-    with app.connection_for_read() as connection, connection.SimpleQueue(app.conf.task_default_queue) as queue:
+    name, accept = app.conf.task_default_queue, app.conf.accept_content
+    with app.connection_for_read() as connection, connection.SimpleQueue(name, accept=accept) as queue:
         message = queue.get(block=False)
         message.ack()
     return message
 
 
 def delivered(channel, exchange, key, **info):
-    return SimpleNamespace(
-        channel=channel, delivery_info={"exchange": exchange, "routing_key": key, **info}, headers={}
-    )
+    info |= {"exchange": exchange, "routing_key": key}
+    return SimpleNamespace(channel=channel, delivery_info=info, headers={}, content_type="application/json")
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,35 @@ def test_another_version_of_kombu_need_not_tell_the_queue(version, exchange, key
     channel = SimpleNamespace(typeof=lambda exchange: SimpleNamespace(type="direct")) if version == "virtual" else None
     message = delivered(channel, exchange, key, consumer_tag="None1")
     assert messages._queue_of(consuming(*QUEUES), message) == queue
+
+
+class SQS:
+    """A channel of kombu and a client of boto3, as far as a queue's time is read by them."""
+
+    def __init__(self, timeouts):
+        self._timeouts = timeouts
+
+    def canonical_queue_name(self, name):
+        return name
+
+    _new_queue = canonical_queue_name
+
+    def sqs(self, queue):
+        return self
+
+    def get_queue_attributes(self, **request):
+        (name,), url = request["AttributeNames"], request["QueueUrl"]
+        return {"Attributes": {name: self._timeouts[url]}}
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "seconds"),
+    [({"m-one": "12"}, 12), ({"m-one": "40", "m-left": "7"}, 7), ({}, 30), ({"m-one": "x"}, 30)],
+    ids=["a queue that exists", "the shortest of two", "no permission", "unreadable"],
+)
+def test_the_visibility_timeout_of_sqs_is_that_of_the_queue(timeouts, seconds):
+    queues = [Queue(name) for name in timeouts or ["m-one"]]
+    assert _timeout_of_sqs(SimpleNamespace(channel=SQS(timeouts), queues=queues), 30.0) == seconds
 
 
 NO_TEXTS = [None, [], {}, 0, True, ["m-one"], {"m-one": 1}]
@@ -152,6 +185,42 @@ def test_a_task_is_sent_again_straight_to_its_queue(app, protocol):
     has_eta = message.headers if protocol == 2 else message.payload
     delay = (datetime.fromisoformat(has_eta["eta"]) - began).total_seconds()
     assert 2 * messages.FIRST_DELAY <= delay < took + 4 * messages.FIRST_DELAY, "it grows"
+
+
+def test_a_message_that_is_sent_again_is_encoded_as_before_and_keeps_its_properties(app):
+    app.conf.accept_content = ["json", "pickle"]
+
+    def busy(stock):
+        messages.send_again(task, messages.CONFLICTS_HEADER, ZkLockError("busy"))
+
+    task = app.task(name="encoded", shared=False)(functools.wraps(zk_locked("k")(busy))(busy))
+    encoding = {"serializer": "pickle", "compression": "gzip"}
+    properties = {"delivery_mode": 1, "MessageGroupId": "tenant", "app_id": "shop", "mine": 1}
+    sent = task.apply_async(({7: (2,)},), **encoding, **properties, expiration=60, MessageDeduplicationId="once")
+    first = received(app)
+    request = Request(first, app=app, task=task, headers=first.headers)
+    messages.record_received(sender=consuming(Queue("celery")), request=request)
+    trace_task(task, sent.id, *first.payload[:2], request=request.request_dict, app=app)
+    again = received(app)
+    assert (again.headers["id"], again.payload[0]) == (sent.id, ({7: (2,)},))
+    assert (again.content_type, again.headers["compression"]) == (first.content_type, first.headers["compression"])
+    assert {**properties, "expiration": "60000"}.items() <= again.properties.items()
+    assert "MessageDeduplicationId" not in again.properties, "SQS would drop it"
+
+
+@pytest.mark.skipif(celery.VERSION < (5, 7), reason="this Celery stores RETRY in any case")
+@pytest.mark.parametrize("state", ["ABORTED", "CANCELLED", states.SUCCESS, states.FAILURE, states.REVOKED])
+def test_a_state_that_others_have_stored_is_not_overwritten_by_a_retry(app, state):
+    app.backend.store_result("sent", ValueError() if state in states.EXCEPTION_STATES else None, state)
+    run_busy(app)
+    assert app.AsyncResult("sent").state == state
+
+
+@pytest.mark.parametrize("state", [states.PENDING, states.RECEIVED, states.STARTED, states.RETRY])
+def test_a_task_that_is_sent_again_is_shown_as_a_retry(app, state):
+    app.backend.store_result("sent", ValueError() if state in states.EXCEPTION_STATES else None, state)
+    run_busy(app)
+    assert app.AsyncResult("sent").state == states.RETRY
 
 
 # --- other people's hooks for new calls ---------------------------------------------------------------------------
@@ -305,7 +374,8 @@ def test_a_message_that_was_dead_lettered_is_in_a_queue_again():
     history, limit = {"x-delivery-count": 9, "x-acquired-count": 9, "redelivered": True}, {"x-delivery-limit": 2}
     request = restored(history, limit, **{"x-death": [death("named", 1)]})
     assert not request.request_dict.keys() & history.keys()
-    assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
+    assert not request.delivery_info["redelivered"]
+    assert messages.RETURNS_KEY not in request.delivery_info
 
 
 @pytest.mark.parametrize(
@@ -362,7 +432,8 @@ def test_a_history_that_anybody_has_written_changes_nothing_else(history):
     assert {name: request.request_dict[name] for name in ("id", "mine")} == {"id": "1", "mine": 1}
     assert "task" not in request.request_dict
     assert "zklock_wait" not in request.request_dict
-    assert request.delivery_info == {"redelivered": False, messages.QUEUE_KEY: "named"}
+    assert not request.delivery_info["redelivered"]
+    assert messages.RETURNS_KEY not in request.delivery_info
 
 
 def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app):

@@ -21,6 +21,7 @@ from celery.signals import task_received
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.worker import state
 from django.utils.functional import cached_property
+from kombu.utils.limits import TokenBucket
 
 from django_zklock.contrib.celery.context import MessageContext
 from django_zklock.contrib.celery.dispatch import DISPATCHER
@@ -30,7 +31,13 @@ from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
-from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, FIRST_DELAY, count_in, headers_of
+from django_zklock.contrib.celery.messages import (
+    CONFLICTS_HEADER,
+    FIRST_DELAY,
+    WAITED_HEADER,
+    count_in,
+    headers_of,
+)
 from django_zklock.contrib.celery.unique import lifecycle
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
@@ -43,11 +50,13 @@ CHECK_EVERY: Final = 0.25  # seconds between two looks for tasks that were revok
 ANSWER_WITHIN: float = 0.25  # seconds that a task with a slot waits for ZooKeeper, before the next one gets the slot
 SLOT_WITHIN: Final = 0.02
 """Seconds for which a granted lock waits for a slot: as long as it takes to give it back, and to ask for it again."""
-VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 1800.0, "filesystem": 3600.0, "memory": 3600.0}
+EARLY: Final = 0.25
+"""Seconds by which a task may begin earlier than at its rate limit: ZooKeeper does not answer all in the same time."""
+VISIBILITY_TIMEOUT: Final = {"redis": 3600.0, "sqs": 30.0, "filesystem": 3600.0, "memory": 3600.0}
 """
 Seconds, by broker, after which it delivers an unacknowledged message again, unless an option says otherwise.
 
-The last two, for development and tests, do so only when the worker ends.
+A queue of SQS may have another time. The last two, for development and tests, do so only when the worker ends.
 """
 OTHERS: Final = 3600.0  # seconds: the same for brokers that the table does not name
 CONSUMER_TIMEOUT: Final = 1800.0  # seconds: the default of RabbitMQ's `consumer_timeout`
@@ -69,6 +78,7 @@ class Dispatcher(bootsteps.StartStopStep):
         self.is_answered = True  # whether ZooKeeper answers; set by the protocol's thread, too
         self._accepts = True  # whether tasks may wait for their locks here
         self._is_dispatching = False
+        self._begun: dict[str, TokenBucket] = {}  # by task with a rate limit: how many more may begin now
         self._prefetch_count = 0  # with which the connection began
         self._next_check: Any = None  # an entry of the loop
         self.ends_process = True  # the process ends with the worker; tests run theirs in another thread
@@ -168,7 +178,9 @@ class Dispatcher(bootsteps.StartStopStep):
             return float(given)
         if driver == "amqp":
             return CONSUMER_TIMEOUT / 2
-        timeout = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
+        timeout: Any = (conf.broker_transport_options or {}).get("visibility_timeout", VISIBILITY_TIMEOUT.get(driver))
+        if driver == "sqs":
+            timeout = _timeout_of_sqs(self._consumer.task_consumer, timeout)
         if timeout is None:
             logger.info(
                 "when the broker %r delivers again is not known: tasks wait here for at most half an hour", driver
@@ -259,8 +271,10 @@ class Dispatcher(bootsteps.StartStopStep):
             self._dispatch()
 
     def end_wait(self, task: WaitingTask) -> None:
-        """Give a task whose wait has ended to the pool, or let it wait for a slot."""
-        if task.has_slot or self._slots.available > 0:
+        """Give a task whose wait has ended to the pool, or let it wait for a slot, or for its rate limit."""
+        if task.is_granted and not self._may_begin(task):
+            self._limit(task)
+        elif task.has_slot or self._slots.available > 0:
             self._give_task(task)
         elif task.is_granted:
             self._ahead.appendleft(task)
@@ -268,6 +282,39 @@ class Dispatcher(bootsteps.StartStopStep):
         else:
             self.waiting.remove(task)
             self._ahead.append(task)
+
+    def _may_begin(self, task: WaitingTask) -> bool:
+        """
+        Return whether a task that has its locks may begin, by its `rate_limit`; count it if so.
+
+        Celery limits how often such tasks are accepted. After a wait for a lock, many could begin at the same time.
+        """
+        consumer, name = self._consumer, task.request.task.name
+        limit = None if consumer.disable_rate_limits else consumer.task_buckets[name]
+        if limit is None:
+            return True
+        begun = self._begun.get(name)
+        if begun is None or begun.fill_rate != limit.fill_rate:
+            capacity = max(1.5, limit.fill_rate * EARLY)
+            begun = self._begun[name] = TokenBucket(limit.fill_rate, capacity)
+        return bool(begun.can_consume(1))
+
+    def _limit(self, task: WaitingTask) -> None:
+        """Give the locks of a task back, and have Celery accept its message again when its rate limit allows that."""
+        request = task.request
+        headers_of(request)[WAITED_HEADER] = task.milliseconds_waited
+        self._drop(task)
+        # Looked up in Celery 5.5 to 5.7; no public method does it.
+        self._consumer._limit_task(request, self._consumer.task_buckets[request.task.name], 1)
+
+    def _drop(self, task: WaitingTask) -> None:
+        """Forget a task, and give back what it has."""
+        request = task.request
+        del self.tasks[request]
+        task.cancel()
+        self._slots.release(request)
+        self.waiting.remove(task)
+        state.task_ready(request)
 
     def _give_back(self, granted: WaitingTask) -> None:
         """
@@ -348,11 +395,7 @@ class Dispatcher(bootsteps.StartStopStep):
         elif task.has_value:  # the step that should use it has failed
             task.step()
         elif not task.has_result and may_be_revoked and request.revoked():
-            del self.tasks[request]
-            task.cancel()
-            self._slots.release(request)
-            self.waiting.remove(task)
-            state.task_ready(request)
+            self._drop(task)
         elif task in self.waiting and not task.has_result:
             self._send_back(task)
         elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > ANSWER_WITHIN:
@@ -410,6 +453,30 @@ def _on_undecodable(report: Callable[..., object], message: Any, error: Exceptio
     """Report a message that cannot be decoded as Celery does, which sends no signal."""
     report(message, error)
     run_logged(lifecycle.on_discarded, message)
+
+
+def _timeout_of_sqs(consumer: Any, given: float) -> float:
+    """
+    Return the shortest `VisibilityTimeout` of the queues of SQS, in seconds; `given` if SQS does not tell it.
+
+    The transport option counts only for queues that Kombu creates. Private names were looked up in Kombu 5.5 to 5.7.
+    """
+    channel, name = consumer.channel, "VisibilityTimeout"
+    timeouts = []
+    try:
+        for queue in consumer.queues:
+            client = channel.sqs(queue=channel.canonical_queue_name(queue.name))
+            answer = client.get_queue_attributes(QueueUrl=channel._new_queue(queue.name), AttributeNames=[name])
+            timeouts.append(float(answer["Attributes"][name]))
+    except Exception as error:  # noqa: BLE001 - any error of the client, such as a missing permission
+        logger.warning(
+            "the VisibilityTimeout of a queue of SQS is not known, set the transport option visibility_timeout to it; "
+            "%s s are assumed: %r",
+            given,
+            error,
+        )
+        return given
+    return min(timeouts)
 
 
 def _forks(app: Any) -> bool:

@@ -121,6 +121,11 @@ class WaitingTask:
     def _seconds_waited(self) -> float:
         return self._waited if self.asked_at is None else self._waited + clock.now() - self.asked_at
 
+    @property
+    def milliseconds_waited(self) -> int:
+        """How long it has waited for its lock, as the next wait reads it from `WAITED_HEADER`."""
+        return int(self._seconds_waited * 1000)
+
     def _new_waiter(self) -> Any:
         return MessageWaiter(self)
 
@@ -176,7 +181,7 @@ class WaitingTask:
     def send_again(self, why: str, longest: float = LONGEST_DELAY) -> None:
         """End the wait: the pool process sends the task again, with a delay of at most `longest` seconds."""
         if not self.has_result:
-            self.payload["resend"] = {"longest": longest, WAITED_HEADER: int(self._seconds_waited * 1000)}
+            self.payload["resend"] = {"longest": longest, WAITED_HEADER: self.milliseconds_waited}
             self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
     def _end_with(self, error: ZkLockError) -> None:
