@@ -107,7 +107,7 @@ class Order(OfHistory):
 class Refused(OfHistory):
     """In the last 30 minutes, ZooKeeper refused a release."""
 
-    cause, outcome, severity, least = "unreleased", "refused", "error", 1
+    cause, outcome, severity, least = "refused", "refused", "error", 1
     title = _("Release refused: %(keys)s")
     remedy = _("Give its account the right that is missing, and it releases by itself. Or end its process.")
 

@@ -269,7 +269,7 @@ def test_the_classes_and_modules_of_the_architecture_exist():
 
 
 PAGE = text_of("explanation/lease-and-abort.md")
-TWO_TICKS = 2.0
+TWO_TICKS = 2.0  # seconds, with the settings of the guide
 ROWS = re.findall(r"^\| (\d+) +\|" + r" ([\d.]+) +\|" * 4, PAGE, flags=re.MULTILINE)
 
 

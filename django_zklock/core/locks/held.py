@@ -525,7 +525,7 @@ class OwnerWatch:
                     held.grant.what,
                     "a call in " if use.has_ended() else "",
                     held.owner,
-                    command("break", held.key, reason=""),
+                    command("break", held.key, token=held.grant.token, reason=""),
                     about=held.grant.about,
                     extra=held.grant.log_fields(),
                 )

@@ -201,11 +201,6 @@ class LingeringWaiter:
         return None if first is None or grant is None else lock.contender.info(grant, **first.description)
 
     @property
-    def guid(self) -> str:
-        """The guid of the znode of this process; empty if it has none."""
-        return "" if self.lock is None else self.lock.contender.guid
-
-    @property
     def busy(self) -> Busy | None:
         """The outcome of the contender of this process, as soon as the holder is read, if it is that of this owner."""
         busy = None if self.lock is None else self.lock.contender.busy

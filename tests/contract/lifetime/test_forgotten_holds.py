@@ -86,7 +86,7 @@ def test_holds_that_are_over_are_counted(zoo, monkeypatch):
     monkeypatch.setattr(operator_holds, "MOST_DELETED", 0)  # this process deletes none
     text = "Holds that are over, and whose processes have ended: 2."
     eventually(lambda: text in zklock("doctor"))
-    assert all(text in zklock(command) for command in ("list", "status"))
+    assert text in zklock("list")
     assert text in as_json("list")["skipped"][0]
     assert snapshot(max_age=0).complete
     assert len(zoo.contenders()) == 2

@@ -25,6 +25,7 @@ ARGUMENTS = {
 }
 """A value for each argument that a call needs, by its name."""
 ASYNC = {"aacquire", "alocked", "arelease", "arun", "afence", "acandidates", "acurrent_leader"}
+ASYNC |= {"await_released"}
 
 
 def public_calls(objects):

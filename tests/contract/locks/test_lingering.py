@@ -311,14 +311,6 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo, monkeypatch):
     assert written[0] == written[1]
 
 
-def test_a_caller_of_a_lingering_lock_has_the_guid_of_its_znode(zoo):
-    """By it, a task that has waited tells itself from a copy of it."""
-    for _ in range(2):
-        with (lock := zk_lock(KEY, linger=LONG)):
-            (turn,) = lingering_waiters(lock)
-            assert turn.guid == seen(KEY).holders[0].guid
-
-
 def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo, monkeypatch):
     acquire_once(KEY, linger=LONG, what="the first work")
     with zk_lock(KEY, linger=LONG, what="the second work") as hold:

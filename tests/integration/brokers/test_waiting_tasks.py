@@ -251,7 +251,7 @@ def test_a_broken_lock_stops_the_work(worker):
     with within(5):
         error = worker.wait_failed(result)
     assert isinstance(error, LockLost)
-    assert "tester" in str(error)
+    assert "deleted by another session" in str(error)
 
 
 def test_a_long_hold_is_reported_once(worker):

@@ -47,10 +47,10 @@ def in_the_admin(worker, key):
     operator = user_with("view_lock", "hold_lock")
     assert "task until_done" in operator.get(f"{LIST}?q={key}").content.decode()
     (name,) = reserved_names(worker.zoo)
-    page = operator.get(f"{LIST}break/", {"key": lock_key(name)})
-    ((_lock, row),) = page.context["holds"]
+    page = operator.get(f"{LIST}act/end/", {"key": lock_key(name)})
+    ((_lock, row, _is_ticked),) = page.context["rows"]
     form = {"end": "1", "target": row.target, "reason": "the queue was purged"}
-    assert operator.post(f"{LIST}break/", form).status_code == 302
+    assert operator.post(f"{LIST}act/end/", form).status_code == 302
 
 
 @pytest.mark.parametrize("delete", [by_command, in_the_admin])

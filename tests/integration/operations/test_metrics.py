@@ -6,6 +6,7 @@ import math
 import os
 import re
 import threading
+import uuid
 from functools import partial
 
 import pytest
@@ -14,13 +15,13 @@ from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, acquire_once, connected, proxied
 from support.primitives import end_session
 from support.proxy import MULTI
-from support.refused import no_deletes
 from support.work import assert_refused
 from support.zoo import eventually, guid_of
 
 from django_zklock import ReadWriteLock, zk_lock, zk_locked, zk_locks
 from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue.nodes import prefix
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
 from django_zklock.fencing.fence import refusal
 from django_zklock.operations import break_lock, request_release
@@ -252,14 +253,13 @@ def end_looks():
 @pytest.mark.django_db(transaction=True)  # the look has a connection of its own
 def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(zoo, collected, monkeypatch):
     monkeypatch.setattr(background, "EVERY", 0.0)
-    assert collected("incidents", cause="refused") is None, "nothing was looked at"
-    with no_deletes(zoo, "k"):
-        with zk_lock("k"):
-            pass
-        collected.becomes(1, "incidents", cause="refused")
-        assert collected("incidents", cause="hung") == 0
-        assert collected.registry.get_sample_value("zklock_refused_releases_total") == 1
-    collected.becomes(0, "incidents", cause="refused")
+    assert collected("incidents", cause="orphan") is None, "nothing was looked at"
+    acquire_once("another")
+    path = zoo.client.create(f"{zoo.base}/k/{prefix(str(uuid.uuid4()))}", b"", sequence=True, makepath=True)
+    collected.becomes(1, "incidents", cause="orphan")
+    assert collected("incidents", cause="hung") == 0
+    zoo.client.delete(path)
+    collected.becomes(0, "incidents", cause="orphan")
     assert collected("incidents", cause="unknown") == 0
     monkeypatch.setattr(background, "EVERY", math.inf)
     end_looks()
