@@ -37,10 +37,15 @@ EXTENSIONS = {
             ("tests/support/forked.py", '"django_zklock.contrib.celery.unique"'),
         ),
     ),
-    "events": Extension(("django_zklock/contrib/events",)),
+    "events": Extension(
+        ("django_zklock/contrib/events",), (("tests/settings.py", '"support.quietevents.QuietEvents"'),)
+    ),
     "fences": Extension(("django_zklock/contrib/fences",), (("tests/settings.py", '"django_zklock.contrib.fences"'),)),
     "health_check": Extension(("django_zklock/contrib/health_check.py",)),
-    "leases": Extension(("django_zklock/contrib/leases", "django_zklock/management/zklock/serve.py")),
+    "leases": Extension(
+        ("django_zklock/contrib/leases", "django_zklock/management/zklock/serve.py"),
+        (("django_zklock/management/commands/zklock.py", '"serve": ('),),
+    ),
     "metrics": Extension(("django_zklock/contrib/metrics",)),
     "otel": Extension(("django_zklock/contrib/otel",)),
     "rest_framework": Extension(("django_zklock/contrib/rest_framework.py",)),
