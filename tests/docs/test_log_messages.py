@@ -74,7 +74,7 @@ def documented():
     for section in sections:
         heading = section.partition("\n")[0]
         names = tuple(re.sub(r"^\.", "django_zklock.", name) for name in re.findall(r"`([\w.]+)`", heading))
-        for level, text in re.findall(r"^\* (DEBUG|INFO|WARNING|ERROR) `([^`]+)`:", section, re.MULTILINE):
+        for level, text in re.findall(r"^\* (DEBUG|INFO|WARNING|ERROR) `([^`]+)`(?::|$)", section, re.MULTILINE):
             yield names, level, text
         if heading == "Defects":
             for logger, messages in re.findall(r"^`([\w.]+)`:\n\n((?:\* `.*\n)+)", section, re.MULTILINE):
