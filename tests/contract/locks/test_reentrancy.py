@@ -1,5 +1,6 @@
 """The lock is called as `threading.Lock` and `RLock` are, and its owner may take it again."""
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -33,6 +34,20 @@ def test_acquire_refuses_what_threading_refuses(zoo, arguments, error):
         with pytest.raises(error):
             lock.acquire(**arguments)
     zoo.assert_empty()
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), Decimal("NaN"), float("inf"), -2, True, False])
+def test_acquire_says_what_its_timeout_must_be(zoo, timeout):
+    """In threads and in coroutines. NaN is no outage, and True is not a second."""
+    words = r"number of seconds here, or -1, to wait for ever; not "
+    with pytest.raises((TypeError, ValueError, OverflowError), match=words):
+        Lock("arguments").acquire(timeout=timeout)
+
+    async def acquire():
+        await Lock("arguments").aacquire(timeout=timeout)
+
+    with pytest.raises((TypeError, ValueError, OverflowError), match=words):
+        asyncio.run(acquire())
 
 
 def test_acquire_takes_its_arguments_by_position(zoo):
