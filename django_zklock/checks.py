@@ -38,6 +38,9 @@ CHECK_TIME = 5.0
 MIDDLEWARE: Final = "django_zklock.middleware.LockConflictMiddleware"
 MOST_NAMED: Final = 5
 """Handlers that W005 names."""
+LONGEST_NUMBER = 3600.0
+"""Seconds of a time to wait above which W015 warns of a number."""
+TIMES_OF_SESSION: Final = ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "DEADLOCK_TIMEOUT")
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
 
@@ -74,6 +77,25 @@ def check_session_timeout(config: conf.Config) -> Iterator[checks.CheckMessage]:
             f"and its work is aborted. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
             id="zklock.W002",
         )
+
+
+@_of_config
+def check_seconds(config: conf.Config) -> Iterator[checks.CheckMessage]:
+    """Warn of numbers of seconds that may be milliseconds."""
+    raw: Any = conf.raw()
+    # The query of the URL may have a time of the session.
+    session = {key: raw.get(key) or getattr(config, key.lower()) for key in TIMES_OF_SESSION}
+    tables = {"": session, '["DEFAULTS"]': raw.get("DEFAULTS") or {}}
+    tables |= {f'["LOCKS"]["{name}"]': entry for name, entry in (raw.get("LOCKS") or {}).items()}
+    for where, table in tables.items():
+        for key in (*TIMES_OF_SESSION, "timeout", "grace", "linger"):
+            value = table.get(key)
+            if isinstance(value, (str, int, float)) and float(value) > LONGEST_NUMBER:
+                yield checks.Warning(
+                    f'ZKLOCK{where}["{key}"] is {float(value):g} seconds, more than an hour. Are these milliseconds?',
+                    hint="Give seconds. If the time is meant, give a timedelta.",
+                    id="zklock.W015",
+                )
 
 
 @_of_config

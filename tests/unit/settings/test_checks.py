@@ -2,6 +2,7 @@
 
 import functools
 import re
+from datetime import timedelta
 
 import pytest
 from celery import Celery
@@ -83,6 +84,14 @@ UNCHECKED = {"CHECK_HOSTNAME": False}
         ({"URL": LOCAL, "SESSION_TIMEOUT": 5.9}, ["W002"], ["W002"]),
         ({"URL": LOCAL, "SESSION_TIMEOUT": 6}, [], []),
         # Two projects with default settings would share every name.
+        ({"URL": LOCAL, "SESSION_TIMEOUT": 20000}, ["W015"], ["W015"]),
+        ({"URL": f"{LOCAL}?connect_timeout=5000"}, ["W015"], ["W015"]),
+        ({"URL": LOCAL, "CONNECT_TIMEOUT": "5000", "DEADLOCK_TIMEOUT": None}, ["W015"], ["W015"]),
+        ({"URL": LOCAL, "DEFAULTS": {"timeout": 5000, "linger": 5000}}, ["W015"] * 2, ["W015"] * 2),
+        ({"URL": LOCAL, "LOCKS": {"a": {"path": "a", "timeout": 5000}}}, ["W015"], ["W015"]),
+        # A timedelta is meant, and a hold may last for hours.
+        ({"URL": LOCAL, "DEFAULTS": {"timeout": timedelta(hours=2), "max_hold": 7200, "warn_after": 4000}}, [], []),
+        ({"URL": LOCAL, "CONNECT_TIMEOUT": timedelta(hours=2), "DEFAULTS": {"timeout": 3600, "grace": None}}, [], []),
         ({"URL": "zk://localhost"}, ["W003"], []),
         ({"URL": "zk://localhost", "ROOT": "/app"}, [], []),
         # Warnings wait until the errors are gone.
