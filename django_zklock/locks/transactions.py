@@ -22,7 +22,7 @@ from django_zklock.core.hooks import Scope
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.exceptions import LockInTransaction, ZkLockError, warn
+from django_zklock.exceptions import LockInTransaction, ZkLockError
 from django_zklock.locks.commit_hooks import TransactionObserver
 
 logger = Logger("django_zklock.transactions", always=True)
@@ -188,8 +188,6 @@ class DatabaseScope(Scope):
                 'see "What behaves differently" in docs/how-to/move-from-cache-lock.md.',
                 lock=spec.key,
             )
-        if spec.release_on == "commit":
-            _warn_of_snapshots(spec.template or spec.key)
 
     def transaction(self, databases: tuple[str, ...]) -> Transaction:
         return Transaction(databases)
@@ -211,37 +209,6 @@ class DatabaseScope(Scope):
             if not connection.in_atomic_block:
                 with contextlib.suppress(Error):
                     connection.close()
-
-
-def _warn_of_snapshots(name: str) -> None:
-    """Warn of open transactions whose queries read old rows, although the lock is acquired now."""
-    aliases = [connection.alias for connection in connections_in_transaction() if _has_snapshot(connection)]
-    if aliases:
-        warn(
-            f"The lock {name!r} is acquired after the first query of a transaction with a snapshot (REPEATABLE READ or "
-            f"SERIALIZABLE on {', '.join(map(repr, aliases))}). Queries in it read rows as they were before the lock. "
-            "Acquire the lock before the first query, or use READ COMMITTED, or read the rows by select_for_update().",
-            RuntimeWarning,
-        )
-
-
-def _has_snapshot(connection: Any) -> bool:
-    """
-    Return whether the database reads rows as they were at an earlier query of this transaction.
-
-    As far as that is known: SQLite and mysqlclient do not tell whether there was a query.
-    """
-    level, raw = getattr(connection, "isolation_level", None), connection.connection
-    if connection.vendor == "postgresql":
-        levels = {"REPEATABLE_READ", "SERIALIZABLE"}
-        return getattr(level, "name", "") in levels and raw.info.transaction_status == 2  # INTRANS of libpq
-    # Without a level of its own, a connection has that of the server, by default this one.
-    if connection.vendor != "mysql" or level not in {"repeatable read", "", None} or not hasattr(raw, "server_status"):
-        return False
-    with contextlib.suppress(Exception):  # a broken connection has no snapshot
-        raw.ping(reconnect=False)  # PyMySQL keeps no status of a SELECT
-        return bool(raw.server_status & 1)  # SERVER_STATUS_IN_TRANS
-    return False
 
 
 _inherited: Final[list[Any]] = []

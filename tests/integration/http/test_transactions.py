@@ -329,28 +329,6 @@ def test_atomic_is_refused_where_it_cannot_be(zoo, ledger):
     assert ledger.seen() == ["a"], "the open transaction is left alone"
 
 
-@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_a_lock_after_the_snapshot_of_its_transaction_warns(zoo, request, django_db_blocker, kind, level):
-    """Its queries read rows from before the lock. In READ COMMITTED, and before the first query, all is well."""
-    server = request.getfixturevalue(kind)
-    settings = server.settings(level) if kind == "mariadb" else dict(server.settings)
-    if kind == "postgres" and level == "repeatable read":
-        settings["OPTIONS"] = {"isolation_level": 3}
-    expected = pytest.warns(RuntimeWarning, match="lock 'second' .* after the first query of a transaction with")
-    with django_db_blocker.unblock(), configured("snapshot", settings):
-        with connections["snapshot"].cursor() as cursor:
-            cursor.execute("CREATE TABLE IF NOT EXISTS probe (n int)")
-        with transaction.atomic(using="snapshot"):
-            with zk_lock("first", release_on="commit"), connections["snapshot"].cursor() as cursor:
-                cursor.execute("SELECT n FROM probe")
-            with expected if level == "repeatable read" else contextlib.nullcontext() as warned:
-                Lock.of_key("second", release_on="commit").acquire()
-                zk_lock("second").release()
-            assert warned is None or [warning.filename for warning in warned] == [__file__]
-            acquire_once("other", release_on="exit")  # it protects nothing in that database
-
-
 # --- release_on="commit" --------------------------------------------------------------------------------------------
 
 
@@ -602,7 +580,6 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo, ledger):
     assert ledger.seen() == []
 
 
-@pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
 @pytest.mark.parametrize("end", ["commit", "rollback", "close", "autocommit"])
 def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo, ledger, end):
 
@@ -627,7 +604,6 @@ def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo, ledger, end):
     assert ledger.seen() == ([] if end in ("rollback", "close") else ["a", "b"])
 
 
-@pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning")
 def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(zoo, postgres, django_db_blocker):
     """PostgreSQL's driver refuses it. A lock that was released then would not cover the rows that are written."""
     with django_db_blocker.unblock(), configured("hand", postgres.settings):
