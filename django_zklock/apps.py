@@ -43,7 +43,7 @@ class ZkLockConfig(AppConfig):
 
         This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        for name in ("settings", "session_timeout", "semaphores", "views", "decorators", "tls_files"):
+        for name in ("settings", "session_timeout", "seconds", "semaphores", "views", "decorators", "tls_files"):
             checks.register(_check(name), "zklock")
         for name in ("transport", "access"):
             checks.register(_check(name), "zklock", checks.Tags.security, deploy=True)

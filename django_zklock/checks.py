@@ -8,9 +8,10 @@ it.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core import checks
@@ -21,7 +22,7 @@ from django.views import View
 
 from django_zklock import conf
 from django_zklock.conf import url
-from django_zklock.conf.options import over_defaults
+from django_zklock.conf.options import LockOptions, over_defaults
 from django_zklock.core.zk.options import TlsProblem
 from django_zklock.decorators import library
 from django_zklock.decorators.context import FunctionContext
@@ -37,6 +38,9 @@ CHECK_TIME = 5.0
 MIDDLEWARE: Final = "django_zklock.middleware.LockConflictMiddleware"
 MOST_NAMED: Final = 5
 """Handlers that W005 names."""
+LONGEST_NUMBER = 3600.0
+"""Seconds of a time to wait above which W015 warns of a number."""
+TIMES_OF_SESSION: Final = ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "DEADLOCK_TIMEOUT")
 SHORTEST_SESSION = 6.0
 """Seconds of SESSION_TIMEOUT below which W002 warns."""
 
@@ -73,6 +77,25 @@ def check_session_timeout(config: conf.Config) -> Iterator[checks.CheckMessage]:
             f"and its work is aborted. Use {SHORTEST_SESSION:g} s or more; the default is 20 s.",
             id="zklock.W002",
         )
+
+
+@_of_config
+def check_seconds(config: conf.Config) -> Iterator[checks.CheckMessage]:
+    """Warn of numbers of seconds that may be milliseconds."""
+    raw: Any = conf.raw()
+    # The query of the URL may have a time of the session.
+    session = {key: raw.get(key) or getattr(config, key.lower()) for key in TIMES_OF_SESSION}
+    tables = {"": session, '["DEFAULTS"]': raw.get("DEFAULTS") or {}}
+    tables |= {f'["LOCKS"]["{name}"]': entry for name, entry in (raw.get("LOCKS") or {}).items()}
+    for where, table in tables.items():
+        for key in (*TIMES_OF_SESSION, "timeout", "grace", "linger"):
+            value = table.get(key)
+            if isinstance(value, (str, int, float)) and float(value) > LONGEST_NUMBER:
+                yield checks.Warning(
+                    f'ZKLOCK{where}["{key}"] is {float(value):g} seconds, more than an hour. Are these milliseconds?',
+                    hint="Give seconds. If the time is meant, give a timedelta.",
+                    id="zklock.W015",
+                )
 
 
 @_of_config
@@ -178,11 +201,11 @@ def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
     for view in _views(get_resolver().url_patterns):
         for message in (
             *_wrong_policy(view, config),
-            *(() if answers else _unanswered(view)),
+            *(() if answers else _unanswered(view, config)),
             *_opted_out(view, aliases, config),
         ):
             messages.setdefault(message.msg, message)
-        begun.update(dict.fromkeys(_begun_outside(view, aliases)))
+        begun.update(dict.fromkeys(_begun_outside(view, aliases, config)))
     yield from messages.values()
     if begun:
         yield _one_warning(list(begun))
@@ -190,41 +213,28 @@ def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
 
 @_of_config
 def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
-    """Warn of decorators without `functools.wraps`: they hide a lock below them, or the arguments of one above."""
+    """Warn of tasks below whose lock a decorator without `functools.wraps` hides the arguments."""
     functions: list[Any] = []
-    if conf.setting("ROOT_URLCONF") and atomic_databases():
-        functions += (view for view in _views(get_resolver().url_patterns) if _locked(view) is None)
     with suppress(Exception):  # a task that cannot be made, which its first use reports
         functions += library.current.functions()
     for text in sorted({text for function in functions for text in _hidden(function)}):
         yield checks.Warning(
             text,
-            hint="Add functools.wraps to the decorator. Otherwise a task fails if it gets its arguments by position, "
-            "or has options that only tasks have. Under ATOMIC_REQUESTS, each request raises LockInTransaction.",
+            hint="Add functools.wraps to the decorator. Otherwise the task fails if it gets its arguments by position.",
             id="zklock.W012",
         )
 
 
-def _is_bare_wrapper(function: Any) -> bool:
-    """Return whether a function may be the wrapper of a decorator without `functools.wraps`: it takes any arguments."""
-    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
-    return bool(flags & CO_VARARGS and flags & CO_VARKEYWORDS) and not hasattr(function, "__wrapped__")
-
-
 def _hidden(function: Any) -> Iterator[str]:
-    """Describe what such a wrapper hides: the function, or the one that is locked by it."""
+    """Describe the fields of a lock whose function takes any arguments by position, but none of that name."""
     locked = _locked(function)
-    wrapper = function if locked is None else locked.function
-    if not _is_bare_wrapper(wrapper):
+    parameters = {} if locked is None else locked.binder.signature.parameters
+    if locked is None or all(parameter.kind is not Parameter.VAR_POSITIONAL for parameter in parameters.values()):
         return
-    if locked is not None:
-        paths = [conf.path_for(name) for name in locked.binder.templates]
-        fields = {field for path in paths for field in Template.parse(path).fields}
-        for field in fields - locked.binder.signature.parameters.keys():
-            yield f"{_name(wrapper)} hides its argument {field!r} from its lock."
-    with suppress(ValueError):  # one of the variables in its closure is not set yet
-        for below in filter(None, [_locked(cell.cell_contents) for cell in wrapper.__closure__ or ()]):
-            yield f"{_name(wrapper)} hides the lock of {below}, which it calls."
+    paths = [conf.path_for(name) for name in locked.binder.templates]
+    fields = {field for path in paths for field in Template.parse(path).fields}
+    for field in fields - parameters.keys():
+        yield f"{_name(locked.function)} hides its argument {field!r} from its lock."
 
 
 def _views(patterns: list[Any]) -> Iterator[Any]:
@@ -276,8 +286,15 @@ def _wrong_policy(view: Any, config: conf.Config) -> Iterator[checks.CheckMessag
             yield checks.Error(str(error), id="zklock.E019")
 
 
-def _unanswered(view: Any) -> Iterator[checks.CheckMessage]:
-    if any(locked.options.get("on_conflict") != "skip" for locked in _locks_of(view)):
+def _options(locked: LockedFunction, config: conf.Config) -> list[LockOptions]:
+    """Return the options of each lock of a function; those of a callable's keys are not known."""
+    names = locked.binder.templates or ("",)
+    return [config.options_for(name, locked.options) for name in names]
+
+
+def _unanswered(view: Any, config: conf.Config) -> Iterator[checks.CheckMessage]:
+    locks = filter(None, [_locked(view)]) if _answers_in_handlers(view) else _locks_of(view)
+    if any(options.get("on_conflict") != "skip" for locked in locks for options in _options(locked, config)):
         yield checks.Warning(
             "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
             hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',
@@ -285,12 +302,20 @@ def _unanswered(view: Any) -> Iterator[checks.CheckMessage]:
         )
 
 
+def _answers_in_handlers(view: Any) -> bool:
+    """Return whether an exception handler of the project, for Django REST framework, may answer errors of handlers."""
+    rest = sys.modules.get("rest_framework.views")
+    cls = getattr(view, "cls", None)
+    if rest is None or not (isinstance(cls, type) and issubclass(cls, rest.APIView)):
+        return False
+    return view.cls.settings.EXCEPTION_HANDLER is not rest.exception_handler
+
+
 def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[checks.CheckMessage]:
     locked = _locked(view)
     if locked is None or locked.is_async:
         return
-    options = [config.options_for(name, locked.options) for name in locked.binder.templates] or [locked.options]
-    own = {alias for lock in options for alias in lock.get("atomic", ())}
+    own = {alias for options in _options(locked, config) for alias in options.get("atomic", ())}
     missing = [alias for alias in aliases if alias in {*opted_out(view)} - own]
     if missing:
         yield checks.Warning(
@@ -303,11 +328,12 @@ def _opted_out(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iter
         )
 
 
-def _begun_outside(view: Any, aliases: tuple[str, ...]) -> Iterator[str]:
+def _begun_outside(view: Any, aliases: tuple[str, ...], config: conf.Config) -> Iterator[str]:
     """Yield the handlers of a view whose transactions begin before the lock."""
     begun = ", ".join(alias for alias in aliases if alias not in opted_out(view))
     for name, locked in _handlers(view) if begun else ():
-        if not locked.is_async and "release_on" not in locked.options:
+        chosen = all("release_on" in options for options in _options(locked, config))
+        if not locked.is_async and not chosen:
             yield f"{name} ({begun})"
 
 
@@ -319,8 +345,9 @@ def _one_warning(handlers: list[str]) -> checks.CheckMessage:
         f"databases ({len(handlers)}): {'; '.join(handlers[:MOST_NAMED])}{more}.",
         hint="The lock is held until that transaction has ended. But if the database takes its snapshot early, "
         "the view may read rows from before the lock. To begin the transaction inside the lock, put "
-        '@method_decorator(zk_locked(...), name="dispatch") on the class. To lock only one of its handlers, or '
-        "a function below @api_view, give the lock atomic=True, and opt out of ATOMIC_REQUESTS with "
+        '@method_decorator(zk_locked(...), name="dispatch") on the class, and login_required above it: '
+        "LoginRequiredMixin comes after the lock. To lock only one of its handlers, a view of Django REST framework, "
+        "or a function below @api_view, give the lock atomic=True, and opt out of ATOMIC_REQUESTS with "
         "@transaction.non_atomic_requests above @api_view, or with @method_decorator("
         'transaction.non_atomic_requests, name="dispatch") on the class and @transaction.atomic on its other '
         'handlers. In django-ninja, which cannot opt out, or to keep it as it is, set release_on="commit".',

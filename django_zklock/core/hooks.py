@@ -37,6 +37,9 @@ class Events:
     def acquired(self, held: HeldLock, waited: float) -> None:
         """A lock was granted, `waited` seconds after the call."""
 
+    def acquires_again(self, held: HeldLock, spec: LockSpec) -> None:
+        """The owner of a lock acquires it again, with another spec. This may raise."""
+
     def failed(self, contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
         """An acquisition has ended with this error after `waited` seconds; `waits`: its caller wanted to wait."""
 

@@ -39,15 +39,17 @@ def threading_timeout(blocking: bool, timeout: float | Unset, more: Mapping[str,
         return 0.0
     if timeout is UNSET:
         return UNSET
-    if type(timeout) not in (int, float) and not isinstance(timeout, SupportsFloat):  # the second check is slow
-        raise TypeError(f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}.")
-    if timeout == -1:
+    text = f"timeout is a number of seconds here, or -1, to wait for ever; not {timeout!r}."
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, SupportsFloat)):
+        raise TypeError(text)
+    seconds = float(timeout)
+    if seconds == -1:
         return None
-    if timeout < 0:
-        raise ValueError("timeout value must be a non-negative number")
-    if timeout > threading.TIMEOUT_MAX:
-        raise OverflowError("timeout value is too large")
-    return float(timeout)
+    if not seconds >= 0:  # also NaN
+        raise ValueError(text)
+    if seconds > threading.TIMEOUT_MAX:
+        raise OverflowError(text)
+    return seconds
 
 
 def _foreign(hints: Mapping[str, str]) -> dict[str, str]:

@@ -17,11 +17,12 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession
-from django_zklock.exceptions import LockDeadlock, LockNotAcquired
+from django_zklock.exceptions import LockDeadlock, LockNotAcquired, warn
 from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
     from django_zklock.core.locks.refusals import AnyContender
+    from django_zklock.core.locks.spec import LockSpec
     from django_zklock.core.zk.session import Session
 
 _Detail = TypeVar("_Detail", float, str)
@@ -75,6 +76,20 @@ class SignalEvents(hooks.Events):
             self._send_about(held, signals.lock_acquired, waited=waited)
         if (signals.lock_lost.receivers or self.recorder is not None) and held.is_unwatched:
             held.grant.observe(_LossReport(held))
+
+    def acquires_again(self, held: HeldLock, spec: LockSpec) -> None:
+        """Warn of stricter bounds of a hold, as the bounds are those of the outermost block."""
+        first = held.spec
+        dropped = ["min_hold"] if spec.min_hold > first.min_hold else []
+        for option in ("max_hold", "warn_after"):
+            seconds, bound = getattr(spec, option), getattr(first, option)
+            if seconds is not None and (bound is None or seconds < bound):
+                dropped.append(option)
+        if dropped:
+            warn(
+                f"{' and '.join(dropped)} of {spec.template or spec.key!r} has no effect here, because its owner has "
+                "the lock already. Give it to the outermost block, or to the entry of the lock in the settings."
+            )
 
     def failed(self, contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
         spec, session = contender.spec, contender.session

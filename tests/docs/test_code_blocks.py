@@ -8,6 +8,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from celery.utils.imports import symbol_by_name
 from django.conf import settings
+from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection
 from django.http import HttpResponse
 from django.test import RequestFactory, override_settings
@@ -121,6 +122,8 @@ print([report.apply(("monday",)).get(), fetch_rates.apply().get()])
 
 @pytest.mark.django_db(transaction=True)
 def test_the_examples_for_transactions_run(zoo, rf):
+    request, stranger = rf.post("/"), rf.post("/")
+    request.user, stranger.user = User(), AnonymousUser()
     with isolate_apps():
         shop = run_all("how-to/transactions.md", __name__="shop")
     item = shop["Item"]
@@ -132,8 +135,10 @@ def test_the_examples_for_transactions_run(zoo, rf):
         shop["sell"]("lamp")
         async_to_sync(shop["asell"])("lamp")
         assert item.objects.get().left == 1
-        assert shop["buy"](rf.get("/"), "lamp").content == b"sold"
-        assert shop["Buy"].as_view()(rf.post("/"), sku="lamp").content == b"sold"
+        for view in (shop["buy"], shop["Buy"].as_view()):
+            assert view(request, sku="lamp").content == b"sold"
+            with zoo.hold_elsewhere("inventory/lamp"):
+                assert view(stranger, sku="lamp").status_code == 302
         assert shop["ItemViewSet"].as_view({"post": "sell"})(rf.post("/"), pk="lamp").render().status_code == 200
         shop["sell_all"](["lamp"])
         assert item.objects.get().left == 0

@@ -134,6 +134,8 @@ class Acquisition:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
         share = held.reentrant_share(spec.kind)
         _refuse_again(spec, share)
+        if spec is not held.spec:
+            hooks.events.acquires_again(held, spec)
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
         if not share.add_use(self.use, spec.policy, kept=kept) or held.uses is RELEASED:
             share.release_use(self.use, "exit")
@@ -200,7 +202,7 @@ class Acquisition:
                 watcher.answered(contender, self.owner)
         if not isinstance(outcome, Grant):
             raise refusal(contender, self.owner, outcome, clock.now() - self._since)
-        held = HeldLock(contender, outcome, self.owner, spec.policy, {self.use: kept})
+        held = HeldLock(contender, outcome, self.owner, spec, {self.use: kept})
         self.holds.append(held)
         self.contender = None
         if self._loss_observers:

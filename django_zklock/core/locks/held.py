@@ -23,7 +23,7 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
-from django_zklock.core.locks.spec import Policy
+from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender
 from django_zklock.core.queue.command_line import command
@@ -108,7 +108,7 @@ class HeldLock:
         contender: GrantedContender,
         grant: Grant,
         owner: Owner,
-        policy: Policy,
+        spec: LockSpec,
         uses: Mapping[object, bool] = MappingProxyType({}),
         *,
         reads: bool = False,
@@ -117,7 +117,8 @@ class HeldLock:
         self.grant = grant
         self.key = grant.key
         self.owner = owner
-        self.policy = policy
+        self.spec = spec  # of its first acquisition
+        self.policy = spec.policy  # the strictest of all its acquisitions
         self.work = work.current()  # in which it was acquired
         self._uses = Uses(uses)  # or what they were some time ago
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
@@ -234,7 +235,9 @@ class HeldLock:
         reads = kind is Kind.READ
         if self.reads is reads:
             return self
-        return HeldLock(self.contender, self.grant, self.owner, self.policy, reads=True)
+        share = HeldLock(self.contender, self.grant, self.owner, self.spec, reads=True)  # the writer may go first
+        share.policy = self.policy
+        return share
 
     def _refuse_exclusive(self, kind: Kind) -> None:
         """Raise `LockUpgradeRefused` if the owner shares the lock, and asks for more now."""

@@ -131,7 +131,7 @@ def test_a_hold_longer_than_warn_after_is_reported_once(zoo, sent, caplog):
     with caplog.at_level(logging.WARNING, "django_zklock.locks"):
         with zk_lock("k", warn_after=0.2) as hold:
             eventually(lambda: sent)
-            with zk_lock("k", warn_after=0.1):
+            with pytest.warns(UserWarning, match="warn_after of 'k' has no effect"), zk_lock("k", warn_after=0.1):
                 time.sleep(0.5)
         eventually(lambda: len(sent) == 2)
     (name, kwargs), (last, _) = sent

@@ -1,7 +1,10 @@
 """The lock is called as `threading.Lock` and `RLock` are, and its owner may take it again."""
 
+import asyncio
+import functools
 import gc
 import threading
+import warnings
 import weakref
 from decimal import Decimal
 
@@ -10,7 +13,7 @@ from support.faults import BackgroundCall, acquire_once
 from support.work import assert_refused
 from support.zoo import eventually
 
-from django_zklock import zk_locks
+from django_zklock import zk_lock, zk_locks
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockNotHeld
 from django_zklock.locks.hold import held_of
@@ -35,6 +38,20 @@ def test_acquire_refuses_what_threading_refuses(zoo, arguments, error):
     zoo.assert_empty()
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), Decimal("NaN"), float("inf"), -2, True, False])
+def test_acquire_says_what_its_timeout_must_be(zoo, timeout):
+    """In threads and in coroutines. NaN is no outage, and True is not a second."""
+    words = r"number of seconds here, or -1, to wait for ever; not "
+    with pytest.raises((TypeError, ValueError, OverflowError), match=words):
+        Lock("arguments").acquire(timeout=timeout)
+
+    async def acquire():
+        await Lock("arguments").aacquire(timeout=timeout)
+
+    with pytest.raises((TypeError, ValueError, OverflowError), match=words):
+        asyncio.run(acquire())
+
+
 def test_acquire_takes_its_arguments_by_position(zoo):
     lock = Lock("positions")
     longest = threading.TIMEOUT_MAX
@@ -56,6 +73,39 @@ def test_a_release_by_another_owner_is_refused(zoo, held):
     assert lock.locked() is held
     if held:
         lock.release()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "dropped"),
+    [
+        ({}, {"max_hold": 50}, "max_hold"),
+        ({"max_hold": 60}, {"max_hold": 50, "warn_after": 9}, "max_hold and warn_after"),
+        ({"warn_after": 60}, {"warn_after": 50}, "warn_after"),
+        ({}, {"min_hold": 50}, "min_hold"),
+        ({"max_hold": 50}, {"max_hold": 60, "timeout": 1}, ""),
+        ({"warn_after": 50, "min_hold": 0.001}, {"min_hold": 0.001}, ""),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stricter_bound_of_an_inner_block_warns_once_for_its_place(zoo, outer, inner, dropped, is_async):
+    def sync():
+        for key in ("a", "b", "c"):
+            lock = functools.partial(zk_lock, "bounds/{key}", fields={"key": key})
+            with lock(**outer), lock(**inner):
+                pass
+
+    async def coroutine():
+        for key in ("a", "b", "c"):
+            lock = functools.partial(zk_lock, "bounds/{key}", fields={"key": key})
+            async with lock(**outer), lock(**inner):
+                pass
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        asyncio.run(coroutine()) if is_async else sync()
+    assert [(str(warning.message).partition(" of ")[0], warning.filename) for warning in caught] == [
+        (dropped, __file__)
+    ] * bool(dropped)
 
 
 def test_acquire_inside_a_block_outlives_it(zoo):

@@ -35,10 +35,7 @@ DATABASES = [
     "postgres",
     *(pytest.param(name, marks=pytest.mark.chaos) for name in ("sqlite", "mariadb-read committed", "postgres-pool")),
 ]
-pytestmark = [
-    pytest.mark.parametrize("database_settings", DATABASES, indirect=True),
-    pytest.mark.filterwarnings("ignore:The lock .* is acquired after the first query:RuntimeWarning"),
-]
+pytestmark = pytest.mark.parametrize("database_settings", DATABASES, indirect=True)
 SLEEP = {"postgresql": "SELECT pg_sleep(5)", "mysql": "SELECT SLEEP(5)"}  # a server goes on after the abort
 
 

@@ -9,9 +9,10 @@ import pytest
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import HeldLock
-from django_zklock.core.locks.spec import Policy
+from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.hold import held_of, hold_of
 
@@ -44,7 +45,8 @@ class Leaver:
 
 def held_in(session, contender=None, policy=WATCHED):
     grant = Grant(session, "key", "/key/node", 7)
-    return hold_of(HeldLock(contender or Leaver(), grant, current_owner(), policy)), grant
+    spec = LockSpec(key="key", parent="/key", kind=Kind.LOCK, policy=policy)
+    return hold_of(HeldLock(contender or Leaver(), grant, current_owner(), spec)), grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -152,7 +152,7 @@ class ContenderProxy:
     def hand_over(self, spec: LockSpec) -> HeldLock:
         """List the lock as held by the caller, and read from now on what happens to it."""
         grant = self.grant
-        held = HeldLock(self, grant, current_owner(), spec.policy)
+        held = HeldLock(self, grant, current_owner(), spec)
         held_locks.add(held, keep=False)
         if hooks.events.about is not None:
             grant.about = {**grant.about, **hooks.events.about()}  # of the run, which has begun since
