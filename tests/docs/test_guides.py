@@ -169,7 +169,7 @@ def test_both_registries_count(zklock):
         pass
     labels = {"lock": "inventory/{sku}", "kind": "lock"}
     zklock.eventually(lambda: REGISTRY.get_sample_value("zklock_hold_seconds_count", labels) == 1)
-    zklock.eventually(lambda: b'zklock_holds{kind="lock",lock="inventory/{sku}"} 0.0' in metrics())
+    zklock.eventually(lambda: b'zklock_acquired_total{kind="lock",lock="inventory/{sku}"} 1.0' in metrics())
     assert b"red-shoe" not in metrics()
 """
 
