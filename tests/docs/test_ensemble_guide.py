@@ -190,7 +190,7 @@ def test_the_locks_belong_to_the_account_and_to_the_certificate(guide):
 
 
 def test_locks_go_on_while_one_server_after_the_other_is_restarted(guide):
-    upgrade = section(LOOK_AFTER, "Upgrade without a stop")
+    upgrade = section(LOOK_AFTER, "Upgrade one server at a time")
     (line,) = re.findall(r"`(zk_\w+ \d)`", upgrade)
     assert "the leader last" in upgrade
     assert "`Mode: follower`" in upgrade

@@ -169,6 +169,7 @@ def test_both_registries_count(zklock):
         pass
     labels = {"lock": "inventory/{sku}", "kind": "lock"}
     zklock.eventually(lambda: REGISTRY.get_sample_value("zklock_hold_seconds_count", labels) == 1)
+    zklock.eventually(lambda: b'zklock_acquired_total{kind="lock",lock="inventory/{sku}"} 1.0' in metrics())
     assert b"red-shoe" not in metrics()
 """
 
@@ -287,12 +288,9 @@ def test_tokens_of_lost_data_are_set_back(zklock):
 
 REDELIVERED = """
 import pytest
-from datetime import timedelta
-from books.models import Account, Deposit, Order
-from books.sweep import LATE, send_again
+from books.models import Account, Deposit
 from books.tasks import deposit
 from celery import Celery
-from django.utils import timezone
 from django_zklock.exceptions import StaleToken
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -307,16 +305,6 @@ def test_the_same_work_counts_once(zklock):
     account.refresh_from_db()
     assert account.balance == 200
     assert [each.ref for each in Deposit.objects.order_by("ref")] == ["a", "b"]
-
-
-def test_a_lost_message_is_sent_again(zklock):
-    account = Account.objects.create()
-    for ref in ("done", "lost", "new"):
-        Order.objects.create(ref=ref, account=account, amount=100)
-    Order.objects.exclude(ref="new").update(created=timezone.now() - LATE - timedelta(minutes=1))
-    deposit.delay(account.pk, 100, "done")
-    send_again.delay()
-    assert [each.ref for each in Deposit.objects.order_by("ref")] == ["done", "lost"]
 
 
 def test_a_stale_copy_leaves_nothing(zklock):

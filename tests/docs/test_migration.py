@@ -153,18 +153,6 @@ def test_the_gate_sees_a_process_of_the_old_version_and_no_other(zoo, redis_page
     assert seen == [set(), {b"stock:8"}]
 
 
-def test_a_product_runs_without_zookeeper(zoo, tmp_path, redis_page):
-    with override_settings(LOCK_FOLDER=str(tmp_path)):
-        lock = redis_page("locks")["lock"]
-
-    def restock(sku, work):
-        with lock(f"stock/{sku}", timeout=5):
-            return work()
-
-    keeps_out(restock, restock)
-    assert redis_page("locks")["lock"] is zk_lock
-
-
 @pytest.mark.django_db(transaction=True)
 def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo):
     page = "how-to/move-from-cache-lock.md"

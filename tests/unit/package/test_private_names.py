@@ -21,7 +21,10 @@ PUBLIC = {"_meta", "_asdict", "_replace", "_make", "_default_manager", "_base_ma
 KNOWN = {
     # asgiref 3.8 to 3.13
     "_connections": ("locks/transactions.py", "django.utils.connection"),
-    # Celery 5.5 to 5.7
+    # Celery 5.5 to 5.7, kombu 5.7
+    "_limit_task": ("contrib/celery/dispatch/dispatcher.py", "celery.worker.consumer.consumer"),
+    "_live_receivers": ("contrib/celery/beat.py", "celery.utils.dispatch.signal"),
+    "_new_queue": ("contrib/celery/dispatch/dispatcher.py", "kombu.transport.virtual.base"),
     "_state": ("contrib/celery/introspection.py", "celery"),
     "_task_stack": ("contrib/celery/introspection.py", "celery._state"),
     "_get_active_apps": ("contrib/celery/introspection.py", "celery._state"),
