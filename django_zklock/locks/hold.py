@@ -15,7 +15,7 @@ from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Awaited, TaskWaiter, ThreadWaiter
-from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks, not_held
+from django_zklock.core.locks.held import HeldLock, held_locks, inherited_hold, not_held
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -346,7 +346,7 @@ def current_hold(key: str | None = None) -> Hold:
     """
     if key is not None:
         check_type(key)
-    held = _held_by(current_owner(), key) or _inherited(key)
+    held = _held_by(current_owner(), key) or inherited_hold(key)
     if held is not None:
         return hold_of(held)
     if key is not None:
@@ -363,17 +363,6 @@ def _held_by(owner: Owner, key: str | None) -> HeldLock | None:
                 return held
     held = None if key is None else held_locks.find(owner, key)
     return held if held is not None and held.uses else None
-
-
-def _inherited(key: str | None) -> HeldLock | None:
-    """Return what a block holds for which the caller works, as a child task does."""
-    inherited = enclosing_holds.get()
-    while inherited is not None:
-        reference, inherited = inherited
-        held = reference()
-        if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
-            return held
-    return None
 
 
 def wait_for(method: str, event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:

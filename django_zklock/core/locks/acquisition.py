@@ -25,8 +25,9 @@ from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.guard import Guard, apply_bounds
 from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringWaiter
-from django_zklock.core.locks.refusals import AnyContender, refusal
+from django_zklock.core.locks.refusals import INSIDE, AnyContender, block_around, refusal
 from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -35,6 +36,9 @@ from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
 
+logger = Logger("django_zklock.locks", always=True)
+
+LONG_WAIT = 60.0  # seconds; a wait without a limit is logged after this time, and again at each doubling of it
 REPLY_TIMEOUT = 0.7
 """
 Seconds that ZooKeeper's first replies may take beyond the timeout, for all locks of a call together.
@@ -163,12 +167,24 @@ class Acquisition:
         """Return the outcome of the contender within this time; ZooKeeper's first reply may take a little longer."""
         waiter, contender = self.waiter, self.contender
         assert contender is not None
-        outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(seconds))
+        pause = LONG_WAIT if seconds is None else seconds
+        outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(pause))
+        while outcome is None and seconds is None:
+            pause = self._report_long_wait(contender)
+            outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(pause))
         if outcome is None and not (contender.waits and contender.has_position):
             late = clock.now() - self._began - (self._timeout or 0.0)
             outcome = yield from waiter.outcome(min(REPLY_TIMEOUT - late, REPLY_TIMEOUT))
         # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
         return outcome or self.outcomes.get(waiter)
+
+    def _report_long_wait(self, contender: AnyContender) -> float:
+        """Log what a caller waits for that has no limit. Return the seconds until the next such record."""
+        waited = clock.now() - self._since
+        # A candidate waits until it leads, and Celery's tasks wait without a slot.
+        if contender.spec.lasts != "leader" and self.owner.kind != "message":
+            logger.warning("still waiting: %s", refusal(contender, self.owner, None, waited))
+        return waited
 
     def _new_contender(self, spec: LockSpec, seconds: float | None) -> tuple[Any, AnyContender]:
         """Return a contender that waits for `seconds` (None: without limit), and the waiter for its outcome."""
@@ -183,7 +199,10 @@ class Acquisition:
         deadline = None if seconds is None else clock.now() + seconds
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
         contender = _kind_of_contender(spec)(session, spec, caller, wait, waits=waits)
-        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
+        # Coroutines that a block has started may be awaited later, after its end.
+        block = None if enclosing_holds.get() is None else block_around(contender, self.owner)
+        is_awaited = block is not None and block.owner.kind != self.owner.kind
+        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter, is_awaited=is_awaited)
         if waits:
             # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
             if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
@@ -201,7 +220,7 @@ class Acquisition:
             for watcher in hooks.watchers:
                 watcher.answered(contender, self.owner)
         if not isinstance(outcome, Grant):
-            raise refusal(contender, self.owner, outcome, clock.now() - self._since)
+            raise self._refused(contender, outcome)
         held = HeldLock(contender, outcome, self.owner, spec, {self.use: kept})
         self.holds.append(held)
         self.contender = None
@@ -212,6 +231,14 @@ class Acquisition:
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
             hooks.events.acquired(held, max(0.0, outcome.since - self._since))  # it may be an earlier process's
+
+    def _refused(self, contender: AnyContender, outcome: Outcome | None) -> ZkLockError:
+        """Return the error for an outcome that is no grant. Log a timeout inside the block that has the lock."""
+        error = refusal(contender, self.owner, outcome, clock.now() - self._since)
+        block = block_around(contender, self.owner)
+        if isinstance(error, LockTimeout) and block is not None and block.owner.kind == self.owner.kind:
+            _report_inside(contender.spec.key)  # a task; of other work, this was known at once
+        return error
 
     def _observe_losses(self) -> None:
         """Cancel the wait if one of the locks is lost that the owner has so far."""
@@ -345,7 +372,13 @@ def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
         )
 
 
-def _on_queued(contender: AnyContender, owner: Owner, waiter: Any) -> None:
+def _report_inside(key: str) -> None:
+    logger.warning("lock %r is wanted by work of its own block: %s", key, INSIDE)
+
+
+def _on_queued(contender: AnyContender, owner: Owner, waiter: Any, *, is_awaited: bool) -> None:
+    if is_awaited:
+        _report_inside(contender.spec.key)
     if waiter.on_queued is not None:
         waiter.on_queued()
     hooks.events.waiting(contender, owner)

@@ -498,6 +498,18 @@ Enclosing: TypeAlias = "tuple[weakref.ref[HeldLock], Enclosing | None]"  # the i
 enclosing_holds: ContextVar[Enclosing | None] = ContextVar("zklock_holds", default=None)
 """The holds of the open blocks. Coroutines and threads that work for a block inherit its context."""
 
+
+def inherited_hold(key: str | None) -> HeldLock | None:
+    """Return what a block holds for which the caller works, as a child task does: the innermost one, or of this key."""
+    inherited = enclosing_holds.get()
+    while inherited is not None:
+        reference, inherited = inherited
+        held = reference()
+        if held is not None and held.uses and not held.grant.inherited and key in (None, held.key):
+            return held
+    return None
+
+
 fork.in_child(held_locks.clear)
 
 

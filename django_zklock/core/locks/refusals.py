@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
+from django_zklock.core.locks.held import HeldLock, inherited_hold
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
@@ -14,6 +15,11 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Kind
 
 AnyContender: TypeAlias = Contender | LingeringWaiter
+
+INSIDE: Final = (
+    "This work was started inside the block that holds the lock. If the block waits for it, neither goes on: pass the "
+    "hold, or acquire the lock inside only."
+)
 
 
 def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> ZkLockError:
@@ -45,9 +51,19 @@ def _timeout(contender: AnyContender, owner: Owner, waited: float) -> LockTimeou
     after = _after(ahead, contender, owner)
     if contender.in_local_queue:
         after = "; many other callers of this process wait for it, too"
+    if block_around(contender, owner) is not None:
+        after += f". {INSIDE}".rstrip(".")
     if _is_operators(ahead) and contender.refusal is not None:  # it is over, and cannot be deleted
         after += f". {contender.refusal}".rstrip(".")
     return LockTimeout(f"The lock {key!r} was not free within {waited:.1f} s{after}.", lock=key, ahead=ahead)
+
+
+def block_around(contender: AnyContender, owner: Owner) -> HeldLock | None:
+    """Return the hold whose block has started the work of this owner, if the owner waits for the end of that block."""
+    held = inherited_hold(contender.spec.key)
+    if held is None or held.owner == owner or contender.spec.kind is Kind.PERMIT:
+        return None
+    return held
 
 
 def _is_operators(ahead: ContenderInfo | None) -> bool:
