@@ -82,20 +82,25 @@ def check_session_timeout(config: conf.Config) -> Iterator[checks.CheckMessage]:
 @_of_config
 def check_seconds(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of numbers of seconds that may be milliseconds."""
+    for name, value in _times(config):
+        if isinstance(value, (str, int, float)) and float(value) > LONGEST_NUMBER:
+            yield checks.Warning(
+                f"ZKLOCK{name} is {float(value):g} seconds, more than an hour. Are these milliseconds?",
+                hint="Give seconds. If the time is meant, give a timedelta.",
+                id="zklock.W015",
+            )
+
+
+def _times(config: conf.Config) -> Iterator[tuple[str, object]]:
+    """Yield the times to wait, as they were given, and what they are called."""
     raw: Any = conf.raw()
-    # The query of the URL may have a time of the session.
-    session = {key: raw.get(key) or getattr(config, key.lower()) for key in TIMES_OF_SESSION}
-    tables = {"": session, '["DEFAULTS"]': raw.get("DEFAULTS") or {}}
+    for key in TIMES_OF_SESSION:
+        yield f'["{key}"]', raw.get(key) or getattr(config, key.lower())  # the query of the URL may have it
+    tables = {'["DEFAULTS"]': raw.get("DEFAULTS") or {}}
     tables |= {f'["LOCKS"]["{name}"]': entry for name, entry in (raw.get("LOCKS") or {}).items()}
     for where, table in tables.items():
-        for key in (*TIMES_OF_SESSION, "timeout", "grace", "linger"):
-            value = table.get(key)
-            if isinstance(value, (str, int, float)) and float(value) > LONGEST_NUMBER:
-                yield checks.Warning(
-                    f'ZKLOCK{where}["{key}"] is {float(value):g} seconds, more than an hour. Are these milliseconds?',
-                    hint="Give seconds. If the time is meant, give a timedelta.",
-                    id="zklock.W015",
-                )
+        for option in ("timeout", "grace", "linger"):
+            yield f'{where}["{option}"]', table.get(option)
 
 
 @_of_config

@@ -331,7 +331,7 @@ def test_a_view_that_is_skipped_needs_no_middleware(given, settings):
         assert check_views() == []
 
 
-def test_an_exception_handler_of_rest_framework_is_enough():
+def test_handlers_of_rest_framework_may_have_an_exception_handler_instead():
     """The lock of a plain view, or of `dispatch`, raises outside that handler."""
     handler = {"EXCEPTION_HANDLER": "django_zklock.contrib.rest_framework.exception_handler"}
     dispatched = method_decorator(zk_locked("x"), name="dispatch")(type("Dispatched", (ViewSet,), {}))
