@@ -319,8 +319,10 @@ SEVERAL = """
 import os, struct, traceback
 from prometheus_client import CollectorRegistry, multiprocess
 from django_zklock.contrib.metrics import connect
+from django_zklock.report import past
 from support.zoo import eventually
 
+past.source = None  # this process has no tables
 connect()
 
 def value(name, **labels):
@@ -354,6 +356,7 @@ read = dict(lock="k", kind="read")
 def join():
     with zk_lock("k", kind="read"):
         becomes(2, "session_state", state="connected")
+        becomes(2, "acquired_total", **read)  # counted on a thread, which ends with the child
 
 with zk_lock("k", kind="read"):
     becomes(1, "session_state", state="connected")
