@@ -86,6 +86,8 @@ class Commit:
 
     operations: tuple[Operation, ...]
     value: object
+    on_refused: Callable[[], object] = bool
+    """Called if ZooKeeper has refused it, so that it has written nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ class OptimisticUpdate(StoryRun):
                 yield from self._wait(f"{self._path}/{step.child}")
             elif (yield from self._commit(step.operations)):
                 return step.value
+            else:
+                step.on_refused()
 
     def _step(self, state: Any) -> Step:
         return self._decide(state, self.session.session_id or 0)

@@ -161,8 +161,8 @@ class DeleteNode:
     _parent: str
     _name: str
     _limits: Limits | None = None
-    tried: bool = False
-    """Whether a delete was sent. If the znode is gone then, the reply may have been lost."""
+    tried: int = 0
+    """How many deletes were sent and not refused. If the znode is gone then, the reply to one may have been lost."""
 
     def __call__(self, directory: DirectoryState | None, session_id: int) -> Step:
         if directory is None or self._name not in directory.children:
@@ -171,5 +171,8 @@ class DeleteNode:
             queue = order.ordered(directory.children)
             if queue.index_of(self._name) not in holders.holder_indexes(queue, self._limits):
                 return Done(False)
-        self.tried = True
-        return Commit((Delete(path=f"{self._parent}/{self._name}"),), True)
+        self.tried += 1
+        return Commit((Delete(path=f"{self._parent}/{self._name}"),), True, self._on_refused)
+
+    def _on_refused(self) -> None:
+        self.tried -= 1

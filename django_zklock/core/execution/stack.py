@@ -42,8 +42,7 @@ class Stack:
     """
 
     def __init__(self, owner: Owner | None) -> None:
-        self.holder = f"{_description(owner)} in process {os.getpid()} on {socket.gethostname()}"
-        """The owner, its process and host."""
+        self.holder = Holder(owner)
         self._rows = _rows(owner)  # the innermost first
 
     def __str__(self) -> str:
@@ -55,13 +54,28 @@ class Stack:
         return "Stack (most recent call last):\n" + "".join(summary.format()).rstrip("\n")[-MAX_TEXT:]
 
 
-def _description(owner: Owner | None) -> str:
-    if owner is None:
-        return "no work"
-    if owner.kind == "message":
-        return "a task that has not begun"
-    name = printable(str(owner))
-    return f"{name}, which has ended without a release," if owner.is_over else name
+class Holder:
+    """
+    The owner, its process and host, for a log message.
+
+    Its text is made late, on the thread of the log, too: the name of a thread, a task or a greenlet may be a property
+    of other people's.
+    """
+
+    def __init__(self, owner: Owner | None) -> None:
+        self._owner = owner
+        self._is_over = owner is not None and owner.is_over  # now, as the owner may end before the text is made
+
+    def __str__(self) -> str:
+        return f"{self._description()} in process {os.getpid()} on {socket.gethostname()}"
+
+    def _description(self) -> str:
+        if self._owner is None:
+            return "no work"
+        if self._owner.kind == "message":
+            return "a task that has not begun"
+        name = printable(str(self._owner))
+        return f"{name}, which has ended without a release," if self._is_over else name
 
 
 def _rows(owner: Owner | None) -> list[_Row]:

@@ -56,8 +56,11 @@ PAUSE_SHARE = 0.7
 """
 The share of the connect timeout that a pause takes at most before an address that only closes connections.
 
-A balancer without servers is one. It may be whole again at any moment, and each caller sees a try.
+A balancer without servers is one. It may be whole again at any moment. Each caller sees a try, if it has the default
+connect timeout or a longer one.
 """
+LEAST_LONGEST_PAUSE = 3.5
+"""Seconds that such a pause may always take: a short connect timeout must not cost a server more connections."""
 IDLE_PAUSE = 60.0
 """Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
@@ -111,7 +114,7 @@ class Outage:
     """
 
     def __init__(self, hosts: Sequence[Host], connect_timeout: float) -> None:
-        self._longest_pause = PAUSE_SHARE * connect_timeout
+        self._longest_pause = max(LEAST_LONGEST_PAUSE, PAUSE_SHARE * connect_timeout)
         self._hosts = tuple(map(_key, hosts))
         self._causes: dict[Host, str] = {}
         self._logged = False

@@ -4,14 +4,16 @@ import itertools
 import logging
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, expire, within
+from support.faults import BackgroundCall, acquire_once, connected, due, expire, within
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, SYNC
+from support.signalled import received
 from support.zoo import eventually, guid_of
 
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.queue_reader import contenders
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
+from django_zklock.signals import lock_broken
 
 WHY = {"reason": "the machine is on fire", "by": "anna"}
 CUTS = [
@@ -38,6 +40,25 @@ def test_a_break_survives_cuts(zoo, proxy, caplog, opcode, when):
         with pytest.raises(LockChangedHands):
             break_lock("k", **holder, **WHY)
     assert [record.name for record in caplog.records].count("zklock.audit") == 1
+
+
+def test_a_lock_that_is_released_just_before_the_break_was_not_broken(zoo, proxy, caplog):
+    """ZooKeeper's reply says so. So no record and no signal may say that an operator has perhaps broken it."""
+    sent = []
+    audited = caplog.at_level(logging.INFO, "zklock.audit")
+    with received(lock_broken, lambda **kwargs: sent.append(kwargs)), zoo.hold_elsewhere("k") as path, audited:
+        holder = named(path, zoo)
+        connected()
+        proxy.delay_op(MULTI, 60)
+        operator = BackgroundCall(lambda: break_lock("k", **holder, **WHY))
+        proxy.wait_for(lambda: any(frame.opcode == MULTI and frame.request for frame in proxy.frames))
+        zoo.client.delete(path)
+        proxy.delay_op(MULTI, 0)
+        with pytest.raises(LockChangedHands):
+            operator.result()
+        due(0)
+    assert not sent
+    assert "zklock.audit" not in [record.name for record in caplog.records]
 
 
 @pytest.mark.parametrize(("call", "opcode"), [(break_lock, MULTI), (request_release, SET_DATA)])

@@ -10,11 +10,12 @@ from functools import partial
 
 import greenlet
 import pytest
-from support.faults import BackgroundCall, acquired_by_many
+from support.faults import BackgroundCall, acquired_by_many, due
 from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.core import log
+from django_zklock.exceptions import LockLost
 from django_zklock.operations import request_release
 
 SECRET = "a value that nobody may see"
@@ -242,3 +243,57 @@ def test_the_stack_is_that_of_the_moment_though_a_log_handler_is_slow(zoo, caplo
     end.set()
     (record,) = eventually(lambda: logged(caplog))
     assert "in before\n" in record.stack_info
+
+
+class Nameless(threading.Thread):
+    """A thread of other people's. While it holds a lock, no other thread can read its name."""
+
+    holds = ()
+
+    @property
+    def name(self):
+        if self.holds and threading.current_thread() is not self:
+            raise RuntimeError("no name for you")
+        return super().name
+
+
+@pytest.mark.parametrize("options", [{}, {"warn_after": 0.3}], ids=["request", "warn_after"])
+def test_a_holder_whose_name_cannot_be_read_keeps_its_lock(zoo, options):
+    """The name is code of other people. It must not end the protocol of the lock."""
+    end = threading.Event()
+
+    def locked():
+        with zk_lock("k", **options) as hold:
+            thread.holds = (hold,)
+            end.wait(30)
+        thread.holds = ()
+
+    thread = Nameless(target=locked)
+    thread.start()
+    try:
+        (hold,) = eventually(lambda: thread.holds)
+        due(0.5)
+        request_release("k", "why", by="anna")
+        assert eventually(lambda: hold.release_requested).reason == "why"
+        hold.check()
+    finally:
+        end.set()
+        thread.join(30)
+
+
+def test_max_hold_counts_for_a_holder_whose_name_cannot_be_read(zoo):
+    completed = []
+
+    def locked():
+        with pytest.raises(LockLost), zk_lock("k", warn_after=0.2, max_hold=1) as hold:
+            thread.holds = (hold,)
+            for _ in range(1000):
+                time.sleep(0.01)
+            completed.append(hold)
+        thread.holds = ()
+
+    thread = Nameless(target=locked)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not completed

@@ -144,6 +144,20 @@ def test_a_caller_sees_a_try_after_an_address_that_only_closes_is_whole(expires,
     assert len(tries) == 1 + expires
 
 
+@pytest.mark.parametrize("connect_timeout", [0.1, 1.0, 5.0])
+def test_a_short_connect_timeout_is_no_reason_for_more_connects(connect_timeout, monkeypatch):
+    """A server with as many connections as it allows is such an address, too, and many processes try it."""
+    now, tries = 0.0, 0
+    monkeypatch.setattr(clock, "now", lambda: now)
+    outage = Outage([OLD], connect_timeout)
+    while now < 60:
+        if outage.may_try(OLD, lambda: True):
+            outage.refused(OLD, OLD, CLOSED)
+            tries += 1
+        now += 0.05
+    assert tries <= 20
+
+
 @pytest.mark.parametrize("addresses", [1, 3, 5])
 @pytest.mark.parametrize("timeout", [6.0, 10.0, 20.0, 60.0])
 def test_a_lost_packet_costs_a_fraction_of_what_is_left_of_a_lease(timeout, addresses):
