@@ -12,7 +12,8 @@ from support.zoo import ROOM, TESTS, eventually
 from zklock_client import ZkLockClient
 from zklock_client.__main__ import BUSY, LOST, NO_COORDINATOR, REFUSED, USAGE
 
-RUN = [sys.executable, "-m", "zklock_client", "run"]
+# Tests that a shell runs in the background ignore SIGINT, as would the program and its command.
+RUN = ["env", "--default-signal=INT", sys.executable, "-m", "zklock_client", "run"]
 CLIENT = TESTS.parent / "clients" / "python"
 
 
@@ -48,10 +49,8 @@ def is_alive(pid):
 
 def begin(start, tmp_path, script, *options, **more):
     """Start a shell script under the lock "a"; return the program and the pid of the shell, which runs by now."""
-    # A program in the background of a shell ignores SIGINT, as do its children, and a shell cannot change that.
-    shell = "env", "--default-signal=INT", "sh", "-c"
     script = f"{script}; echo $$ > new; mv new pid; while :; do sleep 0.1; done"
-    process = start("a", *options, "--", *shell, script, **more)
+    process = start("a", *options, "--", "sh", "-c", script, **more)
     eventually((tmp_path / "pid").exists, 30)
     return process, int((tmp_path / "pid").read_text())
 
