@@ -134,7 +134,7 @@ public class Neighbour {
 
         private final Map<String, Object> pairs = new HashMap<>();
 
-        private Object sides(String path) { // one object for both sides, as a downgrade wants it
+        private Object sides(String path) { // one object for both sides, as a read inside a write wants it
             return pairs.computeIfAbsent(path, key -> new InterProcessReadWriteLock(client, path));
         }
     }
