@@ -12,8 +12,8 @@ from support.zoo import ROOM, TESTS, eventually
 from zklock_client import ZkLockClient
 from zklock_client.__main__ import BUSY, LOST, NO_COORDINATOR, REFUSED, USAGE
 
-# Tests that a shell runs in the background ignore SIGINT, as would the program and its command.
-RUN = ["env", "--default-signal=INT", sys.executable, "-m", "zklock_client", "run"]
+# Tests in the background of a shell ignore SIGINT, those under nohup SIGHUP, and so would the program and its command.
+RUN = ["env", "--default-signal=INT,HUP", sys.executable, "-m", "zklock_client", "run"]
 CLIENT = TESTS.parent / "clients" / "python"
 
 
