@@ -33,7 +33,7 @@ from django_zklock.report.formatting import MAX_ERROR, clean, key_text, keys_tex
 from django_zklock.report.incident import MAX_NAMED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from django.contrib.admin import AdminSite
     from django.forms import Form
@@ -253,43 +253,52 @@ class LockViews:
 
     def _after(self, targets: list[Target]) -> str:
         """Return the address of the page after an act that was done."""
-        keys = {target.key for target in targets}
-        return self.url("change", quote(keys.pop())) if len(keys) == 1 else self.url("changelist")
+        keys = _keys(targets)
+        return self.url("change", quote(keys[0])) if len(keys) == 1 else self.url("changelist")
 
     def _act(self, request: HttpRequest, act: Act, targets: list[Target], values: dict[str, Any]) -> list[str]:
         """Act on each target until the time is over; show the results. Return the keys of those that were not done."""
         deadline = clock.now() + MAX_TIME
         by = clean(request.user.get_username(), 150)
-        failed: dict[str, str] = {}
-        late: list[str] = []
+        keys = [target.key for target in targets]
+        failed: dict[Target, str] = {}
+        late: list[Target] = []
         with lazy.operations.acting_via("admin") as actions:
             for target in targets:
-                shown = {"lock": key_text(target.key)}
                 if clock.now() > deadline:
-                    late.append(target.key)
+                    late.append(target)
                     continue
+                # A semaphore may have several holders here, each with a result of its own.
+                token = f" (token {target.token})" if keys.count(target.key) > 1 else ""
+                shown = {"lock": f"{key_text(target.key)}{token}"}
                 try:
                     act.run(target, by=by, **values)
                 except LockChangedHands:
-                    failed[target.key] = _("The holder of %(lock)s has changed, so nothing was done.") % shown
+                    failed[target] = _("The holder of %(lock)s has changed, so nothing was done.") % shown
                 except ZooKeeperUnavailable as error:
                     text = _("It is unknown whether it was done: %(lock)s. %(error)s")
-                    failed[target.key] = text % {**shown, "error": error}
+                    failed[target] = text % {**shown, "error": error}
                     deadline = 0.0  # the others would fail as slowly
                 except (ZkLockError, ValueError) as error:
-                    failed[target.key] = _("Nothing was done: %(lock)s. %(error)s") % {**shown, "error": error}
+                    failed[target] = _("Nothing was done: %(lock)s. %(error)s") % {**shown, "error": error}
         for action in actions:
             self._log(request, action)
         undone = [*failed, *late]
-        done = list(dict.fromkeys(target.key for target in targets if target.key not in undone))
+        done = _keys(target for target in targets if target not in undone)
+        self._tell_results(request, act, done, failed.values(), _keys(late))
+        return _keys(undone)
+
+    def _tell_results(
+        self, request: HttpRequest, act: Act, done: list[str], failures: Iterable[str], late: list[str]
+    ) -> None:
+        """Show what was done, each failure, and the locks that the time was too short for."""
         if done:
             self._tell(request, act.done % {"lock": keys_text(done, MAX_NAMED)}, messages.SUCCESS)
-        for text in failed.values():
+        for text in failures:
             self._tell(request, text, messages.ERROR)
         if late:
             text = _("The time was too short, so nothing was done yet: %(locks)s. Try again.")
             self._tell(request, text % {"locks": keys_text(late, MAX_NAMED)}, messages.WARNING)
-        return undone
 
     def _tell(self, request: HttpRequest, text: str, level: int) -> None:
         self.message_user(request, clean(text, MAX_ERROR), level, fail_silently=True)  # type: ignore[attr-defined]
@@ -304,6 +313,11 @@ class LockViews:
                 )
         except Exception:
             logger.exception("an action on the lock %r is not in the history: %r", action.key, text)
+
+
+def _keys(targets: Iterable[Target]) -> list[str]:
+    """Return the keys of the targets, each once."""
+    return list(dict.fromkeys(target.key for target in targets))
 
 
 def _lock_of(form: Form, keys: Collection[str]) -> Target:

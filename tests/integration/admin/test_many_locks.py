@@ -12,6 +12,7 @@ from support.texts import assert_shows
 
 from django_zklock import inspection
 from django_zklock.admin import LockAdmin
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.dashboard import views
 from django_zklock.signals import lock_broken
 
@@ -79,6 +80,19 @@ def test_a_holder_that_has_changed_is_left_out_of_many(zoo, contend, held, opera
     assert_shows(page, "and 26 more.", "The holder of orders/03 has changed, so nothing was done.", hides=[" checked>"])
     assert len(targets(response)) == 1
     assert zoo.client.exists(successor)
+
+
+def test_each_holder_of_one_lock_has_its_own_result(zoo, operator):
+    with zoo.hold_elsewhere("k", Kind.READ) as first, zoo.hold_elsewhere("k", Kind.READ) as second:
+        chosen = targets(operator.get(f"{BREAK}?key=k"))
+        assert len(chosen) == 2
+        token = zoo.client.exists(second).czxid
+        zoo.client.delete(second)
+        response = operator.post(f"{BREAK}?key=k", {"target": chosen, "break": "1", "reason": "it hangs"})
+        assert response.status_code == 409
+        assert not zoo.client.exists(first)
+    text = f"The holder of k (token {token}) has changed, so nothing was done."
+    assert_shows(response.content.decode(), "Broken: k.", text)
 
 
 def test_a_request_ends_before_a_web_server_ends_it(zoo, held, operator, monkeypatch):
