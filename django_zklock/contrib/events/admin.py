@@ -52,7 +52,7 @@ class HostFilter(admin.SimpleListFilter):
 
 @admin.register(Event)
 class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """The rows, the newest first. Who may see locks may see them. A link `?key=KEY` has those of one lock."""
+    """The rows, the newest first, for all who may see locks. `?key=KEY` shows those of one lock."""
 
     list_display = ("time", "lock", "outcome", "count", "who", "work", "waiting", "holding", "reason")
     list_display_links = None

@@ -59,7 +59,7 @@ def _timeout(contender: AnyContender, owner: Owner, waited: float) -> LockTimeou
 
 
 def block_around(contender: AnyContender, owner: Owner) -> HeldLock | None:
-    """Return the hold whose block has started the work of this owner, if the owner waits for the end of that block."""
+    """Return the hold on this lock whose block has started the work of this owner; None if they can share the lock."""
     held = inherited_hold(contender.spec.key)
     if held is None or held.owner == owner or contender.spec.kind is Kind.PERMIT:
         return None
