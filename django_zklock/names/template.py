@@ -12,7 +12,6 @@ from functools import lru_cache
 
 from django_zklock.core.queue.escaping import (
     AS_FIELD,
-    MAX_SEGMENT,
     SAFE,
     check_characters,
     check_segment,
@@ -82,9 +81,9 @@ class Template:
         Values are equal here if their texts are. So `7`, `"7"` and `Decimal("7.00")` give one key, and so does one
         moment in two time zones.
 
-        Accepts str, int, UUID, Decimal, date, datetime, time, enums of these, instances of Django models, and lists,
-        tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
-        refuses. An exception of a property passes through, except `AttributeError`.
+        Accepts str, int, UUID, Decimal, float, bool, date, datetime, time, enums of these, and instances of Django
+        models. Raises `InvalidLockName` for any other value, and for a text that `escape` refuses. An exception of a
+        property passes through, except `AttributeError`.
         """
         key = "/".join([segment if isinstance(segment, str) else segment.render(values) for segment in self._segments])
         if len(key) > MAX_KEY:
@@ -236,7 +235,7 @@ class _Field:
             except AttributeError as error:
                 owner = quoted(type(value).__name__)
                 raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
-        text = text_of(value, self.what, MAX_DIGESTED if self.is_digest else MAX_SEGMENT)
+        text = text_of(value, self.what)
         if text in self.missing:
             _warn_of_no_value(self.what, text)
         if self.is_digest:
