@@ -8,11 +8,13 @@ The system checks and `current()` report the same problems in the same words. No
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ from django_zklock.conf.table import (
     Problem,
     Problems,
     Row,
+    accepts,
     boolean,
     is_text,
     must_be,
@@ -37,6 +40,7 @@ from django_zklock.conf.table import (
     read_keys,
     whole_number,
 )
+from django_zklock.core.queue.untrusted import number
 from django_zklock.core.zk.options import Acl, Secret, SessionOptions, TlsOptions
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import Template
@@ -65,8 +69,6 @@ class Config(SessionOptions):
     """For how many days `django_zklock.contrib.events` keeps a row."""
     checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
     """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
-    entries_of_templates: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
-    """The entries that have the locks of a template, for `conf.spelling`. Any thread adds to it; none removes."""
     specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """The specs of locks without fields, which `locks.lock` has resolved. Any thread adds to it, or clears it."""
 
@@ -233,19 +235,17 @@ def _tls(value: object, url: zk_url.Address, problems: Problems) -> TlsOptions |
             problems.add("E008", f"{where} has a key without a certificate.", "Give CERT too.")
         return tls
     if value is not None and not isinstance(value, bool):
-        problems.add("E008", f"{where} is a {type(value).__name__}, not a dict.", f"Keys: {', '.join(_TLS_KEYS)}.")
+        problems.dict_of(value, "E008", where, f"Keys: {', '.join(_TLS_KEYS)}.")
     if value is False and url.tls:
         problems.add("E008", f"{where} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
     return TlsOptions() if value or url.tls else None
 
 
 def _locks(value: object, problems: Problems) -> Mapping[str, LockOptions]:
-    if not isinstance(value, Mapping):
-        problems.add("E010", f"{_at('LOCKS')} is a {type(value).__name__}, not a dict.", _LOCKS_EXAMPLE)
-        return MappingProxyType({})
-    if not all(isinstance(name, str) and name for name in value):
+    entries = problems.dict_of(value, "E010", _at("LOCKS"), _LOCKS_EXAMPLE)
+    if not all(isinstance(name, str) and name for name in entries):
         problems.add("E010", f"{_at('LOCKS')} has a name that is empty or not a str.", _LOCKS_EXAMPLE)
-    return MappingProxyType({name: _lock(_at("LOCKS", name), entry, problems) for name, entry in value.items()})
+    return MappingProxyType({name: _lock(_at("LOCKS", name), entry, problems) for name, entry in entries.items()})
 
 
 def _lock(where: str, entry: object, problems: Problems) -> LockOptions:
@@ -337,12 +337,6 @@ def _buffer_size(value: object) -> int:
     return size
 
 
-def _days(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_DAYS:
-        raise must_be(f"a number of days above 0, up to {_MOST_DAYS}", value)
-    return float(value)
-
-
 def _links(value: object) -> Mapping[str, str]:
     links = value if isinstance(value, Mapping) else None
     if links is None or not all(is_text(label) and is_text(link) for label, link in links.items()):
@@ -370,6 +364,9 @@ def _has_plain_fields(text: str) -> bool:
     )
 
 
+_days: Final = accepts(
+    f"a number of days above 0, up to {_MOST_DAYS}", partial(number, least=math.ulp(0.0), most=_MOST_DAYS)
+)
 _KEYS: Final = {
     "URL": Row("E003", _url, zk_url.EXAMPLE),
     "ROOT": Row("E004", _root, f"For example {DEFAULT_ROOT}."),

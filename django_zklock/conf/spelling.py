@@ -35,16 +35,20 @@ def check_spelling(config: Config, name: str, given: LockOptions, known: Collect
     """
     if name in config.locks or name in config.checked_names:
         return
-    _warn_of_none(config, name)
+    missing = next((part for part in name.split("/") if part in NO_VALUES), None)
+    if missing is not None:
+        text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
+        _warn_once(config, "a missing value", text)
     checked = name if "{" in name else _DIGITS.sub("", name)  # perhaps by an f-string: there may be millions of them
     is_full = "{" not in name and len(config.checked_names) >= MOST_CHECKED
-    is_new = checked not in config.checked_names and not is_full
-    if is_new or config.strict:
-        entries = _entries_with_path(config, name)
-        if entries is None:
-            _report_separate(config, name, checked)
-        elif is_new:
-            _report_lost_options(config, name, checked, entries, given, known)
+    is_checked = is_full or checked in config.checked_names
+    if is_checked and not config.strict:
+        return
+    entries = config.entries_of_key(Template.parse(name).example)
+    if not entries:
+        _report_separate(config, name, checked)
+    elif not is_checked:
+        _report_lost_options(config, name, checked, entries, [option for option in known if option not in given])
 
 
 def _report_separate(config: Config, name: str, checked: str) -> None:
@@ -61,10 +65,14 @@ def _report_separate(config: Config, name: str, checked: str) -> None:
 
 
 def _report_lost_options(
-    config: Config, name: str, checked: str, entries: Sequence[str], given: LockOptions, known: Collection[str]
+    config: Config, name: str, checked: str, entries: Sequence[str], used: Collection[str]
 ) -> None:
     """Warn of a path as a name, unless the call has all options of an entry with that path."""
-    lost = {entry: _lost_options(config, entry, given, known) for entry in entries}
+    lost = {
+        entry: [option for option in used if _differs(config, entry, option)]
+        for entry in entries
+        if _is_path(name, config.locks[entry]["path"])
+    }
     is_lost = all(lost.values())
     if is_lost or any(len(config.locks[entry]) == 1 for entry in lost):  # else another call may not give them
         config.checked_names.add(checked)
@@ -78,17 +86,10 @@ def _report_lost_options(
         _warn_once(config, text if "{" in name else names, text)
 
 
-def _entries_with_path(config: Config, name: str) -> tuple[str, ...] | None:
-    """Return the entries of which this name is the path, perhaps with values; None if no entry has this lock at all."""
-    entries = config.entries_of_templates.get(name)
-    if entries is None:
-        all_entries = config.entries_of_key(Template.parse(name).example)
-        entries = tuple(entry for entry in all_entries if _is_path(name, config.locks[entry]["path"]))
-        if not all_entries:
-            return None
-        if "{" in name:
-            config.entries_of_templates[name] = entries
-    return entries
+def _differs(config: Config, entry: str, option: str) -> bool:
+    """Return whether a lock has another value of the option if it has the options of this entry."""
+    own = config.locks[entry]
+    return option in own and config.defaults.get(option, UNSET) != own[option]
 
 
 def _is_path(name: str, path: str) -> bool:
@@ -99,28 +100,11 @@ def _is_path(name: str, path: str) -> bool:
     return all(part == other or "{" not in part for part, other in zip(parts, others, strict=True))
 
 
-def _lost_options(config: Config, entry: str, given: LockOptions, known: Collection[str]) -> list[str]:
-    """Return the options of an entry that a call with its path does not have."""
-    return [
-        option
-        for option, value in config.locks[entry].items()
-        if option in known and option not in given and config.defaults.get(option, UNSET) != value
-    ]
-
-
 def _warn_once(config: Config, key: str, text: str) -> None:
     """Warn once with this key: there may be many names with values."""
     if key not in config.checked_names:
         config.checked_names.add(key)
         warn(text)
-
-
-def _warn_of_none(config: Config, name: str) -> None:
-    """Warn once of a "None" in a name: names with one may be many."""
-    missing = next((part for part in name.split("/") if part in NO_VALUES), None)
-    if missing is not None:
-        text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
-        _warn_once(config, "a missing value", text)
 
 
 def _meant(config: Config, name: str) -> str:
