@@ -54,7 +54,7 @@ def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_deployment(**kwargs: Any) -> list[checks.CheckMessage]:
     """Warn of valid settings that are unwise on another machine than that of a developer."""
-    return [] if conf.problems(conf.raw()) else _messages(check_access, check_root)
+    return [] if conf.problems(conf.raw()) else _messages(check_transport, check_access, check_root)
 
 
 def _messages(*of_config: Callable[[conf.Config], Iterator[checks.CheckMessage]]) -> list[checks.CheckMessage]:
@@ -115,12 +115,10 @@ def check_semaphores(config: conf.Config) -> Iterator[checks.CheckMessage]:
             )
 
 
-def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
-    """Warn of plain text, of znodes that everybody may change, and of servers whose names are not checked."""
-    if all(url.is_loopback(host) for host, _ in config.hosts):
-        return
-    if config.tls is None:
-        # AUTH does not help: it protects znodes, but an attacker who takes over a session is their owner.
+def check_transport(config: conf.Config) -> Iterator[checks.CheckMessage]:
+    """Warn of a plain-text connection to another machine."""
+    # AUTH does not help: it protects znodes, but an attacker who takes over a session is their owner.
+    if config.tls is None and _is_remote(config):
         yield checks.Warning(
             "The connection to ZooKeeper leaves this machine in plain text.",
             hint="ZooKeeper derives the password of a session from its id, and any client can read the id. So an "
@@ -128,6 +126,16 @@ def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
             "client certificates, or let only your own processes reach the port, and silence this check.",
             id="zklock.W001",
         )
+
+
+def _is_remote(config: conf.Config) -> bool:
+    return not all(url.is_loopback(host) for host, _ in config.hosts)
+
+
+def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
+    """Warn of znodes that everybody may change, and of servers whose names are not checked, on another machine."""
+    if not _is_remote(config):
+        return
     if config.acl == "open" or (config.acl != "creator" and any(map(_lets_all_write, config.acl))):
         tls = "TLS encrypts, but does not ask who connects. " if config.tls else ""
         if config.tls and config.tls.cert:
@@ -185,17 +193,20 @@ def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
         return
     aliases = atomic_databases()
     views = list(_views(get_resolver().url_patterns))
-    messages = [
-        message for view in views for message in (*_wrong_policy(view, config), *_opted_out(view, aliases, config))
-    ]
-    yield from {message.msg: message for message in messages}.values()
+    messages: dict[str, checks.CheckMessage] = {}
+    for view in views:
+        for message in (*_wrong_policy(view, config), *_opted_out(view, aliases, config)):
+            messages.setdefault(message.msg, message)
+    yield from messages.values()
     if not _has_middleware() and any(_is_unanswered(view, config) for view in views):
         yield checks.Warning(
             "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
             hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',
             id="zklock.W009",
         )
-    begun = dict.fromkeys(handler for view in views for handler in _begun_outside(view, aliases, config))
+    begun: dict[str, None] = {}
+    for view in views:
+        begun.update(dict.fromkeys(_begun_outside(view, aliases, config)))
     if begun:
         yield _one_warning(list(begun))
 

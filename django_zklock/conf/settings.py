@@ -228,16 +228,15 @@ def _query(url: zk_url.Address, problems: Problems) -> dict[str, Any]:
 
 def _tls(value: object, url: zk_url.Address, problems: Problems) -> TlsOptions | None:
     where = _at("TLS")
-    if isinstance(value, Mapping):
-        tls = TlsOptions(**read_keys(value, _TLS_KEYS, where, problems))
-        if tls.cert is None and (tls.key or tls.key_password):
-            problems.add("E008", f"{where} has a key without a certificate.", "Give CERT too.")
-        return tls
-    if value is not None and not isinstance(value, bool):
-        problems.dict_of(value, "E008", where, f"Keys: {', '.join(_TLS_KEYS)}.")
     if value is False and url.tls:
         problems.add("E008", f"{where} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
-    return TlsOptions() if value or url.tls else None
+    if value is None or isinstance(value, bool):
+        return TlsOptions() if value or url.tls else None
+    given = problems.dict_of(value, "E008", where, f"Keys: {', '.join(_TLS_KEYS)}.")
+    tls = TlsOptions(**read_keys(given, _TLS_KEYS, where, problems))
+    if tls.cert is None and (tls.key or tls.key_password):
+        problems.add("E008", f"{where} has a key without a certificate.", "Give CERT too.")
+    return tls
 
 
 def _locks(value: object, problems: Problems) -> Mapping[str, LockOptions]:

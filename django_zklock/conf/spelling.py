@@ -35,20 +35,20 @@ def check_spelling(config: Config, name: str, given: LockOptions, known: Collect
     """
     if name in config.locks or name in config.checked_names:
         return
-    missing = next((part for part in name.split("/") if part in NO_VALUES), None)
-    if missing is not None:
+    for missing in NO_VALUES.intersection(name.split("/")):
         text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
         _warn_once(config, "a missing value", text)
-    checked = name if "{" in name else _DIGITS.sub("", name)  # perhaps by an f-string: there may be millions of them
-    is_full = "{" not in name and len(config.checked_names) >= MOST_CHECKED
-    is_checked = is_full or checked in config.checked_names
+    checked, is_checked = name, False
+    if "{" not in name:  # perhaps an f-string: there may be millions of them
+        checked = _DIGITS.sub("", name)
+        is_checked = checked in config.checked_names or len(config.checked_names) >= MOST_CHECKED
     if is_checked and not config.strict:
         return
     entries = config.entries_of_key(Template.parse(name).example)
     if not entries:
         _report_separate(config, name, checked)
     elif not is_checked:
-        _report_lost_options(config, name, checked, entries, [option for option in known if option not in given])
+        _report_lost_options(config, name, checked, entries, set(known) - given.keys())
 
 
 def _report_separate(config: Config, name: str, checked: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -43,6 +43,11 @@ class Problems(list[Problem]):
 
     def add(self, id: str, message: str, hint: str) -> None:
         self.append(Problem(id=id, message=message, hint=hint))
+
+    def add_unknown_keys(self, where: str, keys: Iterable[object], known: Collection[str]) -> None:
+        for key in keys:
+            if key not in known:
+                self.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
 
     def dict_of(self, value: object, id: str, where: str, hint: str) -> Mapping[Any, Any]:
         """Return a value that must be a dict. Anything else is a problem, and counts as empty."""
@@ -86,10 +91,7 @@ def read_keys(
     A key whose value is None mostly counts as not given. The keys in `more` are allowed, too, but not read here.
     Without `where`, the keys are the arguments of a call.
     """
-    known = (*more, *table)
-    for key in given:
-        if key not in known:
-            problems.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
+    problems.add_unknown_keys(where, given, (*more, *table))
     values: dict[str, Any] = {}
     for name, row in table.items():
         if name not in given or (given[name] is None and not none_is_given):

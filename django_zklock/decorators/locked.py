@@ -240,17 +240,8 @@ class LockedFunction:
         return options
 
     def _with_defaults(self, options: LockOptions, binding: KeyBinding, context: FunctionContext) -> LockOptions:
-        """
-        Return the options with the defaults of the context.
-
-        A function ignores a policy of `ZKLOCK["DEFAULTS"]` that its kind cannot have.
-        """
-        policy = options.get("on_conflict")
-        if policy is not None and policy not in context.policies:
-            self.check_policy(binding.names, conf.current(), context)
-            policy = None
-        if policy is None:
-            policy = context.on_conflict_with_timeout if "timeout" in options else context.on_conflict
+        """Return the options with the defaults of the context."""
+        policy = self._policy(options, binding.names, context)
         if "skip_value" in self.options and policy != "skip":
             raise ImproperlyConfigured(
                 f'The {context.kind} {self.name} has a skip_value, but nothing skips it: on_conflict is "{policy}". '
@@ -260,6 +251,15 @@ class LockedFunction:
         if context.is_again and policy != "skip":
             timeout = context.timeout
         return {**options, "timeout": timeout if context.waits else 0.0, "on_conflict": policy}
+
+    def _policy(self, options: LockOptions, names: Sequence[str], context: FunctionContext) -> str:
+        """Return the option `on_conflict`. One of `ZKLOCK["DEFAULTS"]` that the function cannot have is ignored."""
+        policy: str | None = options.get("on_conflict")
+        if policy in context.policies:
+            return policy
+        if policy is not None:
+            self.check_policy(names, conf.current(), context)
+        return context.on_conflict_with_timeout if "timeout" in options else context.on_conflict
 
     def check_policy(
         self, names: Sequence[str], config: conf.Config, context: FunctionContext | type[FunctionContext]

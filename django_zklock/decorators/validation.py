@@ -197,14 +197,18 @@ def _is_lazy(value: Any, kinds: tuple[type, ...]) -> bool:
         return not value.done()
     if issubclass(kind, threading.Thread):
         return value.ident is None
-    rows = value.object_list if issubclass(kind, Page) else value
-    if issubclass(type(rows), QuerySet):
-        return rows._result_cache is None and not rows.query.is_empty()
-    if issubclass(type(rows), RawQuerySet):
-        return rows._result_cache is None
+    if _is_unread(value.object_list if issubclass(kind, Page) else value):
+        return True
     if not issubclass(kind, kinds) or issubclass(kind, IOBase) or hasattr(kind, "__length_hint__"):
         return False
     return not issubclass(kind, Iterator) or iter(value) is value  # a mock only looks like one
+
+
+def _is_unread(rows: Any) -> bool:
+    """Return whether this is a QuerySet that has read no rows, and would find some."""
+    if issubclass(type(rows), RawQuerySet):
+        return rows._result_cache is None
+    return issubclass(type(rows), QuerySet) and rows._result_cache is None and not rows.query.is_empty()
 
 
 def _check_body(response: StreamingHttpResponse, name: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from django_zklock.core.queue.escaping import (
     AS_FIELD,
@@ -322,9 +324,9 @@ def _parse(text: str) -> Template:
 def _field(text: str, what: str) -> _Field:
     value, colon, spec = text.partition(":")
     root, *attributes = value.split(".")
-    if colon and spec != "digest" and difflib.get_close_matches(spec, ["digest"]):
+    if spec != "digest" and difflib.get_close_matches(spec, ["digest"]):
         raise InvalidLockName(f"{what} has the field {quoted(text)}; did you mean {{{value}:digest}}?")
-    if (colon and spec != "digest") or not all(name.isidentifier() for name in (root, *attributes)):
+    if colon + spec not in ("", ":digest") or not all(name.isidentifier() for name in (root, *attributes)):
         raise InvalidLockName(
             f"{what} has the field {quoted(text)}; only a name and its attributes are allowed between braces, "
             f"as in {{order.pk}}: no index, no call, no format and no conversion. For braces in a value, {AS_FIELD}."
@@ -335,13 +337,11 @@ def _field(text: str, what: str) -> _Field:
     return _Field(root, tuple(attributes), bool(colon), f"field {quoted(text)} of {what}", missing)
 
 
-def _segment(split: list[str | _Field], what: str) -> str | _Segment:
+def _segment(split: list[Any], what: str) -> str | _Segment:
     parts: list[str | _Field] = []
-    for part in split:
-        if isinstance(part, str) and parts and isinstance(parts[-1], str):
-            parts[-1] += part
-        elif part:
-            parts.append(part)
+    for is_literal, group in itertools.groupby(split, lambda part: isinstance(part, str)):
+        pieces = list(group)
+        parts += ["".join(pieces)] if is_literal else pieces
     if not parts:
         raise InvalidLockName(
             f"{what} has an empty segment; remove the leading, trailing or doubled slash, or {AS_FIELD}."
