@@ -91,7 +91,7 @@ def read_keys(
     A key whose value is None mostly counts as not given. The keys in `more` are allowed, too, but not read here.
     Without `where`, the keys are the arguments of a call.
     """
-    problems.add_unknown_keys(where, given, (*more, *table))
+    problems.add_unknown_keys(where, given, (*table, *more))
     values: dict[str, Any] = {}
     for name, row in table.items():
         if name not in given or (given[name] is None and not none_is_given):
