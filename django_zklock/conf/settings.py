@@ -66,8 +66,8 @@ class Config(SessionOptions):
     """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
     """For how many days `django_zklock.contrib.events` keeps a row."""
-    checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
+    checked_names: set[object] = field(default_factory=set, compare=False, repr=False)
+    """Names and options of calls that `conf.spelling` has checked. Any thread adds to it; none removes."""
     specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """The specs of locks without fields, which `locks.lock` has resolved. Any thread adds to it, or clears it."""
 

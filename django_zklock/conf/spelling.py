@@ -33,50 +33,60 @@ def check_spelling(config: Config, name: str, given: LockOptions, known: Collect
     path of an entry is its lock, but without its options. Of these, the caller uses the `known` ones that are not
     `given`. Raises `InvalidLockName` with `STRICT`.
     """
-    if name in config.locks or name in config.checked_names:
+    if name in config.locks:
         return
+    is_formatted = "{" not in name  # perhaps by an f-string: there may be millions of them
+    is_each = is_formatted and config.strict  # names that differ in digits only may be two entries
+    call = (_DIGITS.sub("", name) if is_formatted else name, tuple(given), tuple(known))
+    if call in config.checked_names and not is_each:
+        return
+    _warn_of_missing(config, name)
+    if is_formatted and not is_each and len(config.checked_names) >= MOST_CHECKED:
+        return
+    _check_entries(config, name, set(known) - given.keys(), () if is_each else (call,))
+
+
+def _warn_of_missing(config: Config, name: str) -> None:
+    """Warn once of a "None" in a name: names with one may be many."""
     for missing in NO_VALUES.intersection(name.split("/")):
         text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
         _warn_once(config, "a missing value", text)
-    checked, is_checked = name, False
-    if "{" not in name:  # perhaps an f-string: there may be millions of them
-        checked = _DIGITS.sub("", name)
-        is_checked = checked in config.checked_names or len(config.checked_names) >= MOST_CHECKED
-    if is_checked and not config.strict:
-        return
+
+
+def _check_entries(config: Config, name: str, used: Collection[str], checked: tuple[object, ...]) -> None:
+    """Compare a name with the entries; remember what is `checked` by that."""
     entries = config.entries_of_key(Template.parse(name).example)
-    if not entries:
-        _report_separate(config, name, checked)
-    elif not is_checked:
-        _report_lost_options(config, name, checked, entries, set(known) - given.keys())
+    if config.strict and not entries and not name.startswith(_OWN):
+        text = f'{_fault(name)}. Add it there, because ZKLOCK["STRICT"] is True. {_meant(config, name)}'
+        raise InvalidLockName(text.rstrip())
+    config.checked_names.update(checked)  # before a warning, which may be an error
+    if entries:
+        _warn_of_lost_options(config, name, entries, used)
+    else:
+        _warn_if_similar(config, name)
 
 
-def _report_separate(config: Config, name: str, checked: str) -> None:
-    """Raise with `STRICT`, or warn if the name is similar to an entry."""
+def _fault(name: str) -> str:
+    return f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+
+
+def _warn_if_similar(config: Config, name: str) -> None:
+    """Warn if a name that is no entry is similar to one."""
     meant = _meant(config, name)
-    fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
-    if config.strict and not name.startswith(_OWN):
-        raise InvalidLockName(f'{fault}. Add it there, because ZKLOCK["STRICT"] is True. {meant}'.rstrip())
-    config.checked_names.add(checked)  # before the warning, which may be an error
     if meant:
         is_formatted = "/" in name and "{" not in name
-        text = f"{fault}, so it is a separate lock. {meant} If not, add it to LOCKS."
+        text = f"{_fault(name)}, so it is a separate lock. {meant} If not, add it to LOCKS."
         _warn_once(config, meant if is_formatted else text, text)
 
 
-def _report_lost_options(
-    config: Config, name: str, checked: str, entries: Sequence[str], used: Collection[str]
-) -> None:
+def _warn_of_lost_options(config: Config, name: str, entries: Sequence[str], used: Collection[str]) -> None:
     """Warn of a path as a name, unless the call has all options of an entry with that path."""
     lost = {
         entry: [option for option in used if _differs(config, entry, option)]
         for entry in entries
         if _is_path(name, config.locks[entry]["path"])
     }
-    is_lost = all(lost.values())
-    if is_lost or any(len(config.locks[entry]) == 1 for entry in lost):  # else another call may not give them
-        config.checked_names.add(checked)
-    if lost and is_lost:
+    if lost and all(lost.values()):
         names = " or ".join(map(repr, lost))
         options = ", ".join(sorted(set().union(*lost.values())))
         text = (
