@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Fields: TypeAlias = dict[str, Any]
 """Those of an `Event`, as other threads pass them: a model sends signals when it is made."""
+_OF_THE_END: Final = ("outcome", "held", "reason")
+"""The fields that the end of a hold changes."""
 
 
 class Recent(NamedTuple):
@@ -47,56 +49,54 @@ def _time(at: float) -> datetime:
 
 def write(events: Iterable[Fields]) -> None:
     """Write events in one transaction. The end of a hold changes the row of its grant; equal tries share a row."""
-    rows: list[Event] = []
-    ends: list[Event] = []
-    latest: dict[object, Event] = {}
-    for fields in events:
-        event = Event(**{**fields, "at": _time(fields["at"])})
+    rows: list[Fields] = []
+    ends: list[Fields] = []
+    latest: dict[object, Fields] = {}
+    for event in events:
         shared = _shared_by(event)
         row = latest.get(shared)
         if row is None or not _joined(row, event):
-            (ends if _ended_by(event) else rows).append(event)
-            latest[shared] = event
+            latest[shared] = dict(event)  # the event itself is written again if the database fails
+            (ends if _ended_by(event) else rows).append(latest[shared])
     database = router.db_for_write(Event)
     table = Event._default_manager.using(database)
     with transaction.atomic(database):
         rows += [end for end in ends if not _end_earlier(end, table)]
-        table.bulk_create(rows)
+        table.bulk_create([Event(**{**row, "at": _time(row["at"])}) for row in rows])
 
 
-def _shared_by(event: Event) -> object:
+def _shared_by(event: Fields) -> object:
     """Return what the events of one row have in common."""
-    if event.token is not None and event.outcome != Event.ACTION:
-        return event.key, event.token
-    if event.outcome == Event.TIMED_OUT and not event.waited:
-        return event.key, int(event.at.timestamp())
+    if event.get("token") is not None:
+        return event["key"], event["token"]
+    if event["outcome"] == Event.TIMED_OUT and not event["waited"]:
+        return event["key"], int(event["at"])
     return id(event)
 
 
-def _joined(row: Event, event: Event) -> bool:
+def _joined(row: Fields, event: Fields) -> bool:
     """Add an event to an earlier row; return False if it needs its own one, like the next hold of a lingering lock."""
-    if event.outcome == Event.TIMED_OUT:
-        row.count += 1
+    if event["outcome"] == Event.TIMED_OUT:
+        row["count"] = row.get("count", 1) + 1
         return True
-    if row.outcome not in _ended_by(event):
+    if row["outcome"] not in _ended_by(event):
         return False
-    row.outcome, row.held, row.reason = event.outcome, event.held, event.reason
+    row.update({name: event[name] for name in _OF_THE_END})
     return True
 
 
-def _ended_by(event: Event) -> set[str]:
+def _ended_by(event: Fields) -> set[str]:
     """Return the outcomes that an event may replace. The end of a hold whose release is refused was recorded before."""
-    if event.outcome == Event.REFUSED:
+    if event["outcome"] == Event.REFUSED:
         return {Event.HELD, Event.RELEASED}
-    return {Event.HELD} if event.outcome in {Event.RELEASED, Event.LOST, Event.CUT_OFF} else set()
+    return {Event.HELD} if event["outcome"] in {Event.RELEASED, Event.LOST, Event.CUT_OFF} else set()
 
 
-def _end_earlier(row: Event, table: QuerySet[Event]) -> bool:
+def _end_earlier(end: Fields, table: QuerySet[Event]) -> bool:
     """Return whether this is the end of a hold whose grant was written earlier; change that row."""
-    margin = timedelta(seconds=MARGIN)
-    times = row.at - margin, row.at + margin
-    grant = table.filter(key=row.key, at__range=times, token=row.token, outcome__in=_ended_by(row))
-    return bool(grant.update(outcome=row.outcome, held=row.held, reason=row.reason))
+    times = _time(end["at"] - MARGIN), _time(end["at"] + MARGIN)
+    grant = table.filter(key=end["key"], at__range=times, token=end["token"], outcome__in=_ended_by(end))
+    return bool(grant.update(**{name: end[name] for name in _OF_THE_END}))
 
 
 def delete_old(days: float, most: int) -> bool:

@@ -326,7 +326,7 @@ def test_a_refused_release_is_no_release_in_the_history(zoo, alias):
 
 @each_database
 def test_the_correction_of_a_release_finds_its_row_in_another_batch(alias):
-    grant = {"key": "k", "at": time.time(), "kind": "lock", "token": 7, "host": "h", "pid": 1}
+    grant = {"key": "k", "at": time.time(), "kind": "lock", "token": 7, "host": "h", "pid": 1, "reason": ""}
     table.write([{**grant, "outcome": Event.HELD}, {**grant, "outcome": Event.RELEASED, "held": 1.0}])
     table.write([{**grant, "outcome": Event.REFUSED, "held": 1.0, "reason": "no right"}])
     assert [(row.outcome, row.reason) for row in rows()] == [(Event.REFUSED, "no right")]
@@ -376,14 +376,12 @@ def test_holders_of_a_semaphore_follow_each_other_without_a_death(alias):
 
 # --- What the queries cost --------------------------------------------------------------------------------------------
 
+END_OF_A_HOLD = {"key": "k/7", "token": 7, "outcome": Event.RELEASED, "held": 1.0, "reason": ""}
 QUERIES = {
     "last grants": ("zklock_events_key", lambda: table.last_grants("k/7", 20)),
     "deaths": ("zklock_events_outcome", lambda: table.recent(Event.HELD, "host", 1800.0)),
     "refusals": ("zklock_events_outcome", lambda: table.recent(Event.TIMED_OUT, "key", 60.0)),
-    "end of a hold": (
-        "zklock_events_",
-        lambda: table.write([{"key": "k/7", "at": time.time(), "token": 7, "outcome": Event.RELEASED, "held": 1.0}]),
-    ),
+    "end of a hold": ("zklock_events_", lambda: table.write([{**END_OF_A_HOLD, "at": time.time()}])),
     "list": ("zklock_events_at", lambda: list(Event._default_manager.order_by("-at", "-pk")[:100])),
     "list of a lock": (
         "zklock_events_key",
