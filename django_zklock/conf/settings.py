@@ -13,6 +13,7 @@ import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from django_zklock.conf.table import (
     Problems,
     Row,
     boolean,
+    did_you_mean,
     is_text,
     must_be,
     positive_seconds,
@@ -39,7 +41,7 @@ from django_zklock.conf.table import (
 )
 from django_zklock.core.zk.options import Acl, Secret, SessionOptions, TlsOptions
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.names.template import Template
+from django_zklock.names.template import Template, shape
 
 DEFAULT_ROOT: Final = "/zklock"
 
@@ -53,8 +55,8 @@ class Config(SessionOptions):
     """The entries by name, immutable. `defaults` are not merged in."""
     admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """URL templates with fields in braces, by label; immutable."""
-    lock_order: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of templates, outer and inner, whose order is meant. Test runs alone read it: `testing.order`."""
+    lock_order: tuple[tuple[str, str], ...] = ()
+    """Pairs of names, outer and inner, whose order is meant. Test runs alone read it: `testing.order`."""
     strict: bool = False
     real_in_tests: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
@@ -88,6 +90,14 @@ class Config(SessionOptions):
     def entries_of_key(self, key: str) -> tuple[str, ...]:
         """Return the names of the entries whose path can render to this key."""
         return tuple(name for name, entry in self.locks.items() if Template.parse(entry["path"]).may_render(key))
+
+    def path_of(self, name: str, key: str = "") -> str:
+        """Return the path of the entry that a lock with this name or template belongs to; without any, the name."""
+        if name in self.locks:
+            return str(self.locks[name]["path"])
+        entries = self.entries_of_key(key or Template.parse(name).example)
+        paths = [str(self.locks[entry]["path"]) for entry in entries]
+        return name if not paths or shape(name) in map(shape, paths) else paths[0]
 
     def options_of_key(self, key: str, given: LockOptions = NOT_GIVEN) -> LockOptions:
         """Return the options of a lock: those `given`, else those of its first entry, else the defaults."""
@@ -189,20 +199,17 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         problems.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Give a path such as /zklock.")
     values["tls"] = _tls(given.get("TLS"), url, problems)
     _complete_access(values, url, problems)
-    locks = _locks(given.get("LOCKS", {}), problems)
-    if values.get("lock_order"):
-        paths = {name: entry.get("path", name) for name, entry in locks.items()}
-        pairs = ((paths.get(outer, outer), paths.get(inner, inner)) for outer, inner in values["lock_order"])
-        values["lock_order"] = frozenset(pairs)
     config = Config(
         hosts=url.hosts,
         base=url.chroot + root,
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), problems),
-        locks=locks,
+        locks=_locks(given.get("LOCKS", {}), problems),
         leases=read_leases(given.get("LEASES", {}), _at("LEASES"), problems),
         **{**_query(url, problems), **values},
     )
     _contradictions(config, problems)
+    if config.lock_order and not problems:
+        _check_order(config, problems)
     return (None if problems else config), problems
 
 
@@ -274,6 +281,28 @@ def _contradictions(config: Config, problems: Problems) -> None:
         elif fault := contradiction(over_defaults(options, config.defaults)):
             hint = f"Change one of them, or override the default here: {_OVERRIDES}."
             problems.add("E013", f"{where} has {fault}, one of them from {_at('DEFAULTS')}.", hint)
+
+
+def _check_order(config: Config, problems: Problems) -> None:
+    """Find names in `LOCK_ORDER` that no lock can have, and pairs that contradict each other."""
+    where = _at("LOCK_ORDER")
+    outer_of: dict[str, list[str]] = {}
+    try:
+        for pair in config.lock_order:
+            for name in pair:
+                is_known = name in config.locks or config.entries_of_key(Template.parse(name).example)
+                if config.strict and not is_known:
+                    fault = f"{where} has {name!r}, which is not an entry of LOCKS, nor the path of one."
+                    problems.add("E022", fault, did_you_mean(name, config.locks))
+            outer, inner = (shape(config.path_of(name)) for name in pair)
+            if outer != inner:
+                outer_of.setdefault(inner, []).append(outer)
+        TopologicalSorter(outer_of).prepare()
+    except InvalidLockName as error:
+        problems.add("E022", f"{where} has a name that no lock can have: {error}", "")
+    except CycleError as error:
+        circle = " before ".join(map(repr, error.args[1]))
+        problems.add("E022", f"{where} contradicts itself: {circle}.", "Remove a pair.")
 
 
 _OVERRIDES: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger": 0'
@@ -353,10 +382,10 @@ def _links(value: object) -> Mapping[str, str]:
     return MappingProxyType(dict(links))
 
 
-def _lock_order(value: object) -> frozenset[tuple[str, str]]:
+def _lock_order(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in value):
         raise InvalidValue("is not a list of pairs")
-    return frozenset((outer, inner) for outer, inner in value)
+    return tuple((outer, inner) for outer, inner in value)
 
 
 def _has_plain_fields(text: str) -> bool:

@@ -214,7 +214,7 @@ REFUSED = [
     ("E012", "ADMIN_LINKS", [3, {"a": 3}, {"a": "https://{host}/"}, {"a": "//host"}, {"a": "/{id!r}"}]),
     ("E014", "STRICT", [0, "yes"]),
     ("E014", "REAL_IN_TESTS", [1, "no"]),
-    ("E022", "LOCK_ORDER", ["off", True, [("a",)], [("a", 1)], [("a", "")], {"a": "b"}]),
+    ("E022", "LOCK_ORDER", ["off", True, [("a",)], [("a", 1)], [("a", "")], {"a": "b"}, [("a", "b/{c")]]),
     ("E015", "MAX_LINGERING", [-1, 1.5, "5", True, math.inf]),
     ("E020", "MAX_METRIC_LOCKS", [-1, "5", 1.5, True]),
     ("E021", "JUTE_MAXBUFFER", [0, 131071, 2**31, -1, 1e6, "1M", "0xfffff", "9" * 5000, True, math.inf]),
@@ -432,3 +432,36 @@ def test_session_gets_all_that_the_settings_say():
             acl="creator",
             tls=TlsOptions(ca="ca", cert="cert", key="key", key_password="pw", check_hostname=False),
         )
+
+
+# --- the order of locks -----------------------------------------------------------------------------------------------
+
+ENTRIES = {"order": {"path": "order/{pk}"}, "stock": {"path": "stock/{sku}"}}
+
+
+@pytest.mark.parametrize("name", ["stock", "stock/{pk}", "stock/7"])
+def test_the_order_of_locks_names_entries_paths_or_keys(name):
+    assert not ids(STRICT=True, LOCKS=ENTRIES, LOCK_ORDER=[("order", name), (name, name)])
+
+
+@pytest.mark.parametrize("name", ["stok", "stocks/{sku}", "stock"])
+def test_with_strict_the_order_of_locks_names_locks_that_exist(name):
+    problem = only_problem(STRICT=True, LOCKS={"order": {"path": "order/{pk}"}}, LOCK_ORDER=[(name, "order")])
+    assert (problem.id, f"has {name!r}, which is not an entry" in problem.message) == ("E022", True)
+
+
+def test_a_misspelt_name_in_the_order_of_locks_has_a_suggestion():
+    assert 'Did you mean "stock"?' in only_problem(STRICT=True, LOCKS=ENTRIES, LOCK_ORDER=[("stok", "order")]).hint
+
+
+CONTRADICTIONS = {
+    "two": [("order", "stock"), ("stock", "order")],
+    "as a path": [("order", "stock"), ("stock/{pk}", "order/{order}")],
+    "three": [("order", "stock"), ("stock", "till"), ("till", "order")],
+}
+
+
+@pytest.mark.parametrize("pairs", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_pairs_that_contradict_each_other_are_refused(pairs):
+    problem = only_problem(LOCKS=ENTRIES, LOCK_ORDER=pairs)
+    assert (problem.id, "contradicts itself" in problem.message) == ("E022", True)
