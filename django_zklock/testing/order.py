@@ -10,7 +10,6 @@ the run reads it at the end.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -37,7 +36,6 @@ logger = Logger("django_zklock.locks", always=True)
 FILE: Final = "ZKLOCK_LOCK_ORDER"
 """The environment variable with the path of the file. Without it, nothing is seen."""
 MOST_LINES: Final = 20
-_EXCLUSIVE: Final = (Kind.LOCK, Kind.WRITE)
 
 
 # --- the rule -----------------------------------------------------------------------------------------------------
@@ -166,17 +164,14 @@ class Watcher:
         """See that an owner asks for a lock, one of `specs`, and would wait for it."""
         if FILE not in os.environ or inner.max_waiters == 0:
             return
-        enclosing = list(_enclosing())
-        kept = [held.grant for held in held_locks.all() if held.owner == owner and held.observer and not held.uses]
-        blocks = [held.grant for held in enclosing if _waits_for(held.owner, owner)]
-        around: list[LockSpec | Grant] = [*blocks, *kept, *self._kept_in_test_case(owner, inner)]
-        every = [*around, *(held.grant for held in enclosing), *held_locks.grants_of(owner)]
-        exclusive = {lock.key for lock in every if lock.kind in _EXCLUSIVE}
+        around: list[LockSpec | Grant] = [*_around(owner), *self._kept_in_test_case(owner, inner)]
+        held = [*around, *_gates(owner)]
+        exclusive = {lock.key for lock in held if lock.kind in (Kind.LOCK, Kind.WRITE)}
         for outer in around:
             self._add(outer, inner, exclusive)
-        for first, second in itertools.pairwise(specs):
-            if second.key == inner.key:
-                self._add(first, inner, exclusive, is_sorted=True)
+        index = specs.index(inner)
+        if index:
+            self._add(specs[index - 1], inner, exclusive, is_sorted=True)
 
     def _kept_in_test_case(self, owner: Owner, spec: LockSpec) -> tuple[LockSpec, ...]:
         """Return the other locks that the transaction of the code would keep, and remember this one."""
@@ -237,13 +232,24 @@ def _enclosing() -> Iterator[HeldLock]:
             yield held
 
 
-def _waits_for(holder: Owner, owner: Owner) -> bool:
+def _around(owner: Owner) -> Iterator[Grant]:
     """
-    Return whether the holder is the owner, or waits for its work.
+    Yield the locks of the open blocks that wait for the caller, and those that its transactions keep.
 
-    A coroutine waits for its threads, and a thread for its coroutines. It may not wait for another task.
+    A coroutine waits for its threads, and a thread for its coroutines. It may not wait for another task. A hold of
+    `acquire` is around nothing, as any thread may release it.
     """
-    return holder == owner or {holder.kind, owner.kind} == {"task", "thread"}
+    for held in _enclosing():
+        if held.owner == owner or {held.owner.kind, owner.kind} == {"task", "thread"}:
+            yield held.grant
+    for held in held_locks.all():
+        if held.owner == owner and held.observer is not None and not held.uses:
+            yield held.grant
+
+
+def _gates(owner: Owner) -> list[Grant]:
+    """Return all locks that are held while the caller works."""
+    return [*(held.grant for held in _enclosing()), *held_locks.grants_of(owner)]
 
 
 def _lines(what: str) -> list[str]:
