@@ -117,25 +117,25 @@ def _circle_of(first: Edge, inside: Mapping[str, list[Edge]]) -> Circle | None:
 def advice(circle: Circle) -> str:
     """Return what is wrong, where, and what to do."""
     last, *older = circle
-    place, *places = [_place(edge, circle) for edge in circle]
+    location, *others = [_location(edge, circle) for edge in circle]
     if not older:
         return (
-            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {place}. Two callers with "
+            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {location}. Two callers with "
             "the same keys in another order would wait for each other. Acquire them together, by zk_locks(...). If all "
             "callers have the same order, name the pair in LOCK_ORDER."
         )
     names = " before ".join(map(repr, (older[0].outer, *(edge.inner for edge in older))))
-    if place in places:
-        where = f"{place} has both orders"
+    if location in others:
+        where = f"{location} has both orders"
     else:
-        where = f"{' and '.join(dict.fromkeys(places))} {'do' if places[1:] else 'does'}, {place} does not"
+        where = f"{' and '.join(dict.fromkeys(others))} {'do' if others[1:] else 'does'}, {location} does not"
     return (
         f"Two callers can wait for each other. Always lock {names}: {where}. Or acquire them together, by "
         "zk_locks(...)."
     )
 
 
-def _place(edge: Edge, circle: Circle) -> str:
+def _location(edge: Edge, circle: Circle) -> str:
     """Return the line of an edge, and its first caller that is not one of another edge with the same line."""
     same = [other for other in circle if other is not edge and other.lines[0] == edge.lines[0]]
     common = {line for other in same for line in other.lines}

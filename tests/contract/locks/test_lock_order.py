@@ -147,7 +147,7 @@ def test_a_lock_that_a_transaction_keeps_is_around_those_after_its_block(seen):
 
 
 @pytest.mark.django_db
-def test_in_a_test_case_the_transaction_of_the_code_counts_as_one_that_keeps_its_locks(seen):
+def test_in_a_test_case_the_transaction_of_the_code_keeps_its_locks(seen):
     def work(*names):
         with transaction.atomic():
             for name in names:
