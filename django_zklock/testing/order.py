@@ -120,9 +120,9 @@ def advice(circle: Circle) -> str:
     location, *others = [_location(edge, circle) for edge in circle]
     if not older:
         return (
-            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {location}. Two callers with "
-            "the same keys in another order would wait for each other. Acquire them together, by zk_locks(...). If all "
-            "callers have the same order, name the pair in LOCK_ORDER."
+            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {location}. Two callers "
+            "with the same keys in another order would wait for each other. Acquire them together, by zk_locks(...). "
+            "If all callers have the same order, name the pair in LOCK_ORDER."
         )
     names = " before ".join(map(repr, (older[0].outer, *(edge.inner for edge in older))))
     if location in others:
