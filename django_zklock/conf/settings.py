@@ -20,9 +20,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock.conf import keys
 from django_zklock.conf import url as zk_url
-from django_zklock.conf.keys import Keys
 from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, over_defaults, read_options
 from django_zklock.conf.table import (
@@ -120,25 +118,14 @@ def raw() -> object:
     return {**value, **for_tests} if is_replaced else value
 
 
-def token_keys() -> Keys:
-    """
-    Return the keys of signed texts: `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks.
-
-    They are not in `Config`, because a receiver of tokens needs no ZooKeeper. Raises `ImproperlyConfigured` if the keys
-    are invalid.
-    """
-    own = keys.checked(keys.hidden(_entry("TOKEN_KEYS")), _at("TOKEN_KEYS"))
-    return Keys((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)) if own is None else own
-
-
 def path_for(name: str) -> str:
     """Return the path template of the lock `name`. The rest of the settings may be missing or invalid."""
-    entry = _entry("LOCKS", name)
-    path = entry.get("path") if isinstance(entry, Mapping) else None
+    lock = entry("LOCKS", name)
+    path = lock.get("path") if isinstance(lock, Mapping) else None
     return path if isinstance(path, str) else name
 
 
-def _entry(*keys: str) -> object:
+def entry(*keys: str) -> object:
     """Return the value in `settings.ZKLOCK` under these nested keys, unchecked; None if there is none."""
     value = raw()
     for key in keys:
@@ -172,6 +159,12 @@ def current() -> Config:
     return config
 
 
+def add_key(key: str, row: Row) -> None:
+    """Accept a key of an extension. The extension reads its value by `entry`."""
+    _added[key] = row
+    forget()
+
+
 def forget() -> None:
     """Let `current()` read the settings again, because they have changed."""
     current.cache_clear()
@@ -189,8 +182,8 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         problems.add("E001", f"settings.ZKLOCK is {fault}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
         return None, problems
     given = {"URL": "", **{key: value for key, value in raw.items() if value is not None}}
-    values = read_keys(given, _KEYS, "ZKLOCK", problems, more=_DICTS)
-    values.pop("token_keys", None)  # see `token_keys`
+    values = read_keys(given, _KEYS, "ZKLOCK", problems, more=(*_DICTS, *_added))
+    read_keys({key: given[key] for key in _added & given.keys()}, _added, "ZKLOCK", problems)
     if raw.get("DEADLOCK_TIMEOUT", 0) is None:
         values["deadlock_timeout"] = None  # it has a meaning of its own: deadlocks are not looked for
     url, root = values.pop("url", _NO_ADDRESS), values.pop("root", DEFAULT_ROOT)
@@ -408,7 +401,6 @@ _KEYS: Final = {
     "ACL": Row(
         "E007", _acl, 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
     ),
-    "TOKEN_KEYS": Row("E011", keys.read_keys, keys.ADVICE),
     **dict.fromkeys(("STRICT", "REAL_IN_TESTS"), Row("E014", boolean, "It is False by default.")),
     "LOCK_ORDER": Row(
         "E022", _lock_order, 'For example [("orders/{order}", "stock/{sku}")]: the first is acquired before the second.'
@@ -419,6 +411,8 @@ _KEYS: Final = {
     "EVENT_DAYS": Row("E017", _days, "It is 7 by default."),
     "ADMIN_LINKS": Row("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
 }
+_added: Final[dict[str, Row]] = {}
+"""The keys of extensions, which read them by themselves. `Config` does not have them."""
 _DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
 _QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")}
 _TLS_KEYS: Final = {

@@ -209,8 +209,6 @@ REFUSED = [
     ("E008", "TLS", [{"CHECK_HOSTNAME": "no"}]),
     ("E010", "LOCKS", [[], {"": {"path": "a"}}, {3: {"path": "a"}}, {"a": {}}, {"a": {"path": None}}]),
     ("E010", "LOCKS", [{"a": {"path": path}} for path in ("", "a/../b", "a/{b", "a/{b._c}")]),
-    # The keys of tokens are long texts in a list.
-    ("E011", "TOKEN_KEYS", ["k" * 32, [], ["k" * 31], ["k" * 32, ""], [b"k" * 32], {"k" * 32: 1}]),
     ("E012", "ADMIN_LINKS", [3, {"a": 3}, {"a": "https://{host}/"}, {"a": "//host"}, {"a": "/{id!r}"}]),
     ("E014", "STRICT", [0, "yes"]),
     ("E014", "REAL_IN_TESTS", [1, "no"]),
@@ -293,10 +291,9 @@ def test_tls_is_turned_on_by_url_or_dict_and_verifies(url, tls, built):
     ),
     acl=st.sampled_from([None, "SECRET", [("digest", "u:SECRET", "x")], [("digest", "u:SECRET", "r")]]),
     tls=st.sampled_from([None, "SECRET", {"KEY_PASSWORD": "SECRET"}, {"KEY_PASSWORD": ["SECRET"], "CERT": "c"}]),
-    keys=st.sampled_from([None, "SECRET", ["SECRET"]]),
 )
-def test_credentials_appear_in_no_text(url, auth, acl, tls, keys):
-    raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls, "TOKEN_KEYS": keys}
+def test_credentials_appear_in_no_text(url, auth, acl, tls):
+    raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls}
     conf.forget()
     with override_settings(ZKLOCK=raw):
         try:
@@ -370,14 +367,14 @@ def test_options_of_a_lock_come_before_the_defaults():
     ("raw", "path"),
     [
         (None, "stock"),
-        ({"TOKEN_KEYS": ["k" * 32]}, "stock"),
+        ({"STRICT": True}, "stock"),
         ({"LOCKS": {"stock": {"path": "stock/{sku}"}}}, "stock/{sku}"),
         ({"LOCKS": {"stock": "no dict"}}, "stock"),
         ({"LOCKS": 7}, "stock"),
     ],
 )
 def test_path_of_a_lock_is_known_without_an_ensemble(raw, path):
-    """A receiver of tokens may use the names of the locks without a valid `ZKLOCK`."""
+    """A receiver of signed tokens may use the names of the locks without a valid `ZKLOCK`."""
     with override_settings(ZKLOCK=raw):
         assert conf.path_for("stock") == path
 
