@@ -117,7 +117,8 @@ def _circle_of(first: Edge, inside: Mapping[str, list[Edge]]) -> Circle | None:
 def advice(circle: Circle) -> str:
     """Return what is wrong, where, and what to do."""
     last, *older = circle
-    location, *others = [_location(edge, circle) for edge in circle]
+    location = _location(last, circle)
+    others = list(dict.fromkeys(_location(edge, circle) for edge in older))
     if not older:
         return (
             f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {location}. Two callers "
@@ -128,7 +129,7 @@ def advice(circle: Circle) -> str:
     if location in others:
         where = f"{location} has both orders"
     else:
-        where = f"{' and '.join(dict.fromkeys(others))} {'do' if others[1:] else 'does'}, {location} does not"
+        where = f"{' and '.join(others)} {'do' if others[1:] else 'does'}, {location} does not"
     return (
         f"Two callers can wait for each other. Always lock {names}: {where}. Or acquire them together, by "
         "zk_locks(...)."
@@ -137,10 +138,11 @@ def advice(circle: Circle) -> str:
 
 def _location(edge: Edge, circle: Circle) -> str:
     """Return the line of an edge, and its first caller that is not one of another edge with the same line."""
-    same = [other for other in circle if other is not edge and other.lines[0] == edge.lines[0]]
-    common = {line for other in same for line in other.lines}
-    callers = [line for line in edge.lines[1:] if line not in common]
-    return f"{edge.lines[0]} (called at {callers[0]})" if callers and (same or not circle[1:]) else edge.lines[0]
+    line, *callers = edge.lines
+    same = [other for other in circle if other.lines[0] == line and other.lines != edge.lines]
+    common = {caller for other in same for caller in other.lines}
+    own = [caller for caller in callers if caller not in common]
+    return f"{line} (called at {own[0]})" if own and (same or not circle[1:]) else line
 
 
 # --- what a process sees ------------------------------------------------------------------------------------------

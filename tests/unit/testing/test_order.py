@@ -72,6 +72,11 @@ def test_a_function_that_acquires_all_locks_is_told_with_the_caller_that_differs
     assert "locking.py:7 (called at views.py:3) does, locking.py:7 (called at tasks.py:9) does not." in text
 
 
+def test_of_three_places_with_one_line_each_has_its_caller():
+    (text,) = told(("a", "b", "x:1, y:2"), ("b", "c", "x:1, y:2"), ("c", "a", "x:1, z:3"))
+    assert "Always lock 'a' before 'b' before 'c': x:1 (called at y:2) does, x:1 (called at z:3) does not." in text
+
+
 def test_a_line_with_both_orders_is_not_told_twice():
     (text,) = told(("a", "b", "x:1, y:2"), ("b", "a", "x:1, y:2"))
     assert "Always lock 'a' before 'b': x:1 has both orders." in text
