@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django_zklock.report.facts import Facts, Held
 
 MANY: Final = 3
-"""Locks of one host, losses, or locks of ended processes, from which on the host is the cause."""
+"""Locks of one host, losses, or locks of ended processes, from which on the host is the cause; waiters of a queue."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
 
@@ -38,7 +38,7 @@ class Incident:
     severity: ClassVar[str] = "warning"
     """ "error" if work is blocked, or no longer exclusive, until a person acts."""
     word: ClassVar[Any] = ""
-    """One word for it, for the head of its card. Without one, its severity says it."""
+    """One word for it, for the head of its card. Without one, the state of its locks says it."""
     title: ClassVar[Any] = ""
     who: ClassVar[Any] = ""
     """A sentence about its holders. A card has them as rows instead."""
@@ -95,6 +95,11 @@ class Incident:
                 holders=tuple((lock.key, holder) for lock, holder in held),
                 **more,
             )
+
+    @property
+    def state(self) -> str:
+        """The state of its locks, in the list and on their pages: that of `formatting.STATE_LABELS`."""
+        return "blocked" if self.severity == "error" else "slow"
 
     @property
     def identity(self) -> str:

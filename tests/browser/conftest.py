@@ -67,6 +67,6 @@ def day(stage):
 
 @pytest.fixture
 def hasty(stage, den, browser, tmp_path, monkeypatch):
-    monkeypatch.setenv("SITE_LONG_HELD", "0.001")
+    monkeypatch.setenv("SITE_ZKLOCK", '{"DEFAULTS": {"warn_after": 0.001}}')
     with Site(tmp_path, den.url()) as site, visiting(browser, site) as come:
         yield come

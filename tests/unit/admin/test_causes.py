@@ -14,7 +14,7 @@ from django_zklock.inspection import EnsembleReport, Graph, LockInfo, ServerRepo
 from django_zklock.inspection.ensemble import _findings
 from django_zklock.inspection.waits import find_waits
 from django_zklock.report import past
-from django_zklock.report.verdict import CAUSES, look
+from django_zklock.report.verdict import CAUSES, by_key, look, state_of
 
 RUNS = tuple(
     ServerReport(address=f"zk{number}:2181", state="serves", role=role, zxid=5 << 32 | 7)
@@ -134,6 +134,64 @@ def test_one_process_with_three_slow_locks_hangs_and_three_processes_do_not():
     assert ("host", ("job/0", "job/1")) not in found(*slow(7, 7), *victims)
 
 
+def test_a_process_is_blamed_for_the_holds_that_are_late_themselves():
+    """One of its threads hangs. The others serve short requests, each under a lock of its own."""
+    short = [queue(f"cart/{number}", {"owner": number, "pid": 7, "age": 0.4}) for number in range(7)]
+    kept = queue("kept", {"owner": 9, "pid": 7, "idle_since": NOW})
+    assert found(queue("stock", {"owner": 8, "pid": 7}, waiters=(50,)), kept, *short) == [("hung", ("stock",))]
+    late = [queue(f"job/{number}", {"owner": number, "pid": 7}) for number in range(2)]
+    assert found(queue("stock", {"owner": 8, "pid": 7}, waiters=(50,)), *late) == [
+        ("host", ("stock", "job/0", "job/1"))
+    ]
+
+
+def test_processes_of_one_name_and_number_are_told_apart_by_their_sessions():
+    mail = [queue(f"mail/{number}", {"owner": number, "pid": 1, "session_id": 99}) for number in range(3)]
+    assert found(queue("stock", {"owner": 8, "pid": 1}, waiters=(50,)), *mail) == [("hung", ("stock",))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "client", "title"),
+    [
+        ("read-write", "zklock", "3 processes have held prices for 1 min 30 s"),
+        ("semaphore", "zklock", "3 processes have held prices for 1 min 30 s"),
+        ("semaphore", "Curator", "Another client blocks prices"),
+    ],
+)
+def test_several_holders_of_one_lock_are_one_incident(kind, client, title):
+    holders = [{"owner": number, "pid": number, "client": client} for number in (1, 2, 3)]
+    (incident,) = verdict(queue("prices", *holders, waiters=(50,), kind=kind)).incidents
+    assert (str(incident.describe()["title"]), len(incident.holders), incident.blocked) == (title, 3, 1)
+
+
+def test_permits_that_one_process_has_leaked_are_counted():
+    leaked = [{"owner": number, "pid": 5} for number in range(4)]
+    (incident,) = verdict(queue("pool", *leaked, {"owner": 9, "age": 1.0}, waiters=(50,), kind="semaphore")).incidents
+    shown = incident.describe()
+    assert shown["title"] == "web-1 · pid 5 has held pool for 1 min 30 s"
+    assert "4 of 5 permits." in shown["explanation"]
+
+
+@pytest.mark.parametrize(("warn_after", "default", "is_named"), [(80, 60, True), (100, 60, False), (0, 100, False)])
+def test_a_hold_is_judged_by_its_own_warn_after_else_by_that_of_all(settings, warn_after, default, is_named):
+    settings.ZKLOCK = {**settings.ZKLOCK, "DEFAULTS": {"warn_after": default}}
+    lock = queue("report", {"owner": 1, "warn_after": warn_after}, waiters=(2,))
+    assert lock.state() == ("long" if is_named else "contended")
+    assert [cause for cause, _keys in found(lock)] == ["hung"] * is_named
+
+
+def test_a_lock_has_the_state_of_its_card_unless_its_own_says_more():
+    hung, short = queue("hung", 1, waiters=(2,)), queue("short", {"owner": 3, "age": 1.0}, waiters=(4,))
+    there, back = queue("there", 5, waiters=(6,)), queue("back", 6, waiters=(5,))
+    known, queues = told([hung, short, there, back])
+    waits = find_waits(known, queues, 0.0)
+    cycles = Graph(waits, known).cycles
+    locks = tuple(replace(lock, deadlocked=lock.key in ("there", "back")) for lock in known)
+    incidents, _facts = by_key(replace(NOTHING, locks=locks, waits=waits, cycles=cycles))
+    states = [state_of(lock, incidents.get(lock.key)) for lock in locks]
+    assert states == ["slow", "contended", "deadlocked", "deadlocked"]
+
+
 def test_a_permit_that_another_holder_will_release_is_not_behind():
     root = queue("root", 1, waiters=(2,))
     pool = queue("pool", 2, {"owner": 3, "pid": 3, "age": 1.0}, waiters=(4, 5), kind="semaphore")
@@ -164,15 +222,36 @@ def test_a_long_queue_is_named_at_once(waiting, fields, causes):
     [
         (59.0, {}, []),
         (61.0, {}, ["crowded"]),
+        (61.0, {"warn_after": 5}, ["crowded"]),
+        (61.0, {"warn_after": 90}, []),
         (61.0, {"lasts": "lease"}, []),
         (61.0, {"age": 90.0}, ["hung"]),
         (61.0, operator(age=30.0), []),
     ],
-    ids=["less than a minute", "a minute", "for a lease", "behind a holder that hangs", "behind an operator"],
+    ids=[
+        "less than a minute",
+        "a minute",
+        "warned of early",
+        "less than warn_after",
+        "for a lease",
+        "behind a holder that hangs",
+        "behind an operator",
+    ],
 )
 def test_a_long_wait_is_named_though_no_holder_hangs(wait, fields, causes):
     lock = replace(queue("stock", {"owner": 1, "age": 1.0, **fields}, waiting=3), longest_wait=wait)
     assert [incident.cause for incident in verdict(lock).incidents] == causes
+
+
+@pytest.mark.parametrize(
+    ("waiting", "title"), [(1, "Long wait: stock"), (2, "Long wait: stock"), (3, "Long queue: stock")]
+)
+def test_a_queue_begins_with_three_waiters(waiting, title):
+    lock = replace(queue("stock", {"owner": 1, "age": 1.0}, waiting=waiting), longest_wait=61.0)
+    (incident,) = verdict(lock).incidents
+    shown = incident.describe()
+    assert shown["title"] == title
+    assert ("max_waiters" in shown["remedy"]) is (waiting == 3)
 
 
 def test_a_crowd_behind_a_victim_is_that_of_the_root():
