@@ -104,12 +104,12 @@ class Hot(OfHistory):
             named = replace(incident, detail=" ".join(texts))
             if lock.lasts or lock.operator:
                 holders = tuple((lock.key, holder) for holder in lock.holders)
-                named = replace(named, holders=holders, values={**incident.values, "advice": _TAKEN})
+                named = replace(named, holders=holders, values={**incident.values, "advice": _LASTING})
             yield named
 
 
 _TOO_SHORT: Final = _("Hold it for a shorter time, wait longer (`timeout`), set `on_conflict`, or use permits.")
-_TAKEN: Final = _("No caller gets the lock before that ends. If it takes too long, end it, or break the lock.")
+_LASTING: Final = _("No caller gets the lock before that ends. If it takes too long, end it, or break the lock.")
 
 
 def _has_held(lock: LockInfo, seconds: float) -> bool:
