@@ -44,7 +44,6 @@ class OfHistory(Incident):
                     keys=(recent.name,) if cls.by == "key" else (),
                     values={"number": number, "minutes": cls.within / 60, "seconds": seconds, "advice": _TOO_SHORT},
                     age=max(0.0, age),
-                    since=recent.first,
                 )
 
     @classmethod

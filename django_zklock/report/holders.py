@@ -117,7 +117,7 @@ class Silent(Incident):
         for lock, holder in facts.holds:
             if holder.is_silent and facts.is_hung(lock, holder):
                 silence = formatting.duration(holder.silent_for)
-                yield from cls.of(facts, [(lock, holder)], since=holder.renewal_due, values={"time": silence})
+                yield from cls.of(facts, [(lock, holder)], values={"time": silence})
 
 
 class Hung(Incident):

@@ -66,7 +66,7 @@ class Incident:
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """More values for its texts."""
     since: object = None
-    """When it began, or the servers: it tells the incident from a later one of the same locks, holders and host."""
+    """The servers that are concerned, and their epochs."""
     detail: str = ""
     """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()
@@ -106,14 +106,10 @@ class Incident:
         """
         Return a text of at most 32 characters, the same as long as it is the same incident, in each process.
 
-        A host that hangs is one incident until it releases the oldest of these locks, whatever locks it acquires
-        meanwhile. Another death or break, other servers and another holder are new ones. A counter is used up once.
+        It is told by its locks, whoever holds them; if it is that of a host or of servers, by these.
         """
-        tokens = sorted(holder.token for _key, holder in self.holders)
-        parts = (self.host, self.pid * (self.cause == "broken"), str(self.since), *tokens[:1])
-        of_locks = (sorted(self.keys), tokens, *([str(self.since)] if self.since else []))
-        text = repr(parts if self.of_host else of_locks)
-        return f"{self.cause}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        of = (self.host, self.since) if self.of_host or not self.keys else sorted(self.keys)
+        return f"{self.cause}-{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}"
 
     def texts(self) -> dict[str, Any]:
         """Return the values that its texts name."""

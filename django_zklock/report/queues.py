@@ -36,8 +36,7 @@ class OfDirectory(Incident):
         for lock in facts.snapshot.locks:
             if lock.is_unreadable and lock.is_used_up is (cls is Counter):
                 detail = lock.problem or gettext("No acquisition is left: each new caller is refused.")
-                since = detail if cls is Unreadable else None
-                yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail, since=since)
+                yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail)
 
 
 class Counter(OfDirectory):
