@@ -230,14 +230,10 @@ class LockInfo:
         """Its operator hold: of an operator, a minimum hold, or of a reserved key."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
-    @property
-    def is_long(self) -> bool:
-        """Whether its first holder has it for long."""
-        return self.held_for is not None and self.holders[0].is_long
-
     def states(self) -> tuple[str, ...]:
         """Return all states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
         hold = self.operator
+        is_long = self.held_for is not None and self.holders[0].is_long
         states = {
             "deadlocked": self.deadlocked,
             "unread": self.is_unread,
@@ -246,8 +242,8 @@ class LockInfo:
             "operator": hold is not None and not hold.task_id,
             "reserved": hold is not None and bool(hold.task_id),
             "kept": self.idle_for is not None,
-            "long": self.is_long and not self.lasts,
-            "lasting": self.is_long and bool(self.lasts),
+            "long": is_long and not self.lasts,
+            "lasting": is_long and bool(self.lasts),
             "contended": self.waiting > 0,
             "held": self.held_for is not None,
         }
@@ -353,7 +349,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     SetLimit: ("limit", "by", "reason", "when"),
 }
 """The names of each value in JSON, in their order."""
-_OR_ABSENT: Final = {"max_hold", "warn_after", "session_timeout", "waits_behind", "pid"}
+_OR_ABSENT: Final = {"max_hold", "warn_after", "session_timeout", "pid"}
 """Names of numbers that are absent if they are 0. A text is absent if it is empty."""
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from django_zklock.report.facts import Facts
 
 
+SLACK: Final = 2.0
+"""Seconds by which a hold may seem to be younger than the first refusal: a look takes a moment, and clocks differ."""
+
+
 class OfHistory(Incident):
     """Something that has happened several times of late. The queues do not show it any more."""
 
@@ -113,7 +117,7 @@ _LASTING: Final = _("No caller gets the lock before that ends. If it takes too l
 
 def _has_held(lock: LockInfo, seconds: float) -> bool:
     """Return whether the holders that block a lock have had it for so long. A semaphore is blocked by all of them."""
-    lasted = [holder.duration >= seconds for holder in lock.holders]
+    lasted = [holder.duration + SLACK >= seconds for holder in lock.holders]
     return bool(lasted) and (all(lasted) if lock.limit is not None else any(lasted))
 
 
@@ -139,6 +143,3 @@ class Refused(OfHistory):
     cause, outcome, severity, least = "refused", "refused", "error", 1
     title = _("Release refused: %(keys)s")
     remedy = _("Give its account the right that is missing, and it releases by itself. Or end its process.")
-
-
-CAUSES: Final = (Stale, Refused, Hot, Order, Ended, Dying, Flapping)

@@ -191,6 +191,3 @@ def _hung_text(facts: Facts, lock: LockInfo, number: int) -> str:
         ago = formatting.duration(facts.refused[lock.key])
         texts.append(gettext("The last caller was refused, or skipped its work, %(time)s ago.") % {"time": ago})
     return " ".join(texts)
-
-
-CAUSES: Final = (Deadlock, Orphan, Host, Foreign, Silent, Hung, Operator)

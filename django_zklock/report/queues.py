@@ -61,8 +61,7 @@ class Crowded(Incident):
     """
     50 callers wait, or the first has waited for a minute, and for the `warn_after` of the holder.
 
-    With one or two waiters, it is a long wait. Of the callers of one process, 32 count: the others wait inside it. No
-    other card names the lock: each holder has it for a short time only.
+    With one or two waiters, it is a long wait. No other card names the lock: each holder has it for a short time only.
     """
 
     cause = "crowded"
@@ -102,6 +101,3 @@ def _crowd(lock: LockInfo, waiting: int) -> str | None:
     if waited >= long_wait and not lock.lasts and lock.operator is None:
         return gettext("The first has waited for %(time)s.") % {"time": formatting.duration(waited)}
     return "" if waiting >= CROWD else None
-
-
-CAUSES: Final = (Counter, Unreadable, Crowded)

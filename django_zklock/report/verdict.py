@@ -190,7 +190,8 @@ def _blocks(incident: Incident) -> bool:
 def by_key(snapshot: Snapshot) -> tuple[dict[str, Incident], Facts]:
     """Return the worst incident of each lock that is in its queue, and the facts of that look."""
     facts = Facts(snapshot, lazy.inspection.EnsembleReport((), ()))
-    incidents = found(facts, [*queues.CAUSES, *holders.CAUSES])
+    in_queues = [kind for kind in CAUSES.values() if not issubclass(kind, (history.OfHistory, servers.OfServers))]
+    incidents = found(facts, in_queues)
     return {key: incident for incident in reversed(incidents) for key in incident.keys}, facts
 
 

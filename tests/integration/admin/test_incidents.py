@@ -110,19 +110,11 @@ def test_a_holder_that_hangs_is_named_if_callers_were_refused_since_its_grant(op
     """A periodic task that is skipped, or a view that answers 409: nobody waits."""
     contend("orders/1")
     record(1, outcome, ago=100)
-    eventually(lambda: "Long held" in operator.get(f"{LIST}?q=").content.decode(), 30)
+    eventually(lambda: "zklock-state zklock-long" in operator.get(f"{LIST}?q=").content.decode(), 30)
     assert cards(operator) == [], "nobody has wanted it since"
-    record(1, outcome)
+    record(20, outcome)
     assert_named(operator, "hung", "worker-1", "The last caller was refused, or skipped its work")
-    assert cards(operator)[0]["blocked"] == 0
-
-
-def test_refusals_that_cannot_be_read_are_not_green(operator, contend):
-    contend("orders/1")
-    eventually(lambda: "Long held" in operator.get(f"{LIST}?q=").content.decode(), 30)
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE zklock_events_event RENAME TO elsewhere")
-    assert_shows(operator.get(LIST).content.decode(), "were not looked at", hides=["zklock-calm"])
+    assert [(card["cause"], card["blocked"]) for card in cards(operator)] == [("hung", 0)], "no second incident"
 
 
 def test_callers_that_an_operator_keeps_out_lead_to_the_operator(operator):
@@ -138,11 +130,11 @@ def test_callers_that_an_operator_keeps_out_lead_to_the_operator(operator):
 def test_callers_that_one_holder_keeps_out_learn_its_name(operator, contend, lasts, remedy):
     contend("orders/1", lasts=lasts)
     record(20, Event.TIMED_OUT)
-    assert_named(operator, "hot", "20 callers were refused", "worker-1 · pid 77 has held it", remedy)
+    assert_named(operator, "hot", "20 callers were refused", "pid 77 has held it", remedy)
 
 
 def test_callers_that_many_holders_keep_out_name_none(operator, contend):
-    record(20, Event.TIMED_OUT, ago=5)
+    record(20, Event.TIMED_OUT, ago=30)
     contend("orders/1")
     assert_named(operator, "hot", "20 callers were refused", "Hold it for a shorter time")
     assert "worker-1" not in cards(operator)[0]["explanation"]
@@ -272,13 +264,6 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator, c
     page = operator.get(f"{LIST}mid/change/").content.decode()
     assert_shows(page, "It waits for root. Only that one helps.", hides=["act/break"])
     assert "act/break/" in operator.get(f"{LIST}root/change/").content.decode()
-
-
-def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incident(operator, contend):
-    contend("pay/7")
-    contend("pay/7", "other-2", 2)
-    await_cause(operator, "hung")
-    assert [card["cause"] for card in cards(operator)] == ["hung"]
 
 
 def test_a_process_that_hangs_with_many_locks_leads_to_the_locks_of_its_host(operator, contend):
