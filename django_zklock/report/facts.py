@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LEAST_SECONDS: Final = 10.0
 """Another client may block a waiter for so long: it does not say since when it holds the lock."""
+SLACK: Final = 2.0
+"""Seconds by which a hold may seem younger than a refusal since its grant: a look takes a moment, and clocks differ."""
 
 
 class Facts:
@@ -76,7 +78,7 @@ class Facts:
 
     def _is_needed(self, lock: LockInfo, holder: ScannedContender) -> bool:
         """Return whether callers wait for a lock, or were refused since the holder got it."""
-        return lock.waiting > 0 or self.refused.get(lock.key, math.inf) < holder.certain_duration
+        return lock.waiting > 0 or self.refused.get(lock.key, math.inf) < holder.certain_duration + SLACK
 
     def is_hung(self, lock: LockInfo, holder: ScannedContender) -> bool:
         """Return whether a holder has the lock for too long, and no other lock is the cause of that."""

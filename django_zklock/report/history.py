@@ -10,6 +10,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.report import formatting
+from django_zklock.report.facts import SLACK
 from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
     from django_zklock.inspection import LockInfo
     from django_zklock.report.facts import Facts
-
-
-SLACK: Final = 2.0
-"""Seconds by which a hold may seem to be younger than the first refusal: a look takes a moment, and clocks differ."""
 
 
 class OfHistory(Incident):
@@ -91,6 +88,7 @@ class Hot(OfHistory):
     """In the last minute, 20 callers of a lock were refused. The card names the holder, if it is always the same."""
 
     cause, outcome, least, within = "hot", "timed out", 20, 60.0
+    ends = "A minute with fewer."
     title = _("%(number)d callers were refused in the last minute: %(keys)s")
     remedy = "%(advice)s"
 

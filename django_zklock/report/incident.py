@@ -106,7 +106,7 @@ class Incident:
         """
         Return a text of at most 32 characters, the same as long as it is the same incident, in each process.
 
-        It is told by its locks, whoever holds them; if it is that of a host or of servers, by these.
+        Its cause and its locks tell it, also when their holders change. That of a host or of servers is told by these.
         """
         of = (self.host, self.since) if self.of_host or not self.keys else sorted(self.keys)
         return f"{self.cause}-{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}"

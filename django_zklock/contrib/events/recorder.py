@@ -89,8 +89,10 @@ class Recorder:
         _writer.put(_hold(Event.RELEASED, grant, held))
 
     def lost(self, grant: Grant, reason: str) -> None:
-        """Record a loss."""
+        """Record a loss. A process that ends in order releases what it still holds: it closes its session."""
         outcome = Event.CUT_OFF if reason in troubles.ALL else Event.LOST
+        if grant.session.closing:
+            outcome = Event.RELEASED
         _writer.put(_hold(outcome, grant, clock.now() - grant.since, reason=reason))
 
     def refused(self, grant: Grant, reason: str) -> None:

@@ -169,6 +169,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend,
         contend(key, "worker-2", 5)
     causes = ["deadlock", "counter", "host", "foreign", "hung", "operator"]
     eventually(lambda: [card["cause"] for card in cards(operator)] == causes, 30)
+    assert 'lock/?host=worker-1">All locks of this host</a>' in operator.get(LIST).content.decode()
     printed, code = status()
     first = "\n".join(printed.splitlines()[:LINES])
     for card in cards(operator):
@@ -264,14 +265,6 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator, c
     page = operator.get(f"{LIST}mid/change/").content.decode()
     assert_shows(page, "It waits for root. Only that one helps.", hides=["act/break"])
     assert "act/break/" in operator.get(f"{LIST}root/change/").content.decode()
-
-
-def test_a_process_that_hangs_with_many_locks_leads_to_the_locks_of_its_host(operator, contend):
-    for number in range(4):
-        contend(f"stock/{number}", owner=1)
-        contend(f"stock/{number}", f"web-{number}", number, owner=1)
-    await_cause(operator, "host")
-    assert 'lock/?host=worker-1">All locks of this host</a>' in operator.get(LIST).content.decode()
 
 
 def test_recent_causes_are_named_and_lead_to_their_history(operator):

@@ -303,8 +303,7 @@ sys.exit(0)
     assert sorted(row.key for row in rows()) == ["again", "child", "kept", "last", "parent"]
     by_key = {row.key: row for row in rows()}
     assert {key for key, row in by_key.items() if row.pid == other.pid} == {"again", "kept", "last", "parent"}
-    assert [row.key for row in rows() if row.outcome != Event.RELEASED] == ["kept"]
-    assert by_key["kept"].outcome == Event.CUT_OFF
+    assert {row.outcome for row in rows()} == {Event.RELEASED}, "an orderly end is no loss"
 
 
 @each_database
