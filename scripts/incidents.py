@@ -596,7 +596,7 @@ def paste(drill: Drill, incidents: list[dict[str, Any]]) -> str:
     """Paste the first printed command of each verb; the one that asks for a reason gets it."""
     first = {line.split()[3]: line for incident in incidents for line in reversed(incident["commands"])}
     results = {}
-    for verb, line in sorted(first.items(), key=lambda item: item[0] == "break"):
+    for verb, line in sorted(first.items(), key=lambda item: item[0] in {"break", "end-hold"}):
         refused = NO_REASON not in line or drill.shell(line).returncode == 2
         done = drill.shell(line.replace(NO_REASON, f"--reason='{REASON}'"))
         results[verb] = refused and (done.returncode == 0 or (verb in {"doctor", "show"} and bool(done.stdout)))
