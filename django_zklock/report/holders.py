@@ -67,7 +67,7 @@ class Host(Incident):
     title = _("%(process)s hangs, with %(count)d locks")
     sentence = _("It has held a lock for %(time)s. It is dead or silent, or its work hangs.")
     remedy = _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them.")
-    ends = "The process releases its oldest lock."
+    ends = "It has fewer than three such locks."
     act = "host"
     command = "list"
     of_host = True
