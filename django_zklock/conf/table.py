@@ -47,7 +47,7 @@ class Problems(list[Problem]):
     def add_unknown_keys(self, where: str, keys: Iterable[object], known: Collection[str]) -> None:
         for key in keys:
             if key not in known:
-                self.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
+                self.add("E002", f'{where} has an unknown key "{key}".', did_you_mean(key, known))
 
     def dict_of(self, value: object, id: str, where: str, hint: str) -> Mapping[Any, Any]:
         """Return a value that must be a dict. Anything else is a problem, and counts as empty."""
@@ -57,7 +57,8 @@ class Problems(list[Problem]):
         return {}
 
 
-def _did_you_mean(word: object, known: Collection[str]) -> str:
+def did_you_mean(word: object, known: Collection[str]) -> str:
+    """Return a question about the key that was meant, or the list of all keys."""
     by_lower_case = {name.lower(): name for name in known}
     meant = "url" if str(word).lower() in ("host", "hosts", "location", "servers") else str(word).lower()
     near = difflib.get_close_matches(meant, by_lower_case, n=1)

@@ -80,7 +80,6 @@ class LockViews:
     opts: Any
     formfield_overrides: Mapping[Any, Mapping[str, Any]]
     reply_timeout: float
-    long_held: float
     refresh: int
 
     def _never(self, request: HttpRequest, *args: Any) -> bool:
@@ -117,11 +116,11 @@ class LockViews:
     def read_lock(self, key: str) -> Detail:
         """Return the state of one lock. If ZooKeeper does not answer, return the last known one, with the problem."""
         try:
-            return read_detail(key, reply_timeout=self.reply_timeout, long_held=self.long_held)
+            return read_detail(key, reply_timeout=self.reply_timeout)
         except ZooKeeperUnavailable as error:
             last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE)
             info = next((lock for lock in last.locks if lock.key == key), None)
-            return Detail(key, info, last, long_held=self.long_held, age=last.age, problem=str(error))
+            return Detail(key, info, last, age=last.age, problem=str(error))
 
     def read_locks(self, keys: Collection[str]) -> list[Detail]:
         """Return the states of some locks. Several are read by one look at all."""
@@ -130,8 +129,7 @@ class LockViews:
         look = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0)
         infos = {lock.key: lock for lock in look.locks}
         age, problem = (0.0, "") if look.answers else (look.age, look.problem)
-        options: dict[str, Any] = {"long_held": self.long_held, "age": age, "problem": problem}
-        return [Detail(key, infos.get(key), look, **options) for key in keys]
+        return [Detail(key, infos.get(key), look, age=age, problem=problem) for key in keys]
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """

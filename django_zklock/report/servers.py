@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -147,6 +147,3 @@ class Down(OfServers):
             remedy = gettext("Look at the log of this server, at its disk and its network.")
         for incident in super().find(facts):
             yield replace(incident, values={**incident.values, "remedy": remedy})
-
-
-CAUSES: Final = (Quorum, Split, Down)

@@ -201,14 +201,14 @@ class Acquisition:
         contender = _kind_of_contender(spec)(session, spec, caller, wait, waits=waits)
         # Coroutines that a block has started may be awaited later, after its end.
         block = None if enclosing_holds.get() is None else block_around(contender, self.owner)
-        is_awaited = block is not None and block.owner.kind != self.owner.kind
-        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter, is_awaited=is_awaited)
+        around = None if block is None or block.owner.kind == self.owner.kind else weakref.ref(block)
+        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter, around)
         if waits:
             # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
             if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
                 wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
             for watcher in hooks.watchers:
-                watcher.asks(contender, self.owner, self.specs)
+                watcher(spec, self.specs, self.owner)
         self.contenders.append(contender)
         return waiter, contender
 
@@ -216,9 +216,6 @@ class Acquisition:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
-        if contender.waits:
-            for watcher in hooks.watchers:
-                watcher.answered(contender, self.owner)
         if not isinstance(outcome, Grant):
             raise self._refused(contender, outcome)
         held = HeldLock(contender, outcome, self.owner, spec, {self.use: kept})
@@ -237,7 +234,7 @@ class Acquisition:
         error = refusal(contender, self.owner, outcome, clock.now() - self._since)
         block = block_around(contender, self.owner)
         if isinstance(error, LockTimeout) and block is not None and block.owner.kind == self.owner.kind:
-            _report_inside(contender.spec.key)  # a task; of other work, this was known at once
+            _report_inside(block)  # a task; of other work, this was known at once
         return error
 
     def _observe_losses(self) -> None:
@@ -372,13 +369,15 @@ def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
         )
 
 
-def _report_inside(key: str) -> None:
-    logger.warning("lock %r is wanted by work of its own block: %s", key, INSIDE)
+def _report_inside(block: HeldLock | None) -> None:
+    if block is not None and not block.inside_reported:
+        block.inside_reported = True
+        logger.warning("lock %r is wanted by work of its own block: %s", block.key, INSIDE)
 
 
-def _on_queued(contender: AnyContender, owner: Owner, waiter: Any, *, is_awaited: bool) -> None:
-    if is_awaited:
-        _report_inside(contender.spec.key)
+def _on_queued(contender: AnyContender, owner: Owner, waiter: Any, around: weakref.ref[HeldLock] | None) -> None:
+    if around is not None:
+        _report_inside(around())
     if waiter.on_queued is not None:
         waiter.on_queued()
     hooks.events.waiting(contender, owner)

@@ -123,6 +123,7 @@ class HeldLock:
         self._uses = Uses(uses)  # or what they were some time ago
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
+        self.inside_reported = False  # whether the log says that work of its own block wants it
         self.reads = reads or grant.kind is Kind.READ
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
         self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released

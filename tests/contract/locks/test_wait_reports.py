@@ -124,6 +124,14 @@ async def test_the_timeout_of_a_child_names_the_block_that_waits_for_it(zoo, cap
     assert told(caplog)
 
 
+async def test_a_block_is_told_once_of_all_its_children(zoo, caplog):
+    async with zk_lock("seat"):
+        children = [asyncio.create_task(async_work(0.2)) for _ in range(20)]
+        outcomes = await asyncio.gather(*children, return_exceptions=True)
+    assert all(isinstance(outcome, LockTimeout) for outcome in outcomes)
+    assert len(told(caplog)) == 1
+
+
 async def test_a_child_that_waits_for_the_end_of_its_block_is_not_told(zoo, caplog):
     async with zk_lock("seat"):
         child = asyncio.create_task(async_work())
