@@ -102,37 +102,35 @@ class _Calls:
         """Run `call()` on the thread of the log; not at all if too many calls wait for it."""
         if self._waiting.qsize() < MOST_CALLS:
             self._waiting.put(call)
-        self._start()
-
-    def flush(self, timeout: float) -> bool:
-        """Wait until the calls until now are done; return whether that took at most `timeout` seconds."""
-        done = threading.Event()
-        self._waiting.put(done.set)
-        self._start()
-        while not self._has_thread.locked() and not done.is_set():
-            self._run_next()
-        return done.wait(timeout)
-
-    def _start(self) -> None:
         if self._has_thread.acquire(blocking=False):
             try:
-                threading.Thread(target=self._run, name="zklock-log", daemon=True).start()
+                threading.Thread(target=self._run_all, name="zklock-log", daemon=True).start()
             except BaseException as error:
                 self._has_thread.release()
                 if not isinstance(error, (RuntimeError, MemoryError)):  # else the process ends, or has no room for it
                     raise
 
-    def _run(self) -> None:
-        while True:
-            self._run_next()
+    def flush(self, timeout: float) -> bool:
+        """Wait until the calls until now are done; return whether that took at most `timeout` seconds."""
+        done = threading.Event()
+        self._waiting.put(done.set)
+        while not self._has_thread.locked() and not done.is_set():
+            with contextlib.suppress(queue.Empty):  # another thread flushes, too
+                _run(self._waiting.get_nowait())
+        return done.wait(timeout)
 
-    def _run_next(self) -> None:
-        try:
-            self._waiting.get()()
-        except BaseException:  # noqa: BLE001 - whatever a handler raises, such as `SystemExit`
-            # The next record must be handled all the same. `logging` also prints the errors of handlers.
-            with contextlib.suppress(OSError, ValueError):  # there is no terminal
-                traceback.print_exc()
+    def _run_all(self) -> None:
+        while True:
+            _run(self._waiting.get())
+
+
+def _run(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except BaseException:  # noqa: BLE001 - whatever a handler raises, such as `SystemExit`
+        # The next record must be handled all the same. `logging` also prints the errors of handlers.
+        with contextlib.suppress(OSError, ValueError):  # there is no terminal
+            traceback.print_exc()
 
 
 _calls = _Calls()
