@@ -117,9 +117,9 @@ class ContenderInfo:
             host=printable(payload.host, _SHORT),
             pid=payload.pid,
             thread=printable(payload.thread, _SHORT),
-            what=printable(payload.what),
-            about={printable(name, _ITEM): printable(item) for name, item in payload.about.items()},
-            template=printable(payload.template),
+            what=payload.what,
+            about=payload.about,
+            template=payload.template,
             operator=operator,
             kind=child.kind.word,
             release_request=release_request.requested(node.data),
@@ -175,7 +175,7 @@ def foreign_payload(data: bytes) -> Payload:
             host = printable(str(ipaddress.ip_address(text)), _SHORT)
         except ValueError:
             what = printable(text, _SHORT)
-    return Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
+    return Payload(host=host, what=what)
 
 
 def _idle_since(payload: Payload, node: Node) -> datetime | None:
