@@ -183,14 +183,18 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
         return Refusal(_text(origin))
     if isinstance(origin, ssl.SSLError) and origin.reason not in _NO_ALERTS:
         return _tls_failure(origin)
-    is_timeout = isinstance(origin, TimeoutError) or "time-out" in str(origin)
+    return _failure(origin, in_handshake=in_handshake, connected=connected)
+
+
+def _failure(error: BaseException, *, in_handshake: bool, connected: bool) -> str:
+    """Return the cause of a connection that no side has refused by its own words."""
+    if isinstance(error, TimeoutError) or "time-out" in str(error):
+        return SILENT if in_handshake or connected else NO_ANSWER
     if in_handshake:
-        return SILENT if is_timeout else NO_TLS
-    if isinstance(origin, ConnectionRefusedError):
+        return NO_TLS
+    if isinstance(error, ConnectionRefusedError):
         return REFUSED
-    if connected or isinstance(origin, (ConnectionResetError, BrokenPipeError)):
-        return SILENT if is_timeout else CLOSED
-    return NO_ANSWER if is_timeout else _text(origin)
+    return CLOSED if connected or isinstance(error, ConnectionError) else _text(error)
 
 
 def _tls_failure(error: ssl.SSLError) -> Refusal:
