@@ -315,7 +315,7 @@ def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers):
     ]
 
 
-def test_a_server_that_refuses_is_tried_ten_times_a_minute_and_once_while_nobody_waits(monkeypatch):
+def test_a_server_that_refuses_is_tried_ten_times_a_minute_or_once_if_idle(monkeypatch):
     """At once after the first time, as that may be a restart. Probes and alerts read the state of an idle process."""
     now = 0.0
     monkeypatch.setattr(clock, "now", lambda: now)
