@@ -24,6 +24,8 @@ from django_zklock.core import fork
 MOST_CALLS: Final = 10_000
 """How many calls wait for slow handlers. Later ones are dropped."""
 
+_MOMENT: Final = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")  # of a record
+
 _current = threading.local()
 
 
@@ -82,13 +84,14 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         path, line, function, _stack = logging.Logger.findCaller(self.logger, stacklevel=2)
         error = sys.exc_info() if exc_info else None
         made = logging.LogRecord(self.logger.name, level, path, line, msg, args, error, function)
-        vars(made).update(extra)
-        _calls.add(functools.partial(copy_context().run, self._handle, made, stack))
+        _calls.add(functools.partial(copy_context().run, self._handle, made, extra, stack))
 
-    def _handle(self, made: logging.LogRecord, stack: object) -> None:
-        """Handle the record on the thread of the log. The user's factory of records is other people's code, too."""
-        made.stack_info = None if stack is None else str(stack)
-        self.logger.handle(logging.makeLogRecord(vars(made)))
+    def _handle(self, made: logging.LogRecord, extra: Mapping[str, object], stack: object) -> None:
+        """Handle the record on the thread of the log. `makeRecord`, which agents wrap, is other people's code, too."""
+        what = made.msg, made.args or (), made.exc_info, made.funcName, extra, None if stack is None else str(stack)
+        record = self.logger.makeRecord(made.name, made.levelno, made.pathname, made.lineno, *what)
+        vars(record).update({name: vars(made).get(name) for name in _MOMENT})
+        self.logger.handle(record)
 
 
 class _Calls:

@@ -114,6 +114,23 @@ def test_records_of_a_protocol_thread_are_as_those_of_any_thread(handler, monkey
     assert set(threads) == {"zklock-log"} == set(handler.threads[len(direct) :])
 
 
+def test_an_agent_that_wraps_the_making_of_records_sees_all(handler, monkeypatch):
+    """Its attributes are in the user's format, and a record without them could not be written."""
+    make = logging.Logger.makeRecord
+
+    def wrapped(self, name, level, *args, **kwargs):
+        record = make(self, name, level, *args, **kwargs)
+        record.traced = level >= logging.INFO
+        return record
+
+    monkeypatch.setattr(logging.Logger, "makeRecord", wrapped)
+    on_protocol_thread(lambda: logger.info("of the protocol"))
+    always.warning("of the end of a block")
+    logger.info("direct")
+    assert log.flush(10)
+    assert [record.traced for record in handler.records] == [True] * 3
+
+
 def test_a_record_has_the_time_at_which_it_was_made(handler):
     handler.open.clear()
     on_protocol_thread(lambda: logger.info("first"))
