@@ -140,10 +140,6 @@ class Outage:
         count, at = self.closings.get(address, (0, 0.0))
         return clock.now() >= at + (IDLE_PAUSE if count > 1 and not is_wanted() else 0)
 
-    def asks_anew(self) -> None:
-        """Let each server be tried at once, because the next client asks for a session. Only the old may be refused."""
-        self.closings = {address: (count, clock.now()) for address, (count, _) in dict(self.closings).items()}
-
     @property
     def refuses(self) -> bool:
         """Whether a server refuses this process, or the settings are wrong. For any thread."""

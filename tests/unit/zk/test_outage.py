@@ -93,13 +93,6 @@ def test_a_server_that_refuses_by_its_own_words_is_told_at_once():
     assert "it requires SASL" in outage.explain()
 
 
-def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(outage):
-    """Servers that have lost all their data refuse each session that they do not know."""
-    assert not outage.may_try(OLD, lambda: True)
-    outage.asks_anew()
-    assert outage.may_try(OLD, lambda: True)
-
-
 @pytest.mark.parametrize("expires", [False, True])
 @pytest.mark.parametrize("whole_after", [3.0, 30.0, 300.0])
 def test_a_caller_sees_a_try_after_an_address_that_only_closes_is_whole(expires, whole_after, monkeypatch):
