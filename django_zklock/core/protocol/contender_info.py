@@ -20,8 +20,7 @@ from django_zklock.core.zk.gateway import Node, to_datetime
 if TYPE_CHECKING:
     from typing import Self
 
-_SHORT: Final = 120  # the most characters of a host or thread
-_ITEM: Final = 64  # the most characters of the name of an item
+_SHORT: Final = 120  # the most characters of what another client has written
 OURS: Final = "zklock"
 CURATOR: Final = "Curator"
 KAZOO: Final = "kazoo"
@@ -114,9 +113,9 @@ class ContenderInfo:
             session_id=node.owner,
             came=to_datetime(node.ctime),
             client=client,
-            host=printable(payload.host, _SHORT),
+            host=payload.host,
             pid=payload.pid,
-            thread=printable(payload.thread, _SHORT),
+            thread=payload.thread,
             what=payload.what,
             about=payload.about,
             template=payload.template,

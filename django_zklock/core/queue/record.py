@@ -33,9 +33,9 @@ def line(most: int, new: Callable[[], str] = str) -> Any:
     return field(default_factory=new, metadata={"read": functools.partial(_read_line, most)})
 
 
-def whole(most: int = 2**31 - 1) -> Any:
+def whole(most: int = 2**31 - 1, default: int = 0) -> Any:
     """Return a field with a whole number from 0 to `most`."""
-    return field(default=0, metadata={"read": lambda value: integer(value, 0, most, default=0)})
+    return field(default=default, metadata={"read": lambda value: integer(value, 0, most, default=0)})
 
 
 def lines(items: int, most: int) -> Any:
@@ -53,12 +53,13 @@ def lines(items: int, most: int) -> Any:
 class Record:
     """The base of all records."""
 
+    version: int = whole(default=1)
     unknown: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     """The fields of later releases, see `unknown_fields`."""
 
     def encode(self) -> bytes:
         """Return JSON, without the fields that are empty."""
-        stored: dict[str, Any] = {"version": 1}
+        stored: dict[str, Any] = {}
         for name, read in _readers(type(self)).items():
             value = getattr(self, name)
             if value:
@@ -75,7 +76,7 @@ class Record:
         """Return the record with these fields. Never raises."""
         readers = _readers(cls)
         values = {name: read(given[name]) for name, read in readers.items() if name in given}
-        return cls(**values, unknown=unknown_fields(given, {"version", *readers}))
+        return cls(**values, unknown=unknown_fields(given, readers))
 
 
 _READERS: Final[dict[type[Record], Mapping[str, _Reader]]] = {}

@@ -152,6 +152,11 @@ def test_a_payload_with_odd_fields_is_read_as_far_as_it_goes(fields):
     assert all(isinstance(item, str) for pair in payload.about.items() for item in pair)
 
 
+def test_the_version_of_a_later_release_survives_a_rewrite():
+    data = PAYLOAD.encode().replace(b'{"version":1,', b'{"version":2,')
+    assert replace(Payload.decode(data), limit=3).encode().startswith(b'{"version":2,')
+
+
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=20), JSON, max_size=3), st.integers(0, 3000))
 @example({"new": "\ud800"}, 0)
