@@ -71,6 +71,7 @@ FILES_FIRST = 0.5  # seconds for the first TLS files, without which there is not
 FIRST_ROUND = 0.8  # of the connect timeout: the longest round before the first connection
 HURRIED_ROUNDS = 2  # rounds of these kinds; later rounds give a slow server more time
 
+SOON = 1.0  # seconds after which a connection that breaks is not blamed on its server, if that has answered a request
 WRITE_WAIT = 0.02  # seconds that requests wait while another thread writes, such as a ping; more if the socket is full
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
 READ_AHEAD = 4096  # bytes; after so many, requests are sent before more replies are handled
@@ -366,13 +367,20 @@ class Connection(ConnectionHandler):
                 self.client.outage.closed(self.host, self._address, self._refusal)
             elif clock.now() > self._contact_at + self._timeout:
                 pass  # the process was paused, or cut off, and the server has ended the session: no request is to blame
-            elif self._is_young and (self._unanswered or not self._answered):
+            elif self._has_ended_early:
                 self.client.outage.closed(self.host, self._address)
 
     @property
-    def _is_young(self) -> bool:
-        """Whether there is a connection, or was one, for less than the longest pause."""
-        return 0 <= clock.now() - self._connected_at < LONGEST_PAUSE
+    def _has_ended_early(self) -> bool:
+        """Whether the connection was closed at one of its first requests."""
+        if self._answered:
+            return self._unanswered and self._lasted < SOON
+        return self._lasted < LONGEST_PAUSE
+
+    @property
+    def _lasted(self) -> float:
+        """How long there is a connection, or was one, in seconds; infinite if there was none."""
+        return abs(clock.now() - self._connected_at)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
@@ -543,7 +551,7 @@ class Connection(ConnectionHandler):
             self.client.on_pinged(self._contact_at)
         if header.xid > 0 or header.xid == PING_XID:  # not the reply to `Auth`
             self._answered = True
-            if self.client.outage.closings and not self._is_young:
+            if self.client.outage.closings and self._lasted >= SOON:
                 self.client.outage.works(self._address)
         if header.err and (header.err == ConnectionLoss.code or header.err not in EXCEPTIONS):
             header = self._with_known_error(header)

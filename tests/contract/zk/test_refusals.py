@@ -11,8 +11,8 @@ import time
 
 import pytest
 from django.test import override_settings
-from support.faults import acquire_once, client, connected
-from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN
+from support.faults import acquire_once, client, connected, proxied, session
+from support.proxy import CREATE2, CREATE_CONTAINER, GET_CHILDREN, MULTI
 from support.work import assert_refused
 from support.zoo import eventually
 
@@ -159,6 +159,17 @@ def test_a_server_that_was_away_in_between_refuses_no_request(proxy):
         proxy.refuse = False
         connected()
         assert CLOSED_AT_REQUEST not in client().outage.explain()
+
+
+def test_a_network_that_breaks_again_and_again_is_no_refusal(zoo):
+    """Each connection lasts until the next heartbeat. With pauses, the lease would end."""
+    with proxied(zoo, 9) as proxy, zk_lock("a", abort_on="lost") as hold:
+        for _ in range(5):
+            killed, lease = proxy.kill_before_op(MULTI), session().lease.until
+            assert killed.wait(30)
+            eventually(lambda lease=lease: session().lease.until > lease and not session().suspect)
+        hold.check()
+        assert client().outage.closings == {}
 
 
 PAUSED = """
