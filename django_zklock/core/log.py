@@ -69,7 +69,7 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         """
         Log `msg % args` as the logger does. `about` is the work that it is about: a task is named at the end.
 
-        `stack` becomes the `stack_info` of a record of a protocol thread. Its text is made where the record is handled.
+        `stack` becomes the `stack_info` of the record. Its text is made on the thread of the log.
         """
         # The logger's own `isEnabledFor` may wait for the mutex of `logging`, which is held while it is configured.
         if level <= self.logger.manager.disable or level < logging.Logger.getEffectiveLevel(self.logger):
@@ -78,7 +78,7 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         if task:
             msg, args = f"{msg} [task %s %s]", (*args, *task.values())
         extra = {**(extra or {}), **task}
-        if not self._always and not on_protocol_thread():
+        if stack is None and not self._always and not on_protocol_thread():
             self.logger.log(level, msg, *args, exc_info=exc_info, extra=extra, stacklevel=2)
             return
         path, line, function, _stack = logging.Logger.findCaller(self.logger, stacklevel=2)

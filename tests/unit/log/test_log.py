@@ -282,6 +282,19 @@ def test_a_task_is_named_at_the_end_and_by_the_attributes(handler):
         assert (record.task_name, record.task_id, record.lock) == ("shop.charge", "7", "k")
 
 
+def test_the_text_of_a_stack_is_made_where_the_record_is_handled(handler):
+    """It reads source files."""
+
+    class Stack:
+        def __str__(self):
+            return f"made on {threading.current_thread().name}"
+
+    logger.warning("held for long", stack=Stack())
+    on_protocol_thread(lambda: logger.warning("held for long", stack=Stack()))
+    assert log.flush(10)
+    assert [record.stack_info for record in handler.records] == ["made on zklock-log"] * 2
+
+
 def test_the_last_records_are_handled_if_no_thread_starts(handler, monkeypatch):
     """At the exit of the process, Python starts none."""
 
