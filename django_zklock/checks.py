@@ -22,7 +22,7 @@ from django.views import View
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import LockOptions, over_defaults
-from django_zklock.core.zk.options import TlsProblem
+from django_zklock.core.zk.options import TlsFileAbsent, TlsProblem
 from django_zklock.decorators import library
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.http.requests import atomic_databases, opted_out
@@ -170,8 +170,8 @@ def check_files(config: conf.Config) -> Iterator[checks.CheckMessage]:
     try:
         outside.context(config.tls, CHECK_TIME)
     except OSError as error:
-        absent = not isinstance(error, TlsProblem) or error.absent
-        kind, ident = (checks.Warning, "W008") if absent else (checks.Error, "E008")
+        is_wrong = isinstance(error, TlsProblem) and not isinstance(error, TlsFileAbsent)
+        kind, ident = (checks.Error, "E008") if is_wrong else (checks.Warning, "W008")
         hint = "No process with these settings can connect to ZooKeeper. Correct the setting or the file."
         yield kind(f"{error}.", hint=hint, id=f"zklock.{ident}")
 

@@ -186,7 +186,7 @@ def _has_quorum(timeout: float) -> bool:
     if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
         return False
     try:
-        return not isinstance(call(session, Gateway.last_zxid, clock.now() + timeout), ZkError)
+        return not isinstance(call(session, Gateway.prove_quorum, clock.now() + timeout), ZkError)
     except ZooKeeperUnavailable:
         return False
 

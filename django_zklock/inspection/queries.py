@@ -251,7 +251,7 @@ def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
 @Shared
 def _quorum_checks(key: tuple[SessionOptions, float], timeout: float) -> str:
     try:
-        reply: int | ZkError = call(process.current(), Gateway.last_zxid, clock.now() + timeout)
+        reply: object = call(process.current(), Gateway.prove_quorum, clock.now() + timeout)
     except ZooKeeperUnavailable as error:
         return str(error)
     return str(reply) if isinstance(reply, ZkError) else ""
