@@ -129,9 +129,8 @@ class StateFile:
                 self._save(self._session)
         except OSError as error:
             problem = str(error)
-            if problem != self._problem:
-                text = "state file %s: %s; the leases end with this process"
-                logger.error(text, self.path, problem)  # noqa: TRY400 - with the error, the log would show a traceback
+        if problem not in ("", self._problem):
+            logger.error("state file %s: %s; the leases end with this process", self.path, problem)
         self._problem = problem
 
     def _save(self, session: FormerSession) -> None:

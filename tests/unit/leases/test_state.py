@@ -211,9 +211,7 @@ def replaced(path):
 
 
 @pytest.mark.parametrize("harm", [written_over, replaced])
-async def test_a_file_that_another_program_has_written_meanwhile_is_told_once_and_left_alone(
-    opened, path, looks, caplog, harm
-):
+async def test_a_file_that_another_program_writes_meanwhile_is_told_and_left_alone(opened, path, looks, caplog, harm):
     file = opened.open(path)
     await file.set_session(SESSION)
     harm(path)
