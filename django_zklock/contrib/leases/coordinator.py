@@ -89,7 +89,8 @@ class Coordinator:
         self._options = conf.current().leases
         self._address = ""  # where clients reach it, as "host:port"; empty if that is not known
         self._id_suffix = ""  # with the address, signed
-        self._leases: dict[str, Lease] = {}  # by `_own_part` of the lease id; also those that wait, or are about to end
+        self._leases: set[Lease] = set()  # also those that wait, or are about to end
+        self._given: dict[str, Lease] = {}  # those that have had the lock, by `_own_part` of the lease id
         self._by_request: dict[tuple[str, str], Lease] = {}  # by client and the hash of the request id
         self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, likewise; the oldest first
         self._numbers = itertools.count(1)
@@ -169,7 +170,7 @@ class Coordinator:
 
     def cost_of_keeping(self, client: LeaseClient, lease_id: str, *, unknown: float = 1.0) -> float:
         """Return which part of a request a message counts that keeps or ends a lease: nothing if it is due."""
-        lease = self._leases.get(_own_part(lease_id))
+        lease = self._given.get(_own_part(lease_id))
         if lease is None or lease.client != client.name:
             return unknown
         return 0.0 if asyncio.get_running_loop().time() >= lease.kept_at + SOON else 1.0
@@ -190,8 +191,8 @@ class Coordinator:
 
     def find(self, client: LeaseClient, lease_id: str) -> Lease:
         """Return a lease of this client. Raises `Refusal`."""
-        lease = self._leases.get(_own_part(lease_id))
-        if lease is not None and lease.client == client.name and lease.hold is not None:
+        lease = self._given.get(_own_part(lease_id))
+        if lease is not None and lease.client == client.name:
             lease.id = lease_id  # the process that gave it may have had another address
             return lease
         owner, reason = self._ended.get(_own_part(lease_id), ("", ""))
@@ -248,7 +249,7 @@ class Coordinator:
 
     async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
-        while ending := [lease for lease in self._leases.values() if not (self.has_successor and lease.was_given)]:
+        while ending := [lease for lease in self._leases if not (self.has_successor and lease.was_given)]:
             for lease in ending:
                 end(lease, DRAINING)
             await asyncio.wait([lease.task for lease in ending])
@@ -258,7 +259,7 @@ class Coordinator:
         session = process.peek()
         if self.has_successor and session is not None:
             session.keep_open(END_TIMEOUT)
-            for lease in self._leases.values():
+            for lease in self._leases:
                 lease.end_reason = DRAINING  # its task ends without a word
 
     # --- small parts ------------------------------------------------------------------------------------------------
@@ -332,25 +333,31 @@ class Coordinator:
         request_hash: str,
         until: float = -math.inf,
     ) -> Lease:
-        client, number = about.get("client", ""), about.get("lease", "")
-        secret = base64.urlsafe_b64encode(hmac.digest(self._key, number.encode(), "sha256")[:16]).decode().rstrip("=")
-        own_part = f"{number}.{secret}"
+        client = about.get("client", "")
         lease = Lease(
-            own_part + self._id_suffix,
-            number,
+            about.get("lease", ""),
             lock,
             request,
             client=client,
             client_id=client_id,
             term=self._term(request),
             until=until,
+            on_granted=self._give_id,
         )
-        self._leases[own_part] = lease
+        self._leases.add(lease)
         if request_hash:
             self._by_request[client, request_hash] = lease
         self._leases_of[client] += 1
-        lease.task.add_done_callback(lambda _: self._on_end(lease, own_part, request_hash))
+        lease.task.add_done_callback(lambda _: self._on_end(lease, request_hash))
         return lease
+
+    def _give_id(self, lease: Lease) -> None:
+        """Give an id to a lease that has the lock. Its token is part of it, as others may write the number elsewhere."""
+        assert lease.hold is not None
+        secret = hmac.digest(self._key, f"{lease.number} {lease.hold.token}".encode(), "sha256")[:16]
+        lease.own_part = f"{lease.number}.{base64.urlsafe_b64encode(secret).decode().rstrip('=')}"
+        lease.id = lease.own_part + self._id_suffix
+        self._given[lease.own_part] = lease
 
     def _term(self, request: LeaseRequest) -> float:
         """Return the term that a request asks for, in seconds."""
@@ -391,12 +398,12 @@ class Coordinator:
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _on_end(self, lease: Lease, own_part: str, request_hash: str) -> None:
-        del self._leases[own_part]
+    def _on_end(self, lease: Lease, request_hash: str) -> None:
+        self._leases.discard(lease)
         if self._by_request.get((lease.client, request_hash)) is lease:
             del self._by_request[lease.client, request_hash]
-        if lease.hold is not None:
-            self._ended[own_part] = lease.client, lease.end_reason
+        if self._given.pop(lease.own_part, None):
+            self._ended[lease.own_part] = lease.client, lease.end_reason
             if len(self._ended) > MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
         self._leases_of[lease.client] -= 1

@@ -74,7 +74,6 @@ class Lease:
 
     def __init__(
         self,
-        lease_id: str,
         number: str,
         lock: LeaseLock,
         request: LeaseRequest,
@@ -83,9 +82,11 @@ class Lease:
         client_id: str,
         term: float,
         until: float = -math.inf,
+        on_granted: Callable[[Lease], object],
     ) -> None:
         """Begin. `until` is the end of a lease that an earlier process has given, on the loop's clock."""
-        self.id = lease_id  # a secret of the client
+        self.id = ""  # a secret of the client; `on_granted` sets it, and the part of it without an address
+        self.own_part = ""
         self.number = number  # for logs and operators
         self.client = client
         self.client_id = client_id
@@ -98,6 +99,7 @@ class Lease:
         self.release_requested = ""  # why the client should release it
         self.promised_until = -math.inf  # the latest end told, on the loop's clock; not that of an earlier process
         self.kept_at = -math.inf  # on the loop's clock
+        self._on_granted = on_granted
         self._term = term
         self._kept_until = until  # on the loop's clock; set by the grant
         self._is_restored = until > -math.inf  # an earlier process has given it
@@ -236,6 +238,7 @@ class Lease:
 
     def _begin(self, hold: Hold) -> None:
         self.hold = hold
+        self._on_granted(self)
         if not self._is_restored:
             self._kept_until = min(self._loop.time() + self._term, self._last_end)
         hold.add_release_request_callback(self._on_release_request)

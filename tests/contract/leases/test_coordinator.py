@@ -460,11 +460,11 @@ async def test_acquisitions_of_one_client_are_on_their_way_together(zoo, proxy):
 
 
 async def _calls(coordinator, number):
-    while max((lease.calls for lease in coordinator._leases.values()), default=0) < number:
+    while max((lease.calls for lease in coordinator._leases), default=0) < number:
         await asyncio.sleep(0.01)
 
 
 async def _end(coordinator):
-    for lease in list(coordinator._leases.values()):
+    for lease in list(coordinator._leases):
         lease.end("the test is over")
     await asyncio.wait_for(coordinator.drain(), 20)
