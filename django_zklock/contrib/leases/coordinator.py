@@ -352,7 +352,7 @@ class Coordinator:
         return lease
 
     def _give_id(self, lease: Lease) -> None:
-        """Give an id to a lease that has the lock. Its token is part of it, as others may write the number elsewhere."""
+        """Give a lease that has the lock an id. Others may write its number to another znode, but not its token."""
         assert lease.hold is not None
         secret = hmac.digest(self._key, f"{lease.number} {lease.hold.token}".encode(), "sha256")[:16]
         lease.own_part = f"{lease.number}.{base64.urlsafe_b64encode(secret).decode().rstrip('=')}"

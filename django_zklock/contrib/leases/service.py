@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access, counted
@@ -35,6 +36,8 @@ END_TIMEOUT: Final = 1.0
 """Seconds for the last answers at the end. A client may read none, and those of others wait for the next process."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
+MOST_OPEN: Final = 1000
+"""Calls of each method that asks for no token. Each costs about 30 KB."""
 COST_OF_UNKNOWN: Final = 0.1
 """The part of a request that a message on a `KeepAlive` stream counts for, if the client has no such lease."""
 QUEUED: Final = (("zklock-queued", "true"),)
@@ -67,42 +70,62 @@ async def _abort(context: Context, refusal: Refusal) -> None:
 
 class LockCoordinatorService(grpc.GenericRpcHandler):
     """
-    The service `zklock.v1.LockCoordinator`.
+    The service `zklock.v1.LockCoordinator`, and those for its health and for reflection, which need no token.
 
-    It reads the requests itself, and not by generated code: a client must be known before its messages are read.
+    It reads the requests itself, and not by generated code: a client must be known, and its calls must be counted,
+    before its messages are read.
     """
 
     def __init__(self, coordinator: Coordinator, access: Access) -> None:
         self._coordinator = coordinator
         self._access = access
+        self.health = health.aio.HealthServicer()
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        self._reflection: Any = reflection.aio.ReflectionServicer(names)
         self._streams: Counter[str] = Counter()  # by client
         self._calls: set[asyncio.Task[None]] = set()  # that are under way
         self._ended = False
-        self._methods: dict[str, Any] = {
-            f"/{SERVICE}/{name}": make(functools.partial(self._answer, handler, request), response_serializer=_to_bytes)
-            for name, make, handler, request in (
-                ("RecordLock", grpc.stream_unary_rpc_method_handler, self._record_lock, pb.RecordLockRequest),
-                ("ReleaseLock", grpc.stream_unary_rpc_method_handler, self._release_lock, pb.ReleaseLockRequest),
-                ("KeepAlive", grpc.stream_stream_rpc_method_handler, self._keep_alive, None),
-            )
+        unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        methods: dict[str, tuple[Callable[..., Any], _Handler, type[Message] | None, bool]] = {
+            f"{SERVICE}/RecordLock": (unary, self._record_lock, pb.RecordLockRequest, False),
+            f"{SERVICE}/ReleaseLock": (unary, self._release_lock, pb.ReleaseLockRequest, False),
+            f"{SERVICE}/KeepAlive": (stream, self._keep_alive, None, False),
+            f"{health.SERVICE_NAME}/Check": (unary, self._check_health, health_pb2.HealthCheckRequest, True),
+            f"{health.SERVICE_NAME}/Watch": (stream, self._watch_health, health_pb2.HealthCheckRequest, True),
+            f"{reflection.SERVICE_NAME}/ServerReflectionInfo": (stream, self._reflect, None, True),
         }
+        self._methods: dict[str, Any] = {}
+        for name, (make, handler, message, is_open) in methods.items():
+            anybody = LeaseClient(name=f"anybody at {name}", max_waiting=MOST_OPEN) if is_open else None
+            answer = functools.partial(self._answer, handler, message, anybody)
+            self._methods[f"/{name}"] = make(answer, response_serializer=_to_bytes)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a call; None for an unknown method."""
         return self._methods.get(handler_call_details.method)
 
     async def _answer(
-        self, handler: _Handler, message: type[Message] | None, _requests: object, context: Context
+        self,
+        handler: _Handler,
+        message: type[Message] | None,
+        anybody: LeaseClient | None,
+        _requests: object,
+        context: Context,
     ) -> Any:
-        """Answer a call; `message` is the type of its only request, or None if it is a stream."""
+        """
+        Answer a call. `message` is the type of its only request, or None if it is a stream.
+
+        `anybody` has the limit of a method that asks for no token.
+        """
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._calls.add(task)
         try:
-            client = await self._client(context)
-            if message is pb.RecordLockRequest:
-                await self._access.asking.wait(client)
-            request = None if message is None else await _only_request(message, context)
-            return await handler(client, request, context)
+            with contextlib.nullcontext() if anybody is None else counted(self._streams, anybody, "open calls"):
+                client = anybody or await self._client(context)
+                if message is pb.RecordLockRequest:
+                    await self._access.asking.wait(client)
+                request = None if message is None else await _only_request(message, context)
+                return await handler(client, request, context)
         except Refusal as refusal:
             await _abort(context, refusal)
         except asyncio.CancelledError:
@@ -158,6 +181,20 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         await self._access.keeping.wait(client, COST_OF_UNKNOWN)
         with counted(self._streams, client, "open streams"):
             await _KeepAliveStream(self._coordinator, self._access, client, context).run()
+
+    async def _check_health(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
+        return await self.health.Check(request, context)
+
+    async def _watch_health(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        await self.health.Watch(request, context)
+
+    async def _reflect(self, _: LeaseClient, __: None, context: Context) -> None:
+        async def requests() -> AsyncIterator[Any]:
+            while (received := await context.read()) is not grpc.aio.EOF:
+                yield _parsed(reflection_pb2.ServerReflectionRequest, received)
+
+        async for answer in self._reflection.ServerReflectionInfo(requests(), context):
+            await context.write(answer)
 
 
 class _KeepAliveStream:
@@ -294,10 +331,8 @@ class Server:
     ) -> None:
         self._service = LockCoordinatorService(coordinator, access)
         self._server = grpc.aio.server(handlers=[self._service], options=[*OPTIONS.items()])
-        self._health = health.aio.HealthServicer()
+        self._health = self._service.health
         self._loop = asyncio.get_running_loop()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         try:
             self.port: int = (
                 self._server.add_insecure_port(address)

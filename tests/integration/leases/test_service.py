@@ -254,6 +254,54 @@ async def test_the_streams_of_a_client_are_bounded(zoo):
         assert (await third.read()).state == HELD
 
 
+OPEN_METHODS = [
+    "grpc.health.v1.Health/Check",
+    "grpc.health.v1.Health/Watch",
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+]
+
+
+@pytest.mark.parametrize("method", OPEN_METHODS)
+async def test_calls_without_a_token_are_bounded(zoo, monkeypatch, method):
+    """Also those that send no message. Other methods go on."""
+    monkeypatch.setattr("django_zklock.contrib.leases.service.MOST_OPEN", 3)
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        calls = [served.channel.stream_stream(f"/{method}")() for _ in range(10)]
+        codes = [asyncio.ensure_future(call.code()) for call in calls]
+        while sum(code.done() for code in codes) < 7:
+            await asyncio.sleep(0.01)
+        assert {code.result() for code in codes if code.done()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        health = health_pb2_grpc.HealthStub(served.channel)
+        if method == OPEN_METHODS[0]:
+            assert (await health.Watch(health_pb2.HealthCheckRequest()).read()).status
+        else:
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status
+        assert (await _record(served, KEY, SECRET)).acquired
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(codes)
+        again = served.channel.stream_stream(f"/{method}")()
+        await again.done_writing()
+        assert await again.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_health_check_without_a_message_ends_in_time(zoo, monkeypatch):
+    monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
+    async with Served(LeaseOptions()) as served:
+        call = served.channel.stream_stream(f"/{OPEN_METHODS[0]}")()
+        assert "no message within" in await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_the_health_of_an_unknown_service_is_not_found(served):
+    health = health_pb2_grpc.HealthStub(served.channel)
+    await refused(health.Check(health_pb2.HealthCheckRequest(service="x")), grpc.StatusCode.NOT_FOUND)
+    unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    stream = health.Watch(health_pb2.HealthCheckRequest(service="x"))
+    assert (await stream.read()).status == unknown
+    stream.cancel()
+
+
 async def test_others_are_served_while_a_reader_does_not_read(zoo, served):
     lease = await served.acquire("slow")
     slow = served.stub.KeepAlive()
