@@ -36,7 +36,7 @@ END_TIMEOUT: Final = 1.0
 """Seconds for the last answers at the end. A client may read none, and those of others wait for the next process."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
-MOST_OPEN: Final = 1000
+MOST_OPEN: Final = 250
 """Calls of each method that asks for no token. Each costs about 30 KB."""
 COST_OF_UNKNOWN: Final = 0.1
 """The part of a request that a message on a `KeepAlive` stream counts for, if the client has no such lease."""
