@@ -7,9 +7,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
+from django_zklock.contrib.leases.resumption import Resumed
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold, held_of
@@ -53,7 +55,7 @@ class LeaseLock(Lock):
     def resume(self, node: Node) -> None:
         """Acquire it by the znode by which an earlier process of this session had it, or waited for it."""
         of_key = self.resolve
-        own: dict[str, Any] = {"resumes": node, "timeout": None}
+        own: dict[str, Any] = {"contender": partial(Resumed, node), "timeout": None}
         self.resolve = lambda config: replace(of_key(config), **own)
 
     def _on_wait(self, waiter: Any) -> None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Refusal
+from django_zklock.contrib.leases.resumption import Claim, Claimed
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.protocol.resumption import Claim, Claimed
 from django_zklock.core.zk import process
 from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.lease import LEASE_SHARE
