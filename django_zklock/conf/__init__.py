@@ -6,6 +6,7 @@ from django_zklock.conf.keys import Keys
 from django_zklock.conf.settings import (
     DEFAULT_ROOT,
     Config,
+    add_key,
     are_settings_known,
     current,
     for_tests,
@@ -21,6 +22,7 @@ __all__ = [
     "DEFAULT_ROOT",
     "Config",
     "Keys",
+    "add_key",
     "are_settings_known",
     "current",
     "for_tests",
@@ -31,3 +33,5 @@ __all__ = [
     "setting",
     "token_keys",
 ]
+
+add_key("LEASES", "django_zklock.contrib.leases.options.read_leases")

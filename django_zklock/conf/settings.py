@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
 
 from django_zklock.conf import keys
 from django_zklock.conf import url as zk_url
 from django_zklock.conf.keys import Keys
-from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, over_defaults, read_options
 from django_zklock.conf.table import (
     SECONDS_ADVICE,
@@ -57,8 +57,8 @@ class Config(SessionOptions):
     """Pairs of templates, outer and inner, whose order is meant. Test runs alone read it: `testing.order`."""
     strict: bool = False
     real_in_tests: bool = False
-    leases: LeaseOptions = field(default_factory=LeaseOptions)
-    """The settings of the lock coordinator."""
+    added: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """The keys of extensions that are given, checked; see `add_key`."""
     max_metric_locks: int = 100
     """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
@@ -92,6 +92,19 @@ class Config(SessionOptions):
     def options_of_key(self, key: str, given: LockOptions = NOT_GIVEN) -> LockOptions:
         """Return the options of a lock: those `given`, else those of its first entry, else the defaults."""
         return self.options_for(next(iter(self.entries_of_key(key)), ""), given)
+
+
+_added: Final[dict[str, str]] = {}  # the readers of extensions, by key
+
+
+def add_key(name: str, reader: str) -> None:
+    """
+    Accept a key of an extension. `Config.added` has what its reader returns.
+
+    `reader` is the dotted path of a function, which is imported when the key is given. It gets the value, the text for
+    its place, and the problems, to which it adds its own.
+    """
+    _added[name] = reader
 
 
 def problems(raw: object) -> list[Problem]:
@@ -179,7 +192,7 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         problems.add("E001", f"settings.ZKLOCK is {fault}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
         return None, problems
     given = {"URL": "", **{key: value for key, value in raw.items() if value is not None}}
-    values = read_keys(given, _KEYS, "ZKLOCK", problems, more=_DICTS)
+    values = read_keys(given, _KEYS, "ZKLOCK", problems, more=(*_DICTS, *_added))
     values.pop("token_keys", None)  # see `token_keys`
     if raw.get("DEADLOCK_TIMEOUT", 0) is None:
         values["deadlock_timeout"] = None  # it has a meaning of its own: deadlocks are not looked for
@@ -199,7 +212,9 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         base=url.chroot + root,
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), problems),
         locks=locks,
-        leases=read_leases(given.get("LEASES", {}), _at("LEASES"), problems),
+        added=MappingProxyType(
+            {name: import_string(_added[name])(given[name], _at(name), problems) for name in _added if name in given}
+        ),
         **{**_query(url, problems), **values},
     )
     _contradictions(config, problems)
@@ -390,7 +405,7 @@ _KEYS: Final = {
     "EVENT_DAYS": Row("E017", _days, "It is 7 by default."),
     "ADMIN_LINKS": Row("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
 }
-_DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
+_DICTS: Final = ("TLS", "DEFAULTS", "LOCKS")
 _QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")}
 _TLS_KEYS: Final = {
     **dict.fromkeys(("CA", "CERT", "KEY"), Row("E008", _file, "Give the path of a PEM file.")),

@@ -23,9 +23,10 @@ from typing import Any, Final
 from django.core.signing import BadSignature, Signer
 
 from django_zklock import conf
-from django_zklock.conf.leases import KINDS, LeaseClient
+from django_zklock.contrib.leases import options
 from django_zklock.contrib.leases.access import Denials, counted
 from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
+from django_zklock.contrib.leases.options import KINDS, LeaseClient
 from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
@@ -86,7 +87,7 @@ class Coordinator:
         self.id = secrets.token_hex(4)
         self._state = state
         self._key = secrets.token_bytes(16) if state is None else state.key  # of the secrets in lease ids
-        self._options = conf.current().leases
+        self._options = options.current()
         self._address = ""  # where clients reach it, as "host:port"; empty if that is not known
         self._id_suffix = ""  # with the address, signed
         self._leases: set[Lease] = set()  # also those that wait, or are about to end
@@ -382,7 +383,7 @@ class Coordinator:
             raise Refusal(Code.INVALID, "wait_limit_ms or limit is below 0.")
         if (request.kind == "semaphore") != (request.limit > 0):
             raise Refusal(Code.INVALID, "A semaphore needs a limit of at least 1. Other kinds have no limit.")
-        options: dict[str, Any] = {
+        own: dict[str, Any] = {
             "timeout": longest if wait is None else max(0.0, min(longest, wait / 1000 - waited)),
             "abort_on": "never",  # the lease notices a loss by itself
             "atomic": False,
@@ -390,11 +391,11 @@ class Coordinator:
             "linger": 0,  # with it, the leases of several clients would have the same token
         }
         if request.kind == "semaphore":
-            options |= {"limit": request.limit, "kind": "lock"}
+            own |= {"limit": request.limit, "kind": "lock"}
         elif request.kind != "lock":
-            options |= {"kind": request.kind, "limit": None}
+            own |= {"kind": request.kind, "limit": None}
         try:
-            return LeaseLock.of_key(key, what=client_id, about=about, **options)
+            return LeaseLock.of_key(key, what=client_id, about=about, **own)
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 

@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access, counted
 from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator
 from django_zklock.contrib.leases.lease import Lease, LeaseRequest
+from django_zklock.contrib.leases.options import LeaseClient
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.core.zk import process

@@ -12,10 +12,10 @@ from support.proxy import Proxy
 from support.zoo import eventually
 
 from django_zklock import inspection, zk_lock
-from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import LeaseRequest
+from django_zklock.contrib.leases.options import LeaseClient
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost

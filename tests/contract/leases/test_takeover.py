@@ -40,7 +40,7 @@ class Successors:
     async def start(self):
         self.state = StateFile(self.path, conf.current().base, self.lines.append)
         self.coordinator = Coordinator(self.state)
-        await Takeover(self.state, self.coordinator, self.lines.append).run(session_options)
+        await Takeover(self.state, self.coordinator, self.lines.append).run()
         return self.coordinator
 
     async def end(self, *, drains=True):

@@ -15,9 +15,9 @@ from support.coordinators import KEY, Served, stub_of
 from support.proxy import Proxy
 
 from django_zklock import zk_lock
-from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.certificate import Certificate
+from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.service import OPTIONS, SERVICE
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from django_zklock import conf
-from django_zklock.apps import session_options
 from django_zklock.conf import url
+from django_zklock.contrib.leases import options as lease_options
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, discard, write_line
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from django_zklock.contrib.leases.service import Server
     from django_zklock.contrib.leases.state import StateFile
 
+EXAMPLES: Final = ("", "--grpc 127.0.0.1:50051")
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
 REFRESH_EVERY: Final = 5.0
@@ -38,6 +39,7 @@ EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of this sub-command."""
     add = parser.add_argument
     grpc = "where to serve gRPC (default: %(default)s)"
     add("--grpc", type=_address, default=DEFAULT_GRPC, metavar="HOST:PORT", help=grpc)
@@ -85,7 +87,7 @@ def _check(options: argparse.Namespace) -> None:
     address = options.grpc
     if url.is_loopback(address.rpartition(":")[0].strip("[]")):
         return
-    if not conf.current().leases.clients:
+    if not lease_options.current().clients:
         raise failure(
             f"{address} can be reached from other machines, and there are no clients in the settings: anybody "
             'could acquire any lock. Add clients to ZKLOCK["LEASES"]["CLIENTS"], or serve on 127.0.0.1.'
@@ -133,7 +135,7 @@ async def _serve(out: Output, options: argparse.Namespace, state: StateFile | No
     from django_zklock.contrib.leases.takeover import Takeover  # noqa: PLC0415
 
     _allow_connections()
-    coordinator, access = Coordinator(state), Access(conf.current().leases)
+    coordinator, access = Coordinator(state), Access(lease_options.current())
     certificate = None
     if options.tls_certificate:
         certificate = Certificate(options.tls_certificate, options.tls_key, options.tls_client_ca)
@@ -142,7 +144,7 @@ async def _serve(out: Output, options: argparse.Namespace, state: StateFile | No
     _refresh_on_hangup(certificate)
     try:
         if state is not None:
-            await Takeover(state, coordinator, functools.partial(_say, out)).run(session_options)
+            await Takeover(state, coordinator, functools.partial(_say, out)).run()
         await _serve_until_drained(out, coordinator, server)
     finally:  # after an error, too: the leases end with this process, or go on in the next one
         await coordinator.stop()
