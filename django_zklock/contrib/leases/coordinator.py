@@ -54,15 +54,12 @@ So a client that sends thousands of calls has a small part of the processor, and
 """
 MOST_STARTING_ALONE: Final = 8
 """Their number if the settings name no clients: there are no others to protect."""
-IDLE: Final = 0.01
+LONGEST_START: Final = 0.02
 """
-Seconds after which an acquisition no longer counts as starting, if the loop has nothing else to do.
+Seconds after which an acquisition no longer counts as starting: it waits for a ZooKeeper that is far away, or silent.
 
-It waits for a ZooKeeper that is far away then, and delays nobody. One nearby has answered by then: a client that
-floods a coordinator has one acquisition under way at a time.
+One nearby has answered by then: a client that floods a coordinator has about one acquisition under way at a time.
 """
-LONGEST_START: Final = 1.0
-"""Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 READ_AGE: Final = 1.0
 """Seconds for which one read of a queue serves all calls that found the lock busy."""
 MOST_ENDED: Final = 10_000
@@ -146,7 +143,8 @@ class Coordinator:
                     # In tenths of a second: calls with the same options share them.
                     lease = self._new_lease(client, request, round(loop.time() - called, 1))
                 lease.calls += 1
-                await self._start(lease)
+                # Without a connection, each may wait for as long as its client allows, and the others must not add up.
+                await lease.wait_started(LONGEST_START if process.current().connected else 0.0)
             await lease.wait_started()
             if on_queued is not None and not lease.settled.done():
                 await on_queued()
@@ -156,18 +154,6 @@ class Coordinator:
                 lease.end_call()
             raise
         return lease
-
-    @staticmethod
-    async def _start(lease: Lease) -> None:
-        """Wait until a lease is in the queue, has the lock, is over, or leaves the loop idle."""
-        now = asyncio.get_running_loop().time
-        # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
-        until = now() + LONGEST_START if process.current().connected else 0.0
-        is_idle = False
-        while not (is_idle or lease.has_started) and now() < until:
-            looked_at = now()
-            await lease.wait_started(IDLE)
-            is_idle = now() < looked_at + 2 * IDLE
 
     def cost_of_keeping(self, client: LeaseClient, lease_id: str, *, unknown: float = 1.0) -> float:
         """Return which part of a request a message counts that keeps or ends a lease: nothing if it is due."""
@@ -448,9 +434,7 @@ def _read_queue(key: str) -> LockInfo | None:
 def _asked(request: LeaseRequest) -> LeaseRequest:
     """Return what a request that is sent again has in common with the first one."""
     key = key_of(request.resource_path)
-    return dataclasses.replace(
-        request, resource_path=key, client_id="", wait_limit_ms=0, signed_token=False, request_id=""
-    )
+    return dataclasses.replace(request, resource_path=key, client_id="", wait_limit_ms=0, request_id="")
 
 
 def _own_part(lease_id: str) -> str:

@@ -41,7 +41,6 @@ class LeaseRequest:
     kind: str = "lock"
     limit: int = 0
     """The number of permits of a semaphore."""
-    signed_token: bool = False
     request_id: str = ""
     """Chosen by the client. A request that is sent again has the same one, and gets the same lease."""
 

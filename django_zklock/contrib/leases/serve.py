@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import functools
 import ipaddress
 import re
-import resource
 import secrets
-import signal
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.contrib.leases import options as lease_options
+from django_zklock.contrib.leases.access import hash_of
 from django_zklock.management.exit_codes import ExitCode, failure
-from django_zklock.management.output import Output, discard, write_line
-
-if TYPE_CHECKING:
-    from django_zklock.contrib.leases.certificate import Certificate
-    from django_zklock.contrib.leases.coordinator import Coordinator
-    from django_zklock.contrib.leases.service import Server
-    from django_zklock.contrib.leases.state import StateFile
+from django_zklock.management.output import Output, write_line
 
 EXAMPLES: Final = ("", "--grpc 127.0.0.1:50051")
 DEFAULT_GRPC: Final = "127.0.0.1:50051"
 LAST_PORT: Final = 65535
-REFRESH_EVERY: Final = 5.0
-"""Seconds between two looks for a renewed certificate."""
-WAITING: Final = "Waiting for the end of those that are held. Signal again to end them now."
-PASSED_ON: Final = "Those that are held go on in the next process with this state file."
-EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - hosts that no client can connect to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,19 +44,17 @@ def run(out: Output, options: argparse.Namespace) -> None:
     With a state file, it leaves the leases to the next process instead.
     """
     try:
-        from django_zklock.contrib.leases import access, service  # noqa: F401, PLC0415 - an extra
-        from django_zklock.contrib.leases.state import StateFile  # noqa: PLC0415
+        from django_zklock.contrib.leases import program  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise failure(f"The coordinator needs gRPC: pip install django-zklock[grpc]. ({error})") from error
     if options.new_token:
         token = secrets.token_urlsafe(32)
         write_line(out, f"Token, for the client: {token}")
-        write_line(out, f"Hash, for TOKENS in the settings: {access.hash_of(token)}")
+        write_line(out, f"Hash, for TOKENS in the settings: {hash_of(token)}")
         return
     _check(options)
     try:
-        state = StateFile(options.state, conf.current().base, functools.partial(_say, out)) if options.state else None
-        asyncio.run(_serve(out, options, state))
+        program.serve(out, options)
     except OSError as error:
         raise failure(str(error)) from error
 
@@ -114,87 +95,3 @@ def _host(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a host. The port is that of --grpc")
     return text
-
-
-def _say(out: Output, text: str) -> None:
-    """Write a line, if it can be written: a full disk, or a pipe that nobody reads, must not end leases."""
-    try:
-        write_line(out, text)
-    except OSError:
-        with contextlib.suppress(OSError):  # nor may a process with too many open files
-            discard(out)
-    except AttributeError:  # Django writes to None if the output was closed at the start
-        pass
-
-
-async def _serve(out: Output, options: argparse.Namespace, state: StateFile | None) -> None:
-    from django_zklock.contrib.leases.access import Access  # noqa: PLC0415 - as in `run`
-    from django_zklock.contrib.leases.certificate import Certificate  # noqa: PLC0415
-    from django_zklock.contrib.leases.coordinator import Coordinator  # noqa: PLC0415
-    from django_zklock.contrib.leases.service import Server  # noqa: PLC0415
-    from django_zklock.contrib.leases.takeover import Takeover  # noqa: PLC0415
-
-    _allow_connections()
-    coordinator, access = Coordinator(state), Access(lease_options.current())
-    certificate = None
-    if options.tls_certificate:
-        certificate = Certificate(options.tls_certificate, options.tls_key, options.tls_client_ca)
-    server = Server(coordinator, access, options.grpc, certificate)
-    coordinator.advertise(_reached(options, options.grpc, server.port))
-    _refresh_on_hangup(certificate)
-    try:
-        if state is not None:
-            await Takeover(state, coordinator, functools.partial(_say, out)).run()
-        await _serve_until_drained(out, coordinator, server)
-    finally:  # after an error, too: the leases end with this process, or go on in the next one
-        await coordinator.stop()
-        coordinator.pass_on()
-
-
-def _refresh_on_hangup(certificate: Certificate | None) -> None:
-    """Look for a renewed certificate from time to time, and at SIGHUP, on a thread that a slow disk may stop."""
-    hangup = threading.Event()
-    _on_signal(signal.SIGHUP, hangup.set)
-    if certificate is not None:
-        refresh = functools.partial(_refresh, certificate, hangup)
-        threading.Thread(target=refresh, name="zklock-certificate", daemon=True).start()
-
-
-def _refresh(certificate: Certificate, hangup: threading.Event) -> None:
-    while True:
-        hangup.wait(REFRESH_EVERY)
-        hangup.clear()
-        certificate.refresh()
-
-
-def _on_signal(number: signal.Signals, callback: Callable[[], object]) -> None:
-    with contextlib.suppress(RuntimeError, ValueError):  # outside the main thread; see `core.execution.signals`
-        asyncio.get_running_loop().add_signal_handler(number, callback)
-
-
-async def _serve_until_drained(out: Output, coordinator: Coordinator, server: Server) -> None:
-    signals: asyncio.Queue[None] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        _on_signal(number, functools.partial(signals.put_nowait, None))
-    await server.start()
-    _say(out, f"gRPC is served on port {server.port}. The id of this coordinator is {coordinator.id}.")
-    await signals.get()
-    _say(out, f"No more leases are granted. {PASSED_ON if coordinator.has_successor else WAITING}")
-    await server.announce_end()
-    drain, hurry = asyncio.create_task(coordinator.drain()), asyncio.create_task(signals.get())
-    await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
-    await coordinator.stop()
-    await server.stop()
-    _say(out, "Stopped.")
-
-
-def _reached(options: argparse.Namespace, served: str, port: int) -> str:
-    """Return the address by which clients reach what is served there; empty if that is not known."""
-    host = options.advertise or served.rpartition(":")[0].strip("[]")
-    return "" if host in EVERYWHERE else url.host_port(host, port)
-
-
-def _allow_connections() -> None:
-    """Open as many files as this process may: each client has a connection, and the usual limit is 1024."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import math
 import operator
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, cast
 
 import grpc
@@ -86,19 +86,27 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         self._calls: set[asyncio.Task[None]] = set()  # that are under way
         self._ended = False
         unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        methods: dict[str, tuple[Callable[..., Any], _Handler, type[Message] | None, bool]] = {
-            f"{SERVICE}/RecordLock": (unary, self._record_lock, pb.RecordLockRequest, False),
-            f"{SERVICE}/ReleaseLock": (unary, self._release_lock, pb.ReleaseLockRequest, False),
-            f"{SERVICE}/KeepAlive": (stream, self._keep_alive, None, False),
-            f"{health.SERVICE_NAME}/Check": (unary, self._check_health, health_pb2.HealthCheckRequest, True),
-            f"{health.SERVICE_NAME}/Watch": (stream, self._watch_health, health_pb2.HealthCheckRequest, True),
-            f"{reflection.SERVICE_NAME}/ServerReflectionInfo": (stream, self._reflect, None, True),
-        }
-        self._methods: dict[str, Any] = {}
-        for name, (make, handler, message, is_open) in methods.items():
-            anybody = LeaseClient(name=f"anybody at {name}", max_waiting=MOST_OPEN) if is_open else None
-            answer = functools.partial(self._answer, handler, message, anybody)
-            self._methods[f"/{name}"] = make(answer, response_serializer=_to_bytes)
+        self._methods: dict[str, Any] = {}  # of gRPC, by path
+        self._add(f"{SERVICE}/RecordLock", unary, self._record_lock, pb.RecordLockRequest)
+        self._add(f"{SERVICE}/ReleaseLock", unary, self._release_lock, pb.ReleaseLockRequest)
+        self._add(f"{SERVICE}/KeepAlive", stream, self._keep_alive)
+        self._add(f"{health.SERVICE_NAME}/Check", unary, self._check, health_pb2.HealthCheckRequest, is_open=True)
+        self._add(f"{health.SERVICE_NAME}/Watch", stream, self._watch, health_pb2.HealthCheckRequest, is_open=True)
+        self._add(f"{reflection.SERVICE_NAME}/ServerReflectionInfo", stream, self._reflect, is_open=True)
+
+    def _add(
+        self,
+        name: str,
+        make: Callable[..., Any],
+        handler: _Handler,
+        message: type[Message] | None = None,
+        *,
+        is_open: bool = False,
+    ) -> None:
+        """Add a method. `message` is the type of its only request, or None if it is a stream; open: without tokens."""
+        anybody = LeaseClient(name=f"anybody at {name}", max_waiting=MOST_OPEN) if is_open else None
+        answer = partial(self._answer, handler, message, anybody)
+        self._methods[f"/{name}"] = make(answer, response_serializer=_to_bytes)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a call; None for an unknown method."""
@@ -112,11 +120,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         _requests: object,
         context: Context,
     ) -> Any:
-        """
-        Answer a call. `message` is the type of its only request, or None if it is a stream.
-
-        `anybody` has the limit of a method that asks for no token.
-        """
+        """Answer a call. `anybody` has the limit of a method that asks for no token."""
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._calls.add(task)
         try:
@@ -155,7 +159,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
     ) -> pb.RecordLockResponse:
         try:
             # The headers tell a client that its call waits in the queue.
-            on_queued = functools.partial(context.send_initial_metadata, QUEUED)
+            on_queued = partial(context.send_initial_metadata, QUEUED)
             lease = await self._coordinator.acquire(client, _lease_request(request), on_queued)
         except Refusal as refusal:
             if refusal.code is not Code.BUSY:
@@ -182,10 +186,10 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         with counted(self._streams, client, "open streams"):
             await _KeepAliveStream(self._coordinator, self._access, client, context).run()
 
-    async def _check_health(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
+    async def _check(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
         return await self.health.Check(request, context)
 
-    async def _watch_health(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+    async def _watch(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         await self.health.Watch(request, context)
 
     async def _reflect(self, _: LeaseClient, __: None, context: Context) -> None:
@@ -207,22 +211,17 @@ class _KeepAliveStream:
         self._context = context
         self._leases: dict[str, tuple[Lease, int]] = {}  # with the time of the latest request that kept it
         self._unsent: dict[str, pb.LeaseState | None] = {}  # by lease id; None: the state as it is when it is sent
-        self._changed = asyncio.Event()
-        self._sent = asyncio.Event()
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # their ids, each once; at the end None
 
     async def run(self) -> None:
         reader = asyncio.create_task(self._read())
-        reader.add_done_callback(lambda _: self._changed.set())
+        reader.add_done_callback(lambda _: self._queue.put_nowait(None))
         try:
-            while self._unsent or not reader.done():
-                await self._changed.wait()
-                self._changed.clear()
-                while self._unsent:
-                    lease_id = next(iter(self._unsent))
-                    state = self._unsent.pop(lease_id) or self._state(lease_id)
-                    self._sent.set()
-                    if state is not None:
-                        await self._context.write(state)
+            while (lease_id := await self._queue.get()) is not None:
+                state = self._unsent.pop(lease_id) or self._state(lease_id)
+                if state is not None:
+                    await self._context.write(state)
+                self._queue.task_done()
             reader.result()
         finally:
             reader.cancel()
@@ -232,9 +231,8 @@ class _KeepAliveStream:
     async def _read(self) -> None:
         while (received := await self._context.read()) is not grpc.aio.EOF:
             request = _parsed(pb.KeepAliveRequest, received)
-            while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
-                self._sent.clear()
-                await self._sent.wait()
+            if self._queue.qsize() >= MOST_UNREAD:
+                await self._queue.join()
             cost = self._coordinator.cost_of_keeping(self._client, request.lease_id, unknown=COST_OF_UNKNOWN)
             await self._access.keeping.wait(self._client, cost)
             await self._keep(request.lease_id, request.sent_at)
@@ -256,8 +254,9 @@ class _KeepAliveStream:
         self._send(lease.id, None)
 
     def _send(self, lease_id: str, state: pb.LeaseState | None) -> None:
+        if lease_id not in self._unsent:
+            self._queue.put_nowait(lease_id)
         self._unsent[lease_id] = state
-        self._changed.set()
 
     def _state(self, lease_id: str) -> pb.LeaseState | None:
         if lease_id not in self._leases:
@@ -274,17 +273,11 @@ _to_bytes = operator.methodcaller("SerializeToString")
 
 
 async def _only_request(message: type[Message], context: Context) -> Any:
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    timer = loop.call_later(REQUEST_TIMEOUT, task.cancel)  # `asyncio.wait_for` would cost a tenth of a call
     try:
-        received = await context.read()
-    except asyncio.CancelledError:
-        if loop.time() < timer.when():
-            raise
+        async with asyncio.timeout(REQUEST_TIMEOUT):  # `asyncio.wait_for` would cost a tenth of a call
+            received = await context.read()
+    except TimeoutError:
         received = grpc.aio.EOF
-    finally:
-        timer.cancel()
     if received is grpc.aio.EOF:
         raise Refusal(Code.INVALID, f"There was no message within {REQUEST_TIMEOUT:g} s.")
     return _parsed(message, received)

@@ -347,7 +347,7 @@ async def test_threads_of_two_lease_clients_are_no_deadlock(zoo, coordinator):
 async def test_a_request_that_is_sent_again_gets_the_same_lease(zoo, coordinator):
     semaphore = {"kind": "semaphore", "limit": 3, "request_id": "r1"}
     lease = await acquire(coordinator, **semaphore)
-    assert await acquire(coordinator, **semaphore, wait_limit_ms=500, signed_token=True) is lease
+    assert await acquire(coordinator, **semaphore, wait_limit_ms=500) is lease
     others = [
         await acquire(coordinator, **{**semaphore, "request_id": "r2"}),
         await acquire(coordinator, LeaseClient(name="other"), **semaphore),

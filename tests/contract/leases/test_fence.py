@@ -97,8 +97,8 @@ def test_a_server_that_refuses_the_read_is_told_and_asked_again(zoo, claimed, ca
 
 
 @on_real_server
-def test_after_a_refused_read_servers_that_have_lost_data_are_asked_anew(zoo, claimed, monkeypatch):
-    """They refuse a client that has seen more than they."""
+def test_a_refused_read_is_followed_by_asking_servers_anew(zoo, claimed, monkeypatch):
+    """Servers that have lost data refuse a client that has seen more than they."""
     monkeypatch.setattr(sessions, "ASK_ANEW_AFTER", 0.2)
     zoo.client.set_acls(claimed.path, [NO_READS])
     claimed.lose_connection()

@@ -199,7 +199,7 @@ async def _record(served, resource, metadata):
 
 
 async def test_a_call_that_is_sent_again_gets_the_same_lease(served):
-    leases = [await served.acquire(request_id="r1") for _ in range(2)]
+    leases = [await served.acquire(request_id="r1", signed_token=is_signed) for is_signed in (False, True)]
     assert leases[0].lease_id == leases[1].lease_id
     assert "128 characters" in await refused(
         served.acquire("other", request_id="r" * 129), grpc.StatusCode.INVALID_ARGUMENT
@@ -263,7 +263,7 @@ OPEN_METHODS = [
 
 @pytest.mark.parametrize("method", OPEN_METHODS)
 async def test_calls_without_a_token_are_bounded(zoo, monkeypatch, method):
-    """Also those that send no message. Other methods go on."""
+    """It is the same if they send no message. Other methods go on."""
     monkeypatch.setattr("django_zklock.contrib.leases.service.MOST_OPEN", 3)
     billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
     async with Served(LeaseOptions(clients={"billing": billing})) as served:
