@@ -320,21 +320,11 @@ class Coordinator:
         request_hash: str,
         until: float = -math.inf,
     ) -> Lease:
-        client = about.get("client", "")
-        lease = Lease(
-            about.get("lease", ""),
-            lock,
-            request,
-            client=client,
-            client_id=client_id,
-            term=self._term(request),
-            until=until,
-            on_granted=self._give_id,
-        )
+        lease = Lease(lock, request, client_id, about, self._term(request), self._give_id, until)
         self._leases.add(lease)
         if request_hash:
-            self._by_request[client, request_hash] = lease
-        self._leases_of[client] += 1
+            self._by_request[lease.client, request_hash] = lease
+        self._leases_of[lease.client] += 1
         lease.task.add_done_callback(lambda _: self._on_end(lease, request_hash))
         return lease
 

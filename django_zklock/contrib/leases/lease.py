@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -75,21 +75,19 @@ class Lease:
 
     def __init__(
         self,
-        number: str,
         lock: LeaseLock,
         request: LeaseRequest,
-        *,
-        client: str,
         client_id: str,
+        about: Mapping[str, str],
         term: float,
-        until: float = -math.inf,
         on_granted: Callable[[Lease], object],
+        until: float = -math.inf,
     ) -> None:
         """Begin. `until` is the end of a lease that an earlier process has given, on the loop's clock."""
         self.id = ""  # a secret of the client; `on_granted` sets it, and the part of it without an address
         self.own_part = ""
-        self.number = number  # for logs and operators
-        self.client = client
+        self.number = about.get("lease", "")  # for logs and operators
+        self.client = about.get("client", "")
         self.client_id = client_id
         self.lock = lock
         self.request = request

@@ -124,10 +124,7 @@ class Resumed(Contender):
     def __init__(self, former: Node, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._former = former
-
-    def _await_session(self) -> None:
         self.has_position = True  # it waits for the next connection as long as its caller does
-        super()._await_session()
 
     def _join_queue(self) -> None:
         node, child = self._former, parse(self._former.name)

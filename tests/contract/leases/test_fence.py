@@ -97,7 +97,7 @@ def test_a_server_that_refuses_the_read_is_told_and_asked_again(zoo, claimed, ca
 
 
 @on_real_server
-def test_a_refused_read_is_followed_by_asking_servers_anew(zoo, claimed, monkeypatch):
+def test_after_a_refused_read_a_server_that_has_lost_data_is_accepted(zoo, claimed, monkeypatch):
     """Servers that have lost data refuse a client that has seen more than they."""
     monkeypatch.setattr(sessions, "ASK_ANEW_AFTER", 0.2)
     zoo.client.set_acls(claimed.path, [NO_READS])

@@ -199,7 +199,7 @@ async def _record(served, resource, metadata):
 
 
 async def test_a_call_that_is_sent_again_gets_the_same_lease(served):
-    leases = [await served.acquire(request_id="r1", signed_token=is_signed) for is_signed in (False, True)]
+    leases = [await served.acquire(request_id="r1", signed_token=wanted) for wanted in (False, True)]
     assert leases[0].lease_id == leases[1].lease_id
     assert "128 characters" in await refused(
         served.acquire("other", request_id="r" * 129), grpc.StatusCode.INVALID_ARGUMENT
