@@ -43,8 +43,11 @@ EXTENSIONS = {
     "fences": Extension(("django_zklock/contrib/fences",), (("tests/settings.py", '"django_zklock.contrib.fences"'),)),
     "health_check": Extension(("django_zklock/contrib/health_check.py",)),
     "leases": Extension(
-        ("django_zklock/contrib/leases", "django_zklock/management/zklock/serve.py"),
-        (("django_zklock/management/commands/zklock.py", '"serve": ('),),
+        ("django_zklock/contrib/leases",),
+        (
+            ("django_zklock/conf/__init__.py", 'add_key("LEASES"'),
+            ("django_zklock/management/commands/zklock.py", '"serve": '),
+        ),
     ),
     "metrics": Extension(("django_zklock/contrib/metrics",)),
     "otel": Extension(("django_zklock/contrib/otel",)),

@@ -31,3 +31,5 @@ __all__ = [
     "raw",
     "setting",
 ]
+
+add_key("LEASES", "django_zklock.contrib.leases.options.read_leases")

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
 
 from django_zklock.conf import url as zk_url
-from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, over_defaults, read_options
 from django_zklock.conf.table import (
     SECONDS_ADVICE,
@@ -60,8 +60,8 @@ class Config(SessionOptions):
     """Pairs of names, outer and inner, whose order is meant. Test runs alone read it: `testing.order`."""
     strict: bool = False
     real_in_tests: bool = False
-    leases: LeaseOptions = field(default_factory=LeaseOptions)
-    """The settings of the lock coordinator."""
+    added: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """What the readers of extensions return for their keys; see `add_key`."""
     max_metric_locks: int = 100
     """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
@@ -101,6 +101,20 @@ class Config(SessionOptions):
     def options_of_key(self, key: str, given: LockOptions = NOT_GIVEN) -> LockOptions:
         """Return the options of a lock: those `given`, else those of its first entry, else the defaults."""
         return self.options_for(next(iter(self.entries_of_key(key)), ""), given)
+
+
+_added: Final[dict[str, str]] = {}  # the readers of extensions, by key
+
+
+def add_key(name: str, reader: str) -> None:
+    """
+    Accept a key of an extension. `Config.added` has what its reader returns.
+
+    `reader` is the dotted path of a function, which is imported when the key is given. It gets the value, the text for
+    its place, and the problems, to which it adds its own.
+    """
+    _added[name] = reader
+    forget()
 
 
 def problems(raw: object) -> list[Problem]:
@@ -160,12 +174,6 @@ def current() -> Config:
     return config
 
 
-def add_key(key: str, row: Row) -> None:
-    """Accept a key of an extension. The extension reads its value by `entry`."""
-    _added[key] = row
-    forget()
-
-
 def forget() -> None:
     """Let `current()` read the settings again, because they have changed."""
     current.cache_clear()
@@ -184,7 +192,6 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         return None, problems
     given = {"URL": "", **{key: value for key, value in raw.items() if value is not None}}
     values = read_keys(given, _KEYS, "ZKLOCK", problems, more=(*_DICTS, *_added))
-    read_keys({key: given[key] for key in _added & given.keys()}, _added, "ZKLOCK", problems)
     if raw.get("DEADLOCK_TIMEOUT", 0) is None:
         values["deadlock_timeout"] = None  # it has a meaning of its own: deadlocks are not looked for
     url, root = values.pop("url", _NO_ADDRESS), values.pop("root", DEFAULT_ROOT)
@@ -198,7 +205,9 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         base=url.chroot + root,
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), problems),
         locks=_locks(given.get("LOCKS", {}), problems),
-        leases=read_leases(given.get("LEASES", {}), _at("LEASES"), problems),
+        added=MappingProxyType(
+            {name: import_string(_added[name])(given[name], _at(name), problems) for name in _added if name in given}
+        ),
         **{**_query(url, problems), **values},
     )
     _contradictions(config, problems)
@@ -409,9 +418,7 @@ _KEYS: Final = {
     "EVENT_DAYS": Row("E017", _days, "It is 7 by default."),
     "ADMIN_LINKS": Row("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
 }
-_added: Final[dict[str, Row]] = {}
-"""The keys of extensions, which read them by themselves. `Config` does not have them."""
-_DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
+_DICTS: Final = ("TLS", "DEFAULTS", "LOCKS")
 _QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")}
 _TLS_KEYS: Final = {
     **dict.fromkeys(("CA", "CERT", "KEY"), Row("E008", _file, "Give the path of a PEM file.")),

@@ -16,7 +16,7 @@ from django_zklock import conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
 from django_zklock.conf.arguments import OPTIONS
-from django_zklock.conf.leases import LeaseClient
+from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions
 from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.protocol.registry import PATH_EXTRA
 from django_zklock.core.queue import nodes
@@ -154,6 +154,7 @@ def test_the_list_of_checks_is_that_of_the_code():
         *PACKAGE.glob("conf/*.py"),
         PACKAGE / "checks.py",
         PACKAGE / "fencing/model.py",
+        PACKAGE / "contrib/leases/options.py",
         PACKAGE / "contrib/tokens/keys.py",
     ]
     ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
@@ -204,7 +205,7 @@ def test_the_defaults_of_the_settings_are_those_of_the_code():
     client = LeaseClient(name="billing")
     coded = {
         **{name: getattr(config, name) for name in config.__dataclass_fields__},
-        **{name.lower(): getattr(config.leases, name.lower()) for name in OF_LEASES},
+        **{name.lower(): getattr(LeaseOptions(), name.lower()) for name in OF_LEASES},
         **{name.lower(): getattr(client, name.lower()) for name in OF_CLIENTS},
         "root": config.base,
     }

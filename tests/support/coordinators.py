@@ -37,7 +37,7 @@ class Served:
         return self
 
     async def __aexit__(self, *_):
-        for lease in list(self.coordinator._leases.values()):
+        for lease in list(self.coordinator._leases):
             lease.end("the test is over")
         await asyncio.wait_for(self.coordinator.drain(), 20)
         await self.channel.close()

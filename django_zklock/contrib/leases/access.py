@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from django_zklock.conf.leases import LeaseClient, LeaseOptions
+from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core import clock
 from django_zklock.core.log import Logger

@@ -23,9 +23,10 @@ from typing import Any, Final
 from django.core.signing import BadSignature, Signer
 
 from django_zklock import conf
-from django_zklock.conf.leases import KINDS, LeaseClient
+from django_zklock.contrib.leases import options
 from django_zklock.contrib.leases.access import Denials, counted
 from django_zklock.contrib.leases.lease import RELEASED, Lease, LeaseLock, LeaseRequest
+from django_zklock.contrib.leases.options import KINDS, LeaseClient
 from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
@@ -53,15 +54,12 @@ So a client that sends thousands of calls has a small part of the processor, and
 """
 MOST_STARTING_ALONE: Final = 8
 """Their number if the settings name no clients: there are no others to protect."""
-IDLE: Final = 0.01
+LONGEST_START: Final = 0.02
 """
-Seconds after which an acquisition no longer counts as starting, if the loop has nothing else to do.
+Seconds after which an acquisition no longer counts as starting: it waits for a ZooKeeper that is far away, or silent.
 
-It waits for a ZooKeeper that is far away then, and delays nobody. One nearby has answered by then: a client that
-floods a coordinator has one acquisition under way at a time.
+One nearby has answered by then: a client that floods a coordinator has about one acquisition under way at a time.
 """
-LONGEST_START: Final = 1.0
-"""Seconds after which an acquisition no longer counts as starting. ZooKeeper may not answer."""
 READ_AGE: Final = 1.0
 """Seconds for which one read of a queue serves all calls that found the lock busy."""
 MOST_ENDED: Final = 10_000
@@ -86,10 +84,11 @@ class Coordinator:
         self.id = secrets.token_hex(4)
         self._state = state
         self._key = secrets.token_bytes(16) if state is None else state.key  # of the secrets in lease ids
-        self._options = conf.current().leases
+        self._options = options.current()
         self._address = ""  # where clients reach it, as "host:port"; empty if that is not known
         self._id_suffix = ""  # with the address, signed
-        self._leases: dict[str, Lease] = {}  # by `_own_part` of the lease id; also those that wait, or are about to end
+        self._leases: set[Lease] = set()  # also those that wait, or are about to end
+        self._given: dict[str, Lease] = {}  # those that have had the lock, by `_own_part` of the lease id
         self._by_request: dict[tuple[str, str], Lease] = {}  # by client and the hash of the request id
         self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, likewise; the oldest first
         self._numbers = itertools.count(1)
@@ -144,7 +143,8 @@ class Coordinator:
                     # In tenths of a second: calls with the same options share them.
                     lease = self._new_lease(client, request, round(loop.time() - called, 1))
                 lease.calls += 1
-                await self._start(lease)
+                # Without a connection, each may wait for as long as its client allows, and the others must not add up.
+                await lease.wait_started(LONGEST_START if process.current().connected else 0.0)
             await lease.wait_started()
             if on_queued is not None and not lease.settled.done():
                 await on_queued()
@@ -155,21 +155,9 @@ class Coordinator:
             raise
         return lease
 
-    @staticmethod
-    async def _start(lease: Lease) -> None:
-        """Wait until a lease is in the queue, has the lock, is over, or leaves the loop idle."""
-        now = asyncio.get_running_loop().time
-        # Without a connection, each of them may wait for as long as its client allows, and the others must not add up.
-        until = now() + LONGEST_START if process.current().connected else 0.0
-        is_idle = False
-        while not (is_idle or lease.has_started) and now() < until:
-            looked_at = now()
-            await lease.wait_started(IDLE)
-            is_idle = now() < looked_at + 2 * IDLE
-
     def cost_of_keeping(self, client: LeaseClient, lease_id: str, *, unknown: float = 1.0) -> float:
         """Return which part of a request a message counts that keeps or ends a lease: nothing if it is due."""
-        lease = self._leases.get(_own_part(lease_id))
+        lease = self._given.get(_own_part(lease_id))
         if lease is None or lease.client != client.name:
             return unknown
         return 0.0 if asyncio.get_running_loop().time() >= lease.kept_at + SOON else 1.0
@@ -190,8 +178,8 @@ class Coordinator:
 
     def find(self, client: LeaseClient, lease_id: str) -> Lease:
         """Return a lease of this client. Raises `Refusal`."""
-        lease = self._leases.get(_own_part(lease_id))
-        if lease is not None and lease.client == client.name and lease.hold is not None:
+        lease = self._given.get(_own_part(lease_id))
+        if lease is not None and lease.client == client.name:
             lease.id = lease_id  # the process that gave it may have had another address
             return lease
         owner, reason = self._ended.get(_own_part(lease_id), ("", ""))
@@ -248,7 +236,7 @@ class Coordinator:
 
     async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
         self._draining = True
-        while ending := [lease for lease in self._leases.values() if not (self.has_successor and lease.was_given)]:
+        while ending := [lease for lease in self._leases if not (self.has_successor and lease.was_given)]:
             for lease in ending:
                 end(lease, DRAINING)
             await asyncio.wait([lease.task for lease in ending])
@@ -258,7 +246,7 @@ class Coordinator:
         session = process.peek()
         if self.has_successor and session is not None:
             session.keep_open(END_TIMEOUT)
-            for lease in self._leases.values():
+            for lease in self._leases:
                 lease.end_reason = DRAINING  # its task ends without a word
 
     # --- small parts ------------------------------------------------------------------------------------------------
@@ -332,25 +320,21 @@ class Coordinator:
         request_hash: str,
         until: float = -math.inf,
     ) -> Lease:
-        client, number = about.get("client", ""), about.get("lease", "")
-        secret = base64.urlsafe_b64encode(hmac.digest(self._key, number.encode(), "sha256")[:16]).decode().rstrip("=")
-        own_part = f"{number}.{secret}"
-        lease = Lease(
-            own_part + self._id_suffix,
-            number,
-            lock,
-            request,
-            client=client,
-            client_id=client_id,
-            term=self._term(request),
-            until=until,
-        )
-        self._leases[own_part] = lease
+        lease = Lease(lock, request, client_id, about, self._term(request), self._give_id, until)
+        self._leases.add(lease)
         if request_hash:
-            self._by_request[client, request_hash] = lease
-        self._leases_of[client] += 1
-        lease.task.add_done_callback(lambda _: self._on_end(lease, own_part, request_hash))
+            self._by_request[lease.client, request_hash] = lease
+        self._leases_of[lease.client] += 1
+        lease.task.add_done_callback(lambda _: self._on_end(lease, request_hash))
         return lease
+
+    def _give_id(self, lease: Lease) -> None:
+        """Give a lease that has the lock an id. Others may write its number to another znode, but not its token."""
+        assert lease.hold is not None
+        secret = hmac.digest(self._key, f"{lease.number} {lease.hold.token}".encode(), "sha256")[:16]
+        lease.own_part = f"{lease.number}.{base64.urlsafe_b64encode(secret).decode().rstrip('=')}"
+        lease.id = lease.own_part + self._id_suffix
+        self._given[lease.own_part] = lease
 
     def _term(self, request: LeaseRequest) -> float:
         """Return the term that a request asks for, in seconds."""
@@ -375,7 +359,7 @@ class Coordinator:
             raise Refusal(Code.INVALID, "wait_limit_ms or limit is below 0.")
         if (request.kind == "semaphore") != (request.limit > 0):
             raise Refusal(Code.INVALID, "A semaphore needs a limit of at least 1. Other kinds have no limit.")
-        options: dict[str, Any] = {
+        own: dict[str, Any] = {
             "timeout": longest if wait is None else max(0.0, min(longest, wait / 1000 - waited)),
             "abort_on": "never",  # the lease notices a loss by itself
             "atomic": False,
@@ -383,20 +367,20 @@ class Coordinator:
             "linger": 0,  # with it, the leases of several clients would have the same token
         }
         if request.kind == "semaphore":
-            options |= {"limit": request.limit, "kind": "lock"}
+            own |= {"limit": request.limit, "kind": "lock"}
         elif request.kind != "lock":
-            options |= {"kind": request.kind, "limit": None}
+            own |= {"kind": request.kind, "limit": None}
         try:
-            return LeaseLock.of_key(key, what=client_id, about=about, **options)
+            return LeaseLock.of_key(key, what=client_id, about=about, **own)
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _on_end(self, lease: Lease, own_part: str, request_hash: str) -> None:
-        del self._leases[own_part]
+    def _on_end(self, lease: Lease, request_hash: str) -> None:
+        self._leases.discard(lease)
         if self._by_request.get((lease.client, request_hash)) is lease:
             del self._by_request[lease.client, request_hash]
-        if lease.hold is not None:
-            self._ended[own_part] = lease.client, lease.end_reason
+        if self._given.pop(lease.own_part, None):
+            self._ended[lease.own_part] = lease.client, lease.end_reason
             if len(self._ended) > MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
         self._leases_of[lease.client] -= 1
@@ -440,9 +424,7 @@ def _read_queue(key: str) -> LockInfo | None:
 def _asked(request: LeaseRequest) -> LeaseRequest:
     """Return what a request that is sent again has in common with the first one."""
     key = key_of(request.resource_path)
-    return dataclasses.replace(
-        request, resource_path=key, client_id="", wait_limit_ms=0, signed_token=False, request_id=""
-    )
+    return dataclasses.replace(request, resource_path=key, client_id="", wait_limit_ms=0, request_id="")
 
 
 def _own_part(lease_id: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.contrib.leases.refusal import Code, Refusal, for_client, over
+from django_zklock.contrib.leases.resumption import Resumed
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import LockLost, ZkLockError
 from django_zklock.locks.hold import Hold, held_of
@@ -39,7 +41,6 @@ class LeaseRequest:
     kind: str = "lock"
     limit: int = 0
     """The number of permits of a semaphore."""
-    signed_token: bool = False
     request_id: str = ""
     """Chosen by the client. A request that is sent again has the same one, and gets the same lease."""
 
@@ -53,7 +54,7 @@ class LeaseLock(Lock):
     def resume(self, node: Node) -> None:
         """Acquire it by the znode by which an earlier process of this session had it, or waited for it."""
         of_key = self.resolve
-        own: dict[str, Any] = {"resumes": node, "timeout": None}
+        own: dict[str, Any] = {"contender": partial(Resumed, node), "timeout": None}
         self.resolve = lambda config: replace(of_key(config), **own)
 
     def _on_wait(self, waiter: Any) -> None:
@@ -74,20 +75,19 @@ class Lease:
 
     def __init__(
         self,
-        lease_id: str,
-        number: str,
         lock: LeaseLock,
         request: LeaseRequest,
-        *,
-        client: str,
         client_id: str,
+        about: Mapping[str, str],
         term: float,
+        on_granted: Callable[[Lease], object],
         until: float = -math.inf,
     ) -> None:
         """Begin. `until` is the end of a lease that an earlier process has given, on the loop's clock."""
-        self.id = lease_id  # a secret of the client
-        self.number = number  # for logs and operators
-        self.client = client
+        self.id = ""  # a secret of the client; `on_granted` sets it, and the part of it without an address
+        self.own_part = ""
+        self.number = about.get("lease", "")  # for logs and operators
+        self.client = about.get("client", "")
         self.client_id = client_id
         self.lock = lock
         self.request = request
@@ -98,6 +98,7 @@ class Lease:
         self.release_requested = ""  # why the client should release it
         self.promised_until = -math.inf  # the latest end told, on the loop's clock; not that of an earlier process
         self.kept_at = -math.inf  # on the loop's clock
+        self._on_granted = on_granted
         self._term = term
         self._kept_until = until  # on the loop's clock; set by the grant
         self._is_restored = until > -math.inf  # an earlier process has given it
@@ -236,6 +237,7 @@ class Lease:
 
     def _begin(self, hold: Hold) -> None:
         self.hold = hold
+        self._on_granted(self)
         if not self._is_restored:
             self._kept_until = min(self._loop.time() + self._term, self._last_end)
         hold.add_release_request_callback(self._on_release_request)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import contextlib
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, cast
 
 import grpc
 from django.apps import apps
 from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import Access, counted
 from django_zklock.contrib.leases.certificate import Certificate
 from django_zklock.contrib.leases.coordinator import DRAINING, Coordinator
 from django_zklock.contrib.leases.lease import Lease, LeaseRequest
+from django_zklock.contrib.leases.options import LeaseClient
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 from django_zklock.core.zk import process
@@ -36,6 +37,8 @@ END_TIMEOUT: Final = 1.0
 """Seconds for the last answers at the end. A client may read none, and those of others wait for the next process."""
 REQUEST_TIMEOUT: Final = 10.0
 """Seconds that a client may take to send the message of a call that it has begun."""
+MOST_OPEN: Final = 250
+"""Calls of each method that asks for no token. Each costs about 30 KB."""
 COST_OF_UNKNOWN: Final = 0.1
 """The part of a request that a message on a `KeepAlive` stream counts for, if the client has no such lease."""
 QUEUED: Final = (("zklock-queued", "true"),)
@@ -68,42 +71,66 @@ async def _abort(context: Context, refusal: Refusal) -> None:
 
 class LockCoordinatorService(grpc.GenericRpcHandler):
     """
-    The service `zklock.v1.LockCoordinator`.
+    The service `zklock.v1.LockCoordinator`, and those for its health and for reflection, which need no token.
 
-    It reads the requests itself, and not by generated code: a client must be known before its messages are read.
+    It reads the requests itself, and not by generated code: a client must be known, and its calls must be counted,
+    before its messages are read.
     """
 
     def __init__(self, coordinator: Coordinator, access: Access) -> None:
         self._coordinator = coordinator
         self._access = access
+        self.health = health.aio.HealthServicer()
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        self._reflection: Any = reflection.aio.ReflectionServicer(names)
         self._streams: Counter[str] = Counter()  # by client
         self._calls: set[asyncio.Task[None]] = set()  # that are under way
         self._ended = False
-        self._methods: dict[str, Any] = {
-            f"/{SERVICE}/{name}": make(functools.partial(self._answer, handler, request), response_serializer=_to_bytes)
-            for name, make, handler, request in (
-                ("RecordLock", grpc.stream_unary_rpc_method_handler, self._record_lock, pb.RecordLockRequest),
-                ("ReleaseLock", grpc.stream_unary_rpc_method_handler, self._release_lock, pb.ReleaseLockRequest),
-                ("KeepAlive", grpc.stream_stream_rpc_method_handler, self._keep_alive, None),
-            )
-        }
+        unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        self._methods: dict[str, Any] = {}  # of gRPC, by path
+        self._add(f"{SERVICE}/RecordLock", unary, self._record_lock, pb.RecordLockRequest)
+        self._add(f"{SERVICE}/ReleaseLock", unary, self._release_lock, pb.ReleaseLockRequest)
+        self._add(f"{SERVICE}/KeepAlive", stream, self._keep_alive)
+        self._add(f"{health.SERVICE_NAME}/Check", unary, self._check, health_pb2.HealthCheckRequest, is_open=True)
+        self._add(f"{health.SERVICE_NAME}/Watch", stream, self._watch, health_pb2.HealthCheckRequest, is_open=True)
+        self._add(f"{reflection.SERVICE_NAME}/ServerReflectionInfo", stream, self._reflect, is_open=True)
+
+    def _add(
+        self,
+        name: str,
+        make: Callable[..., Any],
+        handler: _Handler,
+        message: type[Message] | None = None,
+        *,
+        is_open: bool = False,
+    ) -> None:
+        """Add a method. `message` is the type of its only request, or None if it is a stream; open: without tokens."""
+        anybody = LeaseClient(name=f"anybody at {name}", max_waiting=MOST_OPEN) if is_open else None
+        answer = partial(self._answer, handler, message, anybody)
+        self._methods[f"/{name}"] = make(answer, response_serializer=_to_bytes)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a call; None for an unknown method."""
         return self._methods.get(handler_call_details.method)
 
     async def _answer(
-        self, handler: _Handler, message: type[Message] | None, _requests: object, context: Context
+        self,
+        handler: _Handler,
+        message: type[Message] | None,
+        anybody: LeaseClient | None,
+        _requests: object,
+        context: Context,
     ) -> Any:
-        """Answer a call; `message` is the type of its only request, or None if it is a stream."""
+        """Answer a call. `anybody` has the limit of a method that asks for no token."""
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._calls.add(task)
         try:
-            client = await self._client(context)
-            if message is pb.RecordLockRequest:
-                await self._access.asking.wait(client)
-            request = None if message is None else await _only_request(message, context)
-            return await handler(client, request, context)
+            with contextlib.nullcontext() if anybody is None else counted(self._streams, anybody, "open calls"):
+                client = anybody or await self._client(context)
+                if message is pb.RecordLockRequest:
+                    await self._access.asking.wait(client)
+                request = None if message is None else await _only_request(message, context)
+                return await handler(client, request, context)
         except Refusal as refusal:
             await _abort(context, refusal)
         except asyncio.CancelledError:
@@ -133,7 +160,7 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
     ) -> pb.RecordLockResponse:
         try:
             # The headers tell a client that its call waits in the queue.
-            on_queued = functools.partial(context.send_initial_metadata, QUEUED)
+            on_queued = partial(context.send_initial_metadata, QUEUED)
             lease = await self._coordinator.acquire(client, _lease_request(request), on_queued)
         except Refusal as refusal:
             if refusal.code is not Code.BUSY:
@@ -160,6 +187,20 @@ class LockCoordinatorService(grpc.GenericRpcHandler):
         with counted(self._streams, client, "open streams"):
             await _KeepAliveStream(self._coordinator, self._access, client, context).run()
 
+    async def _check(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> Any:
+        return await self.health.Check(request, context)
+
+    async def _watch(self, _: LeaseClient, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        await self.health.Watch(request, context)
+
+    async def _reflect(self, _: LeaseClient, __: None, context: Context) -> None:
+        async def requests() -> AsyncIterator[Any]:
+            while (received := await context.read()) is not grpc.aio.EOF:
+                yield _parsed(reflection_pb2.ServerReflectionRequest, received)
+
+        async for answer in self._reflection.ServerReflectionInfo(requests(), context):
+            await context.write(answer)
+
 
 class _KeepAliveStream:
     """A stream by which a client renews its leases."""
@@ -171,22 +212,17 @@ class _KeepAliveStream:
         self._context = context
         self._leases: dict[str, tuple[Lease, int]] = {}  # with the time of the latest request that kept it
         self._unsent: dict[str, pb.LeaseState | None] = {}  # by lease id; None: the state as it is when it is sent
-        self._changed = asyncio.Event()
-        self._sent = asyncio.Event()
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # their ids, each once; at the end None
 
     async def run(self) -> None:
         reader = asyncio.create_task(self._read())
-        reader.add_done_callback(lambda _: self._changed.set())
+        reader.add_done_callback(lambda _: self._queue.put_nowait(None))
         try:
-            while self._unsent or not reader.done():
-                await self._changed.wait()
-                self._changed.clear()
-                while self._unsent:
-                    lease_id = next(iter(self._unsent))
-                    state = self._unsent.pop(lease_id) or self._state(lease_id)
-                    self._sent.set()
-                    if state is not None:
-                        await self._context.write(state)
+            while (lease_id := await self._queue.get()) is not None:
+                state = self._unsent.pop(lease_id) or self._state(lease_id)
+                if state is not None:
+                    await self._context.write(state)
+                self._queue.task_done()
             reader.result()
         finally:
             reader.cancel()
@@ -196,9 +232,8 @@ class _KeepAliveStream:
     async def _read(self) -> None:
         while (received := await self._context.read()) is not grpc.aio.EOF:
             request = _parsed(pb.KeepAliveRequest, received)
-            while len(self._unsent) >= MOST_UNREAD and request.lease_id not in self._unsent:
-                self._sent.clear()
-                await self._sent.wait()
+            if self._queue.qsize() >= MOST_UNREAD:
+                await self._queue.join()
             cost = self._coordinator.cost_of_keeping(self._client, request.lease_id, unknown=COST_OF_UNKNOWN)
             await self._access.keeping.wait(self._client, cost)
             await self._keep(request.lease_id, request.sent_at)
@@ -220,8 +255,9 @@ class _KeepAliveStream:
         self._send(lease.id, None)
 
     def _send(self, lease_id: str, state: pb.LeaseState | None) -> None:
+        if lease_id not in self._unsent:
+            self._queue.put_nowait(lease_id)
         self._unsent[lease_id] = state
-        self._changed.set()
 
     def _state(self, lease_id: str) -> pb.LeaseState | None:
         if lease_id not in self._leases:
@@ -238,17 +274,11 @@ _to_bytes = operator.methodcaller("SerializeToString")
 
 
 async def _only_request(message: type[Message], context: Context) -> Any:
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    timer = loop.call_later(REQUEST_TIMEOUT, task.cancel)  # `asyncio.wait_for` would cost a tenth of a call
     try:
-        received = await context.read()
-    except asyncio.CancelledError:
-        if loop.time() < timer.when():
-            raise
+        async with asyncio.timeout(REQUEST_TIMEOUT):  # `asyncio.wait_for` would cost a tenth of a call
+            received = await context.read()
+    except TimeoutError:
         received = grpc.aio.EOF
-    finally:
-        timer.cancel()
     if received is grpc.aio.EOF:
         raise Refusal(Code.INVALID, f"There was no message within {REQUEST_TIMEOUT:g} s.")
     return _parsed(message, received)
@@ -298,10 +328,8 @@ class Server:
     ) -> None:
         self._service = LockCoordinatorService(coordinator, access)
         self._server = grpc.aio.server(handlers=[self._service], options=[*OPTIONS.items()])
-        self._health = health.aio.HealthServicer()
+        self._health = self._service.health
         self._loop = asyncio.get_running_loop()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         try:
             self.port: int = (
                 self._server.add_insecure_port(address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -26,19 +27,21 @@ LARGEST: Final = 4096
 """Bytes of a state file, at most."""
 LONGEST_TIMEOUT: Final = 86_400.0
 """Seconds."""
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks whether the file is still there."""
 
 
 class StateFile:
     """
     The session of a coordinator, and the secret of its lease ids. All else about a lease is in its znode.
 
-    Each new session replaces the file as a whole, so it is never half written. A lock on a second file, which stays,
-    lets one process at a time use it. A file of another program is never written.
+    Each new session replaces the file as a whole, so it is never half written. The process that uses the file has a
+    lock on it, wherever it is moved. A file of another program is never written.
     """
 
     def __init__(self, path: Path, root: str, say: Callable[[str], object]) -> None:
         """Wait until no other process uses the file, and read it. Raises OSError. `say` gets lines for operators."""
-        self.path = path.resolve()
+        self.path = path.absolute()
         self.name = secrets.token_hex(8).encode()
         """That of this process. Each one that claims the session writes its name there."""
         self.key = secrets.token_bytes(16)
@@ -46,27 +49,38 @@ class StateFile:
         self.former: FormerSession | None = None
         """The session of the process before, which may be alive."""
         self._root = root
-        self._lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = self._open(say)  # locked. From now on, the writer's thread has it, and all that follows
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"Another process uses {path}. Waiting for its end.")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        try:
+            self._data = _content(self._file, self.path)  # what it should contain
             self._read(say)
         except OSError:
-            os.close(self._lock)
+            os.close(self._file)
             raise
-        self._written: FormerSession | None = self.former  # the session that the file has; the writer's thread has it
+        self._session: FormerSession | None = self.former  # that it should have
+        self._written: FormerSession | None = self.former  # that it has
+        self._problem = ""  # of the last look
         self._writer = Loop("zklock-state", users_thread)  # a slow disk delays nothing else
         self._writer.start()
+        self._writer.post(self._watch)
+
+    def _open(self, say: Callable[[str], object]) -> int:
+        """Open the file, or an empty new one, and wait until no other process uses it."""
+        while True:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"Another process uses {self.path}. Waiting for its end.")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_at(file, self.path):
+                return file
+            os.close(file)  # the other process has replaced the file meanwhile
 
     def _read(self, say: Callable[[str], object]) -> None:
-        """Read what the process before has written, if there is a file. An empty one is as good as none."""
-        data = _content(self.path)
-        if not data:
+        """Read what the process before has written. An empty file is as good as none."""
+        if not self._data:
             return
-        fields = json_object(data)
+        fields = json_object(self._data)
         try:
             former = FormerSession(
                 id=integer(fields.get("session"), -(2**63)),
@@ -87,25 +101,53 @@ class StateFile:
         """Let another process use the file. Nothing is written any more."""
         self._writer.stop()
         self._writer.join()
-        os.close(self._lock)
+        os.close(self._file)
 
     def set_session(self, session: FormerSession) -> asyncio.Future[None]:
         """Write the session that the next process should go on with. The future is done after the try."""
         loop = asyncio.get_running_loop()
         tried: asyncio.Future[None] = loop.create_future()
-        self._writer.post(self._write, session, partial(loop.call_soon_threadsafe, wake, tried))
+        self._writer.post(self._set_session, session, partial(loop.call_soon_threadsafe, wake, tried))
         return tried
 
-    def _write(self, session: FormerSession, done: Callable[[], object]) -> None:
-        """Replace the file, unless it has this session already; on the writer's thread."""
-        try:
-            if session != self._written:
-                _replace(self.path, self._encoded(session))
-                self._written = session
-        except OSError as error:
-            reason = str(error)
-            logger.error("state file %s: %s; the leases end with this process", self.path, reason)  # noqa: TRY400
+    # --- on the writer's thread -----------------------------------------------------------------------------------
+
+    def _set_session(self, session: FormerSession, done: Callable[[], object]) -> None:
+        self._session = session
+        self._look()
         done()
+
+    def _watch(self) -> None:
+        self._look()
+        self._writer.call_later(LOOK_EVERY, self._watch)
+
+    def _look(self) -> None:
+        """Write the file if it lacks the session, or is gone. Log a problem once."""
+        problem = ""
+        try:
+            if self._session is not None:
+                self._save(self._session)
+        except OSError as error:
+            problem = str(error)
+        if problem not in ("", self._problem):
+            logger.error("state file %s: %s; the leases end with this process", self.path, problem)
+        self._problem = problem
+
+    def _save(self, session: FormerSession) -> None:
+        """Replace the file, unless it has this session. Raises OSError if another program has written it."""
+        present = b""
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as opened:
+            present = opened.read(LARGEST)
+        if present not in (b"", self._data):
+            raise OSError("another program has written it, or another file has its place")
+        if present and session == self._written and _is_at(self._file, self.path):
+            return
+        if self._data and not present:
+            logger.warning("the state file %s was moved or deleted, and is written again", self.path)
+        data = self._encoded(session)
+        file, former = _replace(self.path.resolve(), data), self._file
+        self._file, self._data, self._written = file, data, session
+        os.close(former)
 
     def _encoded(self, session: FormerSession) -> bytes:
         fields = {
@@ -118,35 +160,38 @@ class StateFile:
         return json.dumps(fields).encode()
 
 
-def _content(path: Path) -> bytes:
-    """Return what is in a file that only this user can read and write; nothing if there is none. Raises OSError."""
+def _content(file: int, path: Path) -> bytes:
+    """Return what is in a file that only this user can read and write. Raises OSError."""
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{path} is no regular file.")
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        user = os.geteuid()
+        raise OSError(
+            f"{path} is a secret, and others can read or write it. Run: chown {user} {path}; chmod 600 {path}"
+        )
+    return os.read(file, LARGEST)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Return whether an open file is the one with this path."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:
-        return b""
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file.")
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            user = os.geteuid()
-            raise OSError(
-                f"{path} is a secret, and others can read or write it. Run: chown {user} {path}; chmod 600 {path}"
-            )
-        return os.read(file, LARGEST)
-    finally:
-        os.close(file)
+        return False
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file that only this user can read, under the name of another one. Raises OSError."""
+def _replace(path: Path, data: bytes) -> int:
+    """Write a file that only this user can read, under the name of another one; return it, locked. Raises OSError."""
     file, new = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
-        with open(file, "wb") as opened:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with open(file, "wb", closefd=False) as opened:
             opened.write(data)
-            opened.flush()
-            os.fsync(file)
+        os.fsync(file)
         os.replace(new, path)
     except OSError:
+        os.close(file)
         Path(new).unlink()
         raise
+    return file

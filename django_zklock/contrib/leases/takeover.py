@@ -7,19 +7,17 @@ import math
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import Lease
 from django_zklock.contrib.leases.refusal import Refusal
+from django_zklock.contrib.leases.resumption import Claim, Claimed
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.protocol.resumption import Claim, Claimed
 from django_zklock.core.zk import process
 from django_zklock.core.zk.gateway import Node
 from django_zklock.core.zk.lease import LEASE_SHARE
-from django_zklock.core.zk.options import SessionOptions
 
 logger = Logger("django_zklock.leases")
 
@@ -34,10 +32,10 @@ class Takeover:
         self._loop = asyncio.get_running_loop()
         self._claimed: asyncio.Future[Claimed] = self._loop.create_future()
 
-    async def run(self, new_options: Callable[[], SessionOptions]) -> None:
+    async def run(self) -> None:
         """Begin the session. Wait until the leases of the one before go on here, or are over in any case."""
         former = self._state.former
-        process.configure(lambda: replace(new_options(), former=former))
+        process.resume(former)
         session, post = process.current(), self._loop.call_soon_threadsafe
         session.wanted_until = math.inf
         Claim(

@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signing import BadSignature, Signer
 
 from django_zklock import conf
-from django_zklock.conf.table import InvalidValue, Row, is_text
+from django_zklock.conf.table import InvalidValue, Problems, is_text
 
 _SHORTEST: Final = 32  # characters; an attacker who has a token can try any number of keys on it
 ADVICE: Final = "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."
@@ -73,4 +73,10 @@ def token_keys() -> Keys:
     return Keys((conf.setting("SECRET_KEY"), *conf.setting("SECRET_KEY_FALLBACKS"))) if own is None else own
 
 
-conf.add_key("TOKEN_KEYS", Row("E011", read_keys, ADVICE))
+def check(given: object, where: str, problems: Problems) -> None:
+    """Add the fault of the setting to the problems. The keys themselves stay out of the configuration."""
+    if isinstance(fault := hidden(given), str):
+        problems.add("E011", f"{where} {fault}.", ADVICE)
+
+
+conf.add_key("TOKEN_KEYS", f"{__name__}.check")

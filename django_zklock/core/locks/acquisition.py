@@ -31,7 +31,6 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
-from django_zklock.core.protocol.resumption import Resumed
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
@@ -198,7 +197,8 @@ class Acquisition:
         caller = describe_caller(spec, self.owner)
         deadline = None if seconds is None else clock.now() + seconds
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
-        contender = _kind_of_contender(spec)(session, spec, caller, wait, waits=waits)
+        new_contender = LingeringWaiter if spec.linger else spec.contender or Contender
+        contender = new_contender(session, spec, caller, wait, waits=waits)
         # Coroutines that a block has started may be awaited later, after its end.
         block = None if enclosing_holds.get() is None else block_around(contender, self.owner)
         around = None if block is None or block.owner.kind == self.owner.kind else weakref.ref(block)
@@ -337,12 +337,6 @@ class Acquisition:
             release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
             hold.release_use(self.use, release_on)
             self.holds.pop()
-
-
-def _kind_of_contender(spec: LockSpec) -> Any:
-    if spec.linger:
-        return LingeringWaiter
-    return Contender if spec.resumes is None else Resumed
 
 
 _NO_WORK = work.Work("", {})

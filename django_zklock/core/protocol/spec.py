@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.operator_hold import HoldLabel
-
-if TYPE_CHECKING:
-    from django_zklock.core.zk.gateway import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +27,7 @@ class QueueSpec:
     linger: float = 0.0  # seconds for which this process keeps a released lock for its next owners here
     template: str = ""  # of the key
     lasts: str = ""  # "leader", "run" or "lease" if the hold is meant to last; see `Payload`
-    resumes: Node | None = None  # the znode by which an earlier process of this session held the lock
+    contender: Callable[..., Any] | None = None  # makes the contender, in the place of `Contender`; of an extension
 
 
 class Caller(NamedTuple):

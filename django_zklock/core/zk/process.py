@@ -16,12 +16,13 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from django_zklock.core import fork, log
 
 if TYPE_CHECKING:
-    from django_zklock.core.zk.options import SessionOptions
+    from django_zklock.core.zk.options import FormerSession, SessionOptions
     from django_zklock.core.zk.session import Session
 
 CLOSE_TIMEOUT = 2.0  # seconds that the exit of the process may wait for the session to close
@@ -52,6 +53,12 @@ def configure(factory: Callable[[], SessionOptions], *, is_default: bool = False
     global _factory
     if not is_default or _factory is _refuse:
         _factory = factory
+
+
+def resume(former: FormerSession | None) -> None:
+    """Let the next session of this process go on with this one, if that is still alive."""
+    new_options = _factory
+    configure(lambda: replace(new_options(), former=former))
 
 
 def current() -> Session:

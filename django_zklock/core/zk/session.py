@@ -10,20 +10,20 @@ import enum
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KazooState
 
 from django_zklock.core import clock, hooks
+from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.client import STALL_SHARE, Client, PendingRequest, Requests
+from django_zklock.core.zk.client import Client, Requests
 from django_zklock.core.zk.codes import meaning
-from django_zklock.core.zk.errors import INTERRUPTED, OutcomeUnknown, RequestRefused, SessionGone, ZkError
-from django_zklock.core.zk.gateway import Gateway
+from django_zklock.core.zk.errors import INTERRUPTED, OutcomeUnknown, SessionGone
+from django_zklock.core.zk.gateway import Callback, Gateway
 from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
 from django_zklock.core.zk.loop import NEVER, Loop
 from django_zklock.core.zk.options import FormerSession, SessionOptions
@@ -34,7 +34,7 @@ logger = Logger("django_zklock.zk")
 LAST_REPLIES = 0.3  # seconds in which a session that is closed may get its last replies
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
-REFUSED_FENCE_PAUSE = 6.0  # seconds between two connections that are dropped because the fence cannot be read
+REFUSED_GATE_PAUSE = 6.0  # seconds between two connections that are dropped because the gate was refused
 ASK_ANEW_AFTER = 3.0  # session timeouts without a connection; see `_ask_anew`
 
 
@@ -79,12 +79,8 @@ class SessionObserver:
         """One of these methods has raised this error, which was logged."""
 
 
-class Fence(NamedTuple):
-    """A znode of a session, which another process writes when it claims the session."""
-
-    path: str
-    data: bytes
-    on_claimed: Callable[[], object]
+Gate: TypeAlias = Callable[[Gateway, Callback[ZkLockError | None]], object]
+"""Gets the requests of a new connection. It calls back with None when the session may go on with it, or the error."""
 
 
 class Session(GrantSession):
@@ -108,7 +104,7 @@ class Session(GrantSession):
         self.suspect = True  # connection suspended, or the heartbeat late
         self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts, options.connect_timeout)
-        self.fence: Fence | None = None  # loop thread; see `_check_fence`
+        self.gate: Gate | None = None  # loop thread; see `_pass_gate`
         self._former = options.former  # until there is a session
         self._client: Client | None = None
         self._closing_client: Client | None = None  # ends the session after `close`
@@ -335,52 +331,45 @@ class Session(GrantSession):
         if state == KazooState.CONNECTED and session_id is not None:
             self._contact.restart(connect_sent_at)
             self.lease.limit(connect_sent_at, timeout)
-            self._check_fence(client, session_id, timeout)
+            self._pass_gate(client, session_id, timeout)
         elif state == KazooState.SUSPENDED:
             self._suspend(troubles.CONNECTION_SUSPENDED)
         elif state == KazooState.LOST:
             self._end_of_session()
             self._ask_anew_in(ASK_ANEW_AFTER * self.timeout)
 
-    def _check_fence(self, client: Client, session_id: int, timeout: float) -> None:
+    def _pass_gate(self, client: Client, session_id: int, timeout: float) -> None:
         """
-        Go on with the session on this connection, unless another process has claimed it meanwhile.
+        Go on with the session on this connection, as soon as its gate allows that.
 
-        A connection takes the session from the one before it, whichever process has that. So this connection first
-        reads the fence, after a sync, and sends nothing else before the reply. If the other process connects after
-        that, the servers refuse all writes of this one. A server that does not answer in time is left.
+        A connection takes the session from the one before it, whichever process has that. So the gate may look first
+        whether this process still has the session. Nothing else is sent meanwhile. A server that does not answer in
+        time, or refuses the requests of the gate, is left.
         """
-        fence = self.fence
-        if fence is None or session_id != self.session_id:
+        if self.gate is None or session_id != self.session_id:
             self._on_connected(client, session_id, timeout)
             return
+        self._ask_anew_in(ASK_ANEW_AFTER * timeout)  # this connection is none yet
 
-        silence = self.loop.call_later(timeout * STALL_SHARE, client.drop_connection)
-
-        def on_read(_: PendingRequest, reply: Any) -> None:
-            silence.cancel()
-            if client is not self._client or self.fence is not fence or isinstance(reply, INTERRUPTED):
+        def on_passed(error: ZkLockError | None) -> None:
+            if client is not self._client or session_id != self.session_id or isinstance(error, INTERRUPTED):
                 return
-            if isinstance(reply, RequestRefused):
-                self.outage.failed(client.host, f"it refuses the read of {fence.path}: {meaning(reply.code)}")
-                self.outage.log()
-                self._drop(client, REFUSED_FENCE_PAUSE)
-            elif isinstance(reply, ZkError) or reply[0] != fence.data:
-                self._on_claimed(fence)
-            else:
+            if error is None:
                 self._on_connected(client, session_id, timeout)
+            else:
+                self.outage.failed(client.host, str(error).rstrip("."))
+                self.outage.log()
+                self._drop(client, REFUSED_GATE_PAUSE)
 
-        sync, read = wire.Sync(fence.path), wire.GetData(fence.path, None)
-        on_synced = PendingRequest(self.loop, sync, bool, lambda *_: None)
-        client.call_together([(sync, on_synced), (read, PendingRequest(self.loop, read, bool, on_read))])
+        requests = Requests(self.loop, self._contact, self._on_stall, lambda unknown: None)
+        requests.open(client, session_id, timeout)
+        self.gate(Gateway(requests, self.options, self.extend_lease), on_passed)
 
-    def _on_claimed(self, fence: Fence) -> None:
-        """Lose all locks, and connect no longer: the session is that of another process."""
-        logger.error("another process has taken over the ZooKeeper session of this one, and all its locks")
+    def give_up(self) -> None:
+        """Lose all locks, and connect no longer: the session is that of another process. On the loop's thread."""
         self._disconnect()
         self._end_of_session()
         self._tell(lambda observer: observer.on_closed())
-        fence.on_claimed()
 
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
         self._restart_pause = 0.0
@@ -417,7 +406,6 @@ class Session(GrantSession):
         if self.session_id is None:
             return
         self.session_id = None
-        self.fence = None
         self.suspect = True
         self.refused = 0
         self.lease.end()

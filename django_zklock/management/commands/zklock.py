@@ -29,7 +29,6 @@ EXAMPLES: Final = {
     "end-hold": ("--token=4294967311 --reason='deploy done' -- reports",),
     "limit": ("--reason='all is well' -- imports none", "--reason='the database is slow' -- imports 3"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
-    "serve": ("", "--grpc 127.0.0.1:50051"),
     "doctor": ("", "--strict --json"),
     "devserver": ("", "--port 2182"),
 }
@@ -41,6 +40,12 @@ SUBCOMMANDS: Final[dict[str, Any]] = {
     )
     for name, examples in EXAMPLES.items()
 }
+EXTENSIONS: Final = {
+    "serve": "django_zklock.contrib.leases.serve",
+}
+"""The modules of the sub-commands that are extensions. Each has examples of its own."""
+for _name, _path in EXTENSIONS.items():
+    SUBCOMMANDS[_name] = import_module(_path), import_module(_path).EXAMPLES
 _NO_HANDLER: Final = logging.NullHandler()
 
 

@@ -12,10 +12,10 @@ from support.proxy import Proxy
 from support.zoo import eventually
 
 from django_zklock import inspection, zk_lock
-from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import LeaseRequest
+from django_zklock.contrib.leases.options import LeaseClient
 from django_zklock.contrib.leases.refusal import Code, Refusal
 from django_zklock.core import clock
 from django_zklock.exceptions import LockLost
@@ -347,7 +347,7 @@ async def test_threads_of_two_lease_clients_are_no_deadlock(zoo, coordinator):
 async def test_a_request_that_is_sent_again_gets_the_same_lease(zoo, coordinator):
     semaphore = {"kind": "semaphore", "limit": 3, "request_id": "r1"}
     lease = await acquire(coordinator, **semaphore)
-    assert await acquire(coordinator, **semaphore, wait_limit_ms=500, signed_token=True) is lease
+    assert await acquire(coordinator, **semaphore, wait_limit_ms=500) is lease
     others = [
         await acquire(coordinator, **{**semaphore, "request_id": "r2"}),
         await acquire(coordinator, LeaseClient(name="other"), **semaphore),
@@ -460,11 +460,11 @@ async def test_acquisitions_of_one_client_are_on_their_way_together(zoo, proxy):
 
 
 async def _calls(coordinator, number):
-    while max((lease.calls for lease in coordinator._leases.values()), default=0) < number:
+    while max((lease.calls for lease in coordinator._leases), default=0) < number:
         await asyncio.sleep(0.01)
 
 
 async def _end(coordinator):
-    for lease in list(coordinator._leases.values()):
+    for lease in list(coordinator._leases):
         lease.end("the test is over")
     await asyncio.wait_for(coordinator.drain(), 20)

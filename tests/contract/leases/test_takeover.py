@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import shutil
 import threading
 
@@ -39,7 +40,7 @@ class Successors:
     async def start(self):
         self.state = StateFile(self.path, conf.current().base, self.lines.append)
         self.coordinator = Coordinator(self.state)
-        await Takeover(self.state, self.coordinator, self.lines.append).run(session_options)
+        await Takeover(self.state, self.coordinator, self.lines.append).run()
         return self.coordinator
 
     async def end(self, *, drains=True):
@@ -47,7 +48,7 @@ class Successors:
         if drains:
             await self.coordinator.drain()
         self.coordinator.pass_on()
-        leases = [lease.task for lease in self.coordinator._leases.values()]
+        leases = [lease.task for lease in self.coordinator._leases]
         for task in leases:
             task.cancel()
         if leases:
@@ -65,9 +66,9 @@ async def successors(zoo, tmp_path):
     successors = Successors(tmp_path / "state")
     await successors.start()
     yield successors
-    for lease in list(successors.coordinator._leases.values()):
+    for lease in list(successors.coordinator._leases):
         lease.end("the test is over")
-    await asyncio.wait_for(asyncio.gather(*(lease.task for lease in successors.coordinator._leases.values())), 20)
+    await asyncio.wait_for(asyncio.gather(*(lease.task for lease in successors.coordinator._leases)), 20)
     successors.state.close()
     process.configure(session_options)
     await asyncio.to_thread(process.reset)
@@ -311,6 +312,36 @@ async def test_a_lease_whose_data_another_program_has_written_is_not_free_before
     assert len(zoo.children(KEY)) == 1
     await asyncio.to_thread(zoo.wait_contenders, KEY, 0)
     assert asyncio.get_running_loop().time() > lease.promised_until
+
+
+@pytest.mark.parametrize("forged", [0, 1])
+@pytest.mark.parametrize("resources", [("a", "b"), ("a", "a")])
+async def test_a_number_that_another_program_writes_takes_over_no_lease_id(zoo, successors, forged, resources):
+    permit = {"kind": "semaphore", "limit": 2}
+    leases = [await acquire(successors.coordinator, resource_path=resource, **permit) for resource in resources]
+    numbers = [lease.number.encode() for lease in leases]
+    path = leases[forged].path
+    zoo.client.set(path, zoo.client.get(path)[0].replace(numbers[forged], numbers[1 - forged]))
+    coordinator = await successors.next()
+    assert coordinator.find(ANYBODY, leases[1 - forged].id).hold.token == leases[1 - forged].hold.token
+    with pytest.raises(Refusal):
+        coordinator.find(ANYBODY, leases[forged].id)
+
+
+@pytest.mark.parametrize("number", ["", "1", "1.2.3.4.5", "\u0000", "x" * 500])
+async def test_a_number_that_is_none_disturbs_no_other_lease(zoo, successors, number):
+    leases = [await acquire(successors.coordinator, resource_path=resource) for resource in "ab"]
+    data = json.loads(zoo.client.get(leases[1].path)[0])
+    data["about"]["lease"] = number
+    zoo.client.set(leases[1].path, json.dumps(data).encode())
+    coordinator = await successors.next()
+    assert coordinator.find(ANYBODY, leases[0].id).hold.token == leases[0].hold.token
+    with pytest.raises(Refusal):
+        coordinator.find(ANYBODY, leases[1].id)
+    for lease in list(coordinator._leases):
+        lease.end("the test is over")
+        await lease.task
+    assert not coordinator._given
 
 
 # --- faults meanwhile -------------------------------------------------------------------------------------------------

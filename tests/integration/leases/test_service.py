@@ -15,9 +15,9 @@ from support.coordinators import KEY, Served, stub_of
 from support.proxy import Proxy
 
 from django_zklock import zk_lock
-from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import hash_of
 from django_zklock.contrib.leases.certificate import Certificate
+from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.service import OPTIONS, SERVICE
 from django_zklock.contrib.leases.v1 import lock_coordinator_pb2 as pb
 
@@ -190,7 +190,7 @@ async def flooded(zoo):
 
 async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(flooded):
     """Nor does it at the next stream or connection of the client."""
-    leases = list(flooded.coordinator._leases)[:3]
+    leases = [lease.id for lease in flooded.coordinator._leases if lease.is_held]
     stream = flooded.stub.KeepAlive(metadata=SECRET)
     for lease_id in leases:
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
@@ -206,7 +206,7 @@ async def _record(served, resource, metadata):
 
 
 async def test_a_call_that_is_sent_again_gets_the_same_lease(served):
-    leases = [await served.acquire(request_id="r1") for _ in range(2)]
+    leases = [await served.acquire(request_id="r1", signed_token=wanted) for wanted in (False, True)]
     assert leases[0].lease_id == leases[1].lease_id
     assert "128 characters" in await refused(
         served.acquire("other", request_id="r" * 129), grpc.StatusCode.INVALID_ARGUMENT
@@ -259,6 +259,54 @@ async def test_the_streams_of_a_client_are_bounded(zoo):
         third = served.stub.KeepAlive(metadata=metadata)
         await third.write(wanted)
         assert (await third.read()).state == HELD
+
+
+OPEN_METHODS = [
+    "grpc.health.v1.Health/Check",
+    "grpc.health.v1.Health/Watch",
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+]
+
+
+@pytest.mark.parametrize("method", OPEN_METHODS)
+async def test_calls_without_a_token_are_bounded(zoo, monkeypatch, method):
+    """It is the same if they send no message. Other methods go on."""
+    monkeypatch.setattr("django_zklock.contrib.leases.service.MOST_OPEN", 3)
+    billing = LeaseClient(name="billing", tokens=(hash_of("secret"),))
+    async with Served(LeaseOptions(clients={"billing": billing})) as served:
+        calls = [served.channel.stream_stream(f"/{method}")() for _ in range(10)]
+        codes = [asyncio.ensure_future(call.code()) for call in calls]
+        while sum(code.done() for code in codes) < 7:
+            await asyncio.sleep(0.01)
+        assert {code.result() for code in codes if code.done()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        health = health_pb2_grpc.HealthStub(served.channel)
+        if method == OPEN_METHODS[0]:
+            assert (await health.Watch(health_pb2.HealthCheckRequest()).read()).status
+        else:
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status
+        assert (await _record(served, KEY, SECRET)).acquired
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(codes)
+        again = served.channel.stream_stream(f"/{method}")()
+        await again.done_writing()
+        assert await again.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_health_check_without_a_message_ends_in_time(zoo, monkeypatch):
+    monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
+    async with Served(LeaseOptions()) as served:
+        call = served.channel.stream_stream(f"/{OPEN_METHODS[0]}")()
+        assert "no message within" in await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_the_health_of_an_unknown_service_is_not_found(served):
+    health = health_pb2_grpc.HealthStub(served.channel)
+    await refused(health.Check(health_pb2.HealthCheckRequest(service="x")), grpc.StatusCode.NOT_FOUND)
+    unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    stream = health.Watch(health_pb2.HealthCheckRequest(service="x"))
+    assert (await stream.read()).status == unknown
+    stream.cancel()
 
 
 async def test_others_are_served_while_a_reader_does_not_read(zoo, served):

@@ -7,10 +7,10 @@ from unittest import mock
 import pytest
 
 from django_zklock import conf
-from django_zklock.conf.leases import LeaseClient, LeaseOptions, read_leases
 from django_zklock.conf.table import Problems
 from django_zklock.contrib.leases.access import DELAY, MOST_DELAYED, Access, Denials, Pace, hash_of
 from django_zklock.contrib.leases.coordinator import key_of
+from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions, read_leases
 from django_zklock.contrib.leases.refusal import Code, Refusal
 
 BILLING = LeaseClient(name="billing", tokens=(hash_of("secret"),), certificates=("billing.internal",), max_rate=2.0)

@@ -1,12 +1,16 @@
 """The state file of a coordinator: what the next process reads, what is refused, and a disk that fails."""
 
+import asyncio
 import errno
 import json
 import math
 import os
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
+from support.zoo import eventually
 
 from django_zklock.contrib.leases.state import StateFile
 from django_zklock.core.zk.options import FormerSession, Secret
@@ -135,7 +139,7 @@ def test_a_path_of_another_kind_is_refused(opened, path):
     os.mkfifo(path, 0o600)
     with pytest.raises(OSError, match="is no regular file"):
         opened.open(path)
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="Is a directory"):
         opened.open(path.parent)
     with pytest.raises(OSError, match="No such file"):
         opened.open(path.parent / "none" / "state")
@@ -151,7 +155,102 @@ async def test_a_disk_that_fails_is_told_and_leaves_the_file_as_it_was(opened, p
         patch.setattr(os, "fsync", fail)
         await file.set_session(OTHER_SESSION)
     assert [(record.levelname, str(path) in record.getMessage()) for record in caplog.records] == [("ERROR", True)]
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["state", "state.lock"]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["state"]
+    assert opened.open(path).former == SESSION
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Make it look at its file all the time."""
+    monkeypatch.setattr("django_zklock.contrib.leases.state.LOOK_EVERY", 0.01)
+
+
+def moved_away(path):
+    path.rename(path.with_name("moved"))
+
+
+def replaced_by_a_copy(path):
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+def truncated(path):
+    path.write_bytes(b"")
+
+
+def folder_moved_away(path):
+    path.parent.rename(path.parent.with_name("moved"))
+    path.parent.mkdir()
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, moved_away, replaced_by_a_copy, truncated, folder_moved_away])
+async def test_a_file_that_is_moved_or_deleted_is_written_again(opened, path, looks, harm):
+    file = opened.open(path)
+    await file.set_session(SESSION)
+    before, data = path.stat().st_ino, path.read_bytes()
+    harm(path)
+    await asyncio.to_thread(eventually, lambda: path.exists() and path.read_bytes() == data)
+    await asyncio.to_thread(eventually, lambda: path.stat().st_ino != before)
+    await file.set_session(OTHER_SESSION)
+    assert opened.open(path).former == OTHER_SESSION
+
+
+async def test_a_deleted_file_is_told(opened, path, looks, caplog):
+    await opened.open(path).set_session(SESSION)
+    path.unlink()
+    await asyncio.to_thread(eventually, lambda: "was moved or deleted" in caplog.text)
+
+
+def written_over(path):
+    path.write_bytes(b"SQLite format 3\0")
+
+
+def replaced(path):
+    path.with_name("new").write_bytes(b"{}")
+    path.with_name("new").replace(path)
+
+
+@pytest.mark.parametrize("harm", [written_over, replaced])
+async def test_a_file_that_another_program_writes_meanwhile_is_told_and_left_alone(opened, path, looks, caplog, harm):
+    file = opened.open(path)
+    await file.set_session(SESSION)
+    harm(path)
+    before = path.read_bytes()
+    await asyncio.to_thread(eventually, lambda: "another program has written it" in caplog.text)
+    await file.set_session(OTHER_SESSION)
+    assert path.read_bytes() == before
+    assert caplog.text.count("another program has written it") == 1
+
+
+def moved(path):
+    return path.rename(path.with_name("moved"))
+
+
+def linked(path):
+    link = path.with_name("link")
+    link.symlink_to(path)
+    return link
+
+
+@pytest.mark.parametrize("other_name", [lambda path: path, moved, linked])
+async def test_a_second_process_waits_under_whatever_name_it_opens_the_file(opened, path, other_name):
+    file = opened.open(path)
+    await file.set_session(SESSION)
+    lines = []
+    second = asyncio.ensure_future(asyncio.to_thread(StateFile, other_name(path), ROOT, lines.append))
+    await asyncio.to_thread(eventually, lambda: "Another process uses" in "".join(lines))
+    if other_name is not moved:
+        await file.set_session(OTHER_SESSION)
+    file.close()
+    opened._files[:] = [await second]
+    assert opened._files[0].former == (SESSION if other_name is moved else OTHER_SESSION)
+
+
+async def test_a_link_stays_a_link(opened, path):
+    path.touch(0o600)
+    link = linked(path)
+    await opened.open(link).set_session(SESSION)
+    assert link.is_symlink()
     assert opened.open(path).former == SESSION
 
 

@@ -14,8 +14,8 @@ from support.frames import frames_with
 from support.tokens import MemoryTokens
 
 from django_zklock import conf, zk_lock
-from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import Access, hash_of
+from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.contrib.tokens import FenceVerifier, require_fence
 from django_zklock.contrib.tokens.keys import token_keys

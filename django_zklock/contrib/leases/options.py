@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from django_zklock import conf
 from django_zklock.conf.table import (
     SECONDS_ADVICE,
     InvalidValue,
@@ -61,6 +62,12 @@ class LeaseOptions:
     """How long a lease may last after the last message of its client."""
     max_wait: float = 3600.0
     """How long one call may wait in the queue."""
+
+
+def current() -> LeaseOptions:
+    """Return the options in the settings."""
+    options: LeaseOptions = conf.current().added.get("LEASES", LeaseOptions())
+    return options
 
 
 def read_leases(value: object, where: str, problems: Problems) -> LeaseOptions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django_zklock.core import clock
 from django_zklock.core.errors import ZkLockError
@@ -17,17 +17,17 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome, OwnNode
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.protocol.story import Story, StoryRun
+from django_zklock.core.protocol.story import Story, StoryRun, drive
 from django_zklock.core.queue import order
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.nodes import Payload, own_limit, parse
 from django_zklock.core.zk import troubles
-from django_zklock.core.zk.gateway import DirectoryState, Node
+from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, Node
 from django_zklock.core.zk.multi import Create
 from django_zklock.core.zk.options import FormerSession
-from django_zklock.core.zk.session import Fence, Session
+from django_zklock.core.zk.session import Session
 
-logger = Logger("django_zklock.locks")
+logger = Logger("django_zklock.leases")
 
 
 class Claimed(NamedTuple):
@@ -55,12 +55,32 @@ class Claim(StoryRun):
     ) -> None:
         super().__init__(session, self._claim)
         self._name = name
-        self._claimed_id: int | None = None  # of the last session that was claimed
+        self._fence = ""  # the path of that of the present session, once it has the name
+        self._is_claimed = False
         self._on_claimed = on_claimed
         self._on_replaced = on_replaced
 
+    def begin(self) -> None:
+        self.session.gate = self._check
+        super().begin()
+
+    def _check(self, gateway: Gateway, done: Callback[ZkLockError | None]) -> None:
+        drive(self._check_fence(gateway), done)
+
+    def _check_fence(self, gateway: Gateway) -> Story[None]:
+        """Give up the session if another process has claimed it."""
+        if self._fence:
+            present: DirectoryState | None = yield partial(gateway.read_directory, self._fence)
+            if present is None or present.data != self._name:
+                logger.error("another process has taken over the ZooKeeper session of this one, and all its locks")
+                self.session.give_up()
+                self._on_replaced()
+
+    def on_session_lost(self) -> None:
+        self._fence, self._is_claimed = "", False
+
     def on_connected(self, *, resumed: bool) -> None:
-        if self._claimed_id == self.session.session_id:
+        if self._is_claimed:
             self._on_claimed(Claimed(self.session.described()))
         else:
             self.restart()
@@ -77,7 +97,7 @@ class Claim(StoryRun):
             yield partial(gateway.commit, (Create(path=path, data=self._name, ephemeral=True),))
         else:
             yield partial(gateway.write, path, self._name, -1)
-        session.fence = Fence(path, self._name, self._on_replaced)
+        self._fence = path
         yield partial(gateway.quorum_check, [path])  # it confirms the session for all locks
         registry = session.attached(Registry)
         paths = registry.unknown((yield partial(gateway.own_ephemerals, base)))
@@ -92,23 +112,23 @@ class Claim(StoryRun):
         if isinstance(outcome, ZkLockError):
             logger.error("no other process can go on with the session of this one: %s", outcome)
         else:
-            self._claimed_id = outcome.session.id
+            self._is_claimed = True
             self._on_claimed(outcome)
 
 
 class Resumed(Contender):
     """A contender that already holds the lock: by a znode that an earlier process has created in this session."""
 
-    __slots__ = ()
+    __slots__ = ("_former",)
 
-    def _await_session(self) -> None:
+    def __init__(self, former: Node, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._former = former
         self.has_position = True  # it waits for the next connection as long as its caller does
-        super()._await_session()
 
     def _join_queue(self) -> None:
-        node = self.spec.resumes
-        child = None if node is None else parse(node.name)
-        if node is None or child is None or node.owner != self.session.session_id:
+        node, child = self._former, parse(self._former.name)
+        if child is None or node.owner != self.session.session_id:
             self._create()
             return
         created = clock.now() - max(0.0, (self.session.gateway.clock.now() or node.ctime) - node.ctime)
