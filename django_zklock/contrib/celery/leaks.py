@@ -97,7 +97,7 @@ class LeakGuard:
         if not held.uses:  # its transaction keeps it, and will release it
             return False
         if held in self._uses:  # acquired before, and perhaps once more
-            return not held.uses.keys() <= self._uses[held]
+            return not self._uses[held].issuperset(held.uses)
         if held.owner == self._owner:
             return True
         mine = held.work is self._work or (held.work is None and held not in self._known)

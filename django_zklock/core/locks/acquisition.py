@@ -23,7 +23,7 @@ from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.guard import Guard, apply_bounds
-from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
+from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, Use, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.locks.refusals import INSIDE, AnyContender, block_around, refusal
 from django_zklock.core.locks.spec import LockSpec
@@ -65,16 +65,15 @@ class Acquisition:
     _open_blocks: OpenBlocks
     """The lock object has them; this is among them while its block is open. It is set before the block."""
 
-    def __init__(self, owner: Owner | None = None) -> None:
+    def __init__(self, owner: Owner | None = None, use: Use | None = None) -> None:
         self.owner = owner or current_owner()
+        # One of the `uses` of its holds: the acquisition itself would be a reference cycle.
+        self.use = use or Use()
         self._timeout: float | None = None  # seconds, for all locks together
         self._new_waiter: Callable[[], Any] = ThreadWaiter
         self._on_wait: Callable[[Any], None] | None = None
         self._began = 0.0  # when the call began, on clock.now()
         self._since = 0.0  # when the wait for the present lock began, on clock.now()
-        # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of
-        # `acquire` sets a `KeptUse` if no block ends it.
-        self.use = object()
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
@@ -93,16 +92,12 @@ class Acquisition:
         timeout: float | None,
         new_waiter: Callable[[], Any],
         on_wait: Callable[[Any], None] | None = None,
-        *,
-        lock: object = None,
-        kept: bool = False,
     ) -> Routine[None]:
         """
         Acquire all locks, within `timeout` seconds; when this raises, all are released.
 
         If one of several is lost during the wait for another, no work has begun: all are acquired again. `on_wait` is
-        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait. `lock` is the lock
-        object that the caller uses. `kept`: a call of `release` ends the use of the locks, and no block.
+        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
         """
         self.specs, self._timeout = specs, timeout
         self._new_waiter, self._on_wait = new_waiter, on_wait
@@ -113,9 +108,9 @@ class Acquisition:
             try:
                 for spec in specs:
                     held = held_locks.find(self.owner, spec.key)
-                    if held is None or not self._acquire_again(held, spec, lock, kept=kept):
+                    if held is None or not self._acquire_again(held, spec):
                         seconds = self._start(spec)
-                        self._conclude(spec, (yield from self._wait(seconds)), kept=kept)
+                        self._conclude(spec, (yield from self._wait(seconds)))
                 if len(specs) > 1:
                     for hold in self.holds:
                         hold.grant.check()  # it may have been lost during the wait for another
@@ -124,9 +119,9 @@ class Acquisition:
                 if not self._release_after(error):
                     raise
 
-    def _acquire_again(self, held: HeldLock, spec: LockSpec, lock: object, *, kept: bool) -> bool:
+    def _acquire_again(self, held: HeldLock, spec: LockSpec) -> bool:
         """Add a use to the lock, which the owner holds already. Return False if it has ceased to."""
-        if held.drop_left(lock):
+        if held.drop_left(self.use.lock):
             return False
         if held.is_over:
             raise ZkLockError(
@@ -141,12 +136,12 @@ class Acquisition:
         if spec is not held.spec:
             hooks.events.acquires_again(held, spec)
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
-        if not share.add_use(self.use, spec.policy, kept=kept) or held.uses is RELEASED:
+        if not share.add_use(self.use, spec.policy) or held.uses is RELEASED:
             share.release_use(self.use, "exit")
             self.holds.pop()
             return False  # another thread has just released its hold
-        if kept or share is not held:
-            held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
+        if self.use.kept or share is not held:
+            held_locks.add(share, keep=self.use.kept)  # it may be released after the block that acquired it first
         return True
 
     def _start(self, spec: LockSpec) -> float | None:
@@ -212,7 +207,7 @@ class Acquisition:
         self.contenders.append(contender)
         return waiter, contender
 
-    def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
+    def _conclude(self, spec: LockSpec, outcome: Outcome | None) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
@@ -221,12 +216,12 @@ class Acquisition:
                 watcher.answered(contender, self.owner)
         if not isinstance(outcome, Grant):
             raise self._refused(contender, outcome)
-        held = HeldLock(contender, outcome, self.owner, spec, {self.use: kept})
+        held = HeldLock(contender, outcome, self.owner, spec, (self.use,))
         self.holds.append(held)
         self.contender = None
         if self._loss_observers:
             self._detach_observers()
-        held_locks.add(held, keep=kept)
+        held_locks.add(held, keep=self.use.kept)
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)

@@ -78,7 +78,7 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo):
         return number
 
     with zk_leader("lead") as hold:
-        assert current_hold() is hold
+        assert current_hold() == hold
         others = []
         for number in range(4):
             others.append(BackgroundCall(partial(zk_leader("lead").run, partial(work, number))))

@@ -225,7 +225,7 @@ async def test_work_that_outlives_its_block_finds_no_hold(zoo):
 async def test_a_child_finds_its_own_block_first(zoo):
     async def child():
         async with Lock("child") as hold:
-            assert current_hold() is hold
+            assert current_hold() == hold
             assert current_hold("parent") is parent
         assert current_hold() is parent
 

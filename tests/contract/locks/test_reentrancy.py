@@ -113,7 +113,9 @@ def test_acquire_inside_a_block_outlives_it(zoo):
     with lock as hold:
         assert (again := lock.acquire())
         assert again.token == hold.token
-    hold.check()
+    again.check()
+    with pytest.raises(LockNotHeld):
+        hold.check()
     assert len(zoo.children("outlive")) == 1
     lock.release()
     assert zoo.children("outlive") == []
