@@ -21,7 +21,7 @@ from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.execution.work import Work
-from django_zklock.core.locks.guard import Guard
+from django_zklock.core.locks.block import Guard
 from django_zklock.core.locks.held import HeldLock, held_locks, released
 from django_zklock.core.log import Logger
 

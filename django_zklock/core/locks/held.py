@@ -14,20 +14,23 @@ import weakref
 from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django_zklock.core import clock, fork, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
-from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
+from django_zklock.core.locks.bounds import release_if_overdue
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk.lease import GrantSession
+
+if TYPE_CHECKING:
+    from django_zklock.core.locks.block import Guard, Receipt
 
 logger = Logger("django_zklock.locks")
 

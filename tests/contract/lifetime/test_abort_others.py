@@ -226,8 +226,8 @@ async def test_a_child_finds_its_own_block_first(zoo):
     async def child():
         async with Lock("child") as hold:
             assert current_hold() == hold
-            assert current_hold("parent") is parent
-        assert current_hold() is parent
+            assert current_hold("parent") == parent
+        assert current_hold() == parent
 
     async with Lock("parent") as parent:
         await asyncio.gather(child())

@@ -11,7 +11,7 @@ from support.zoo import ROOM, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core import clock
-from django_zklock.core.locks.guard import Guard
+from django_zklock.core.locks.block import Guard
 from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import heartbeat

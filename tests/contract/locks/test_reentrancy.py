@@ -111,7 +111,7 @@ def test_a_stricter_bound_of_an_inner_block_warns_once_for_its_place(zoo, outer,
 def test_acquire_inside_a_block_outlives_it(zoo):
     lock = Lock("outlive")
     with lock as hold:
-        assert (again := lock.acquire())
+        again = lock.acquire()
         assert again.token == hold.token
     again.check()
     with pytest.raises(LockNotHeld):
