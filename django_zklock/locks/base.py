@@ -33,7 +33,7 @@ from django_zklock.locks.arguments import (
     pool_call,
     threading_timeout,
 )
-from django_zklock.locks.queue_reader import read_queue
+from django_zklock.locks.queue_reader import is_used
 from django_zklock.locks.release import Ending, Releasable, finish_release
 
 logger = Logger("django_zklock.locks")
@@ -179,7 +179,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             held = _held_lock(spec)
             if held is not None and not held.lost:
                 return True
-            if (yield from read_queue(process.current(), spec.key, spec.parent, new_waiter(), most=0)):
+            if (yield from is_used(process.current(), spec.key, spec.parent, new_waiter())):
                 return True
         return False
 

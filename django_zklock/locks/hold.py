@@ -112,7 +112,7 @@ class Hold(HoldBase):
 
     def __init__(self, held: HeldLock, use: Use | None, release_on: str | None = None) -> None:
         self._held = held
-        self._use = use  # the acquisition that returned it; None: of whoever uses the lock
+        self._use = use  # the acquisition that returned it; None: of all that use the lock
         self._release_on = release_on  # its option
 
     def __repr__(self) -> str:
@@ -343,8 +343,8 @@ def current_hold(key: str | None = None) -> Hold:
 def _held_by(owner: Owner, key: str | None) -> HeldLock | None:
     """Return what the owner holds: of the innermost block, or of this key."""
     keys = [guard.grant.key for guard in held_locks.guards(owner)] if key is None else [key]
-    found = [held_locks.find(owner, key) for key in reversed(keys)]
-    return next((held for held in found if held is not None and held.uses), None)
+    holds = [held_locks.find(owner, key) for key in reversed(keys)]
+    return next((held for held in holds if held is not None and held.uses), None)
 
 
 def wait_for(method: str, event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
