@@ -376,21 +376,15 @@ class HoldEvent(GrantObserver):
     def __init__(self, *, release_requested: bool = False) -> None:
         self.waiter = ThreadWaiter[bool]()
         self._release_requested = release_requested
-        self._is_set = False
 
     def on_lost(self, reason: str) -> None:
-        self._set()
+        self.waiter.set(True)
 
     def on_released(self) -> None:
-        self._set()
+        self.waiter.set(True)
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         if self._release_requested:
-            self._set()
-
-    def _set(self) -> None:
-        if not self._is_set:
-            self._is_set = True
             self.waiter.set(True)
 
 
@@ -402,14 +396,13 @@ class _Callback(GrantObserver):
             raise TypeError(f"callback must be callable, not {callback!r}.")
         self._held = weakref.ref(hold._held)  # a callback does not keep the lock
         self._use, self._release_on = hold._use, hold._release_on
-        self._session = hold._held.grant.session
         self._callback: Callable[[Hold], object] | None = callback
 
     def _call(self) -> None:
         callback, self._callback = self._callback, None
         held = self._held()
         if held is not None and callback is not None:
-            self._session.dispatch(_run, callback, Hold(held, self._use, self._release_on))
+            held.grant.session.dispatch(_run, callback, Hold(held, self._use, self._release_on))
 
 
 def _run(callback: Callable[[Hold], object], hold: Hold) -> None:

@@ -303,7 +303,8 @@ class Acquisition:
     def end_block(self, error: BaseException | None) -> tuple[BaseException | None, list[HeldLock]]:
         """End the block, if there is one, and release. Return the error to raise, and the holds to wait for, if any."""
         holds = self.holds.copy()
-        tellers.connect()
+        if tellers.awaited:
+            tellers.connect()
         if self.block is not None:
             error = self.block.close(error)
         self.release()
