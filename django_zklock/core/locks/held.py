@@ -137,10 +137,12 @@ class HeldLock:
         return uses
 
     @abort.shielded
-    def _swap(self, change: Callable[[Uses], Uses]) -> Uses:
-        """Replace the uses by `change(uses)`; again if another thread was first. Return what they are then."""
+    def _swap(self, added: tuple[Use, ...], ended: Container[Use]) -> Uses:
+        """Add and end uses; look again if another thread was first. Return what the uses are then."""
         while (uses := self.uses) is not RELEASED:
-            changed = change(uses)
+            changed = Uses([use for use in uses + added if use not in ended])
+            if not changed and self.observer is None:
+                changed = RELEASED
             self._uses = following = uses.after.setdefault(None, changed)
             if following is changed:
                 break
@@ -150,7 +152,7 @@ class HeldLock:
         """Add a use, and keep the stricter policy. Return False if another thread has released the lock before."""
         if policy.is_stricter_than(self.policy):
             self.policy = policy
-        return use in self._swap(lambda uses: Uses((*uses, use)))
+        return use in self._swap((use,), ended=())
 
     @abort.shielded
     def _end_uses(self, ended: Container[Use]) -> None:
@@ -159,16 +161,10 @@ class HeldLock:
 
         The call is idempotent. Do not call it in a forked child.
         """
-        if self._swap(functools.partial(self._remaining, ended)) is RELEASED:
+        if self._swap((), ended) is RELEASED:
             self._drop()
         if self.grant.shares:
             release_if_overdue(self.grant, self.contender)
-
-    @abort.shielded
-    def _remaining(self, ended: Container[Use], uses: Uses) -> Uses:
-        """Return what remains of these uses."""
-        remaining = Uses(use for use in uses if use not in ended)
-        return remaining if remaining or self.observer is not None else RELEASED
 
     @property
     def is_released(self) -> bool:
