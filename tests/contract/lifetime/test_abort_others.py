@@ -233,6 +233,20 @@ async def test_a_child_finds_its_own_block_first(zoo):
         await asyncio.gather(child())
 
 
+async def test_the_hold_that_a_child_finds_lasts_as_long_as_the_outer_block(zoo):
+    async def child():
+        return current_hold()
+
+    async with Lock("parent"):
+        async with Lock("parent") as inner:
+            hold = await asyncio.create_task(child())
+        hold.check()
+        with pytest.raises(LockNotHeld):
+            inner.check()
+    with pytest.raises(LockNotHeld):
+        hold.check()
+
+
 async def test_check_stops_a_thread_that_works_for_a_lost_block(zoo):
     """No abort can stop it."""
     ended = []
