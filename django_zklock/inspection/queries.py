@@ -76,14 +76,15 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     if not is_key(key := show_tails(key)):
         return None
     session = process.current()
+    until = clock.now() + reply_timeout
     while True:
         scan = _scan(session, ScanLimits(None, MAX_WAITERS, key), reply_timeout)
         if scan is None or not scan.listed or scan.problem:
             raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=key)
         locks = Description(scan).locks()
-        if locks or any(scan.nodes.values()) or not scan.queues:
+        # If all that were listed have left meanwhile, others may have come.
+        if locks or any(scan.nodes.values()) or not scan.queues or clock.now() > until:
             return locks[0] if locks else None
-        # All that were listed have left meanwhile, and others may have come.
 
 
 def _cut(lock: LockInfo, max_waiters: int | None) -> LockInfo:
