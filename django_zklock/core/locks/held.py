@@ -139,14 +139,15 @@ class HeldLock:
     @abort.shielded
     def _swap(self, added: tuple[Use, ...], ended: Container[Use]) -> Uses:
         """Add and end uses; look again if another thread was first. Return what the uses are then."""
-        while (uses := self.uses) is not RELEASED:
-            changed = Uses([use for use in uses + added if use not in ended])
-            if not changed and self.observer is None:
-                changed = RELEASED
+        uses = self.uses
+        while uses is not RELEASED:
+            remaining = [use for use in uses + added if use not in ended]
+            changed = Uses(remaining) if remaining or self.observer is not None else RELEASED
             self._uses = following = uses.after.setdefault(None, changed)
             if following is changed:
-                break
-        return self.uses
+                return changed
+            uses = self.uses
+        return RELEASED
 
     def add_use(self, use: Use, policy: Policy) -> bool:
         """Add a use, and keep the stricter policy. Return False if another thread has released the lock before."""
