@@ -75,12 +75,22 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     check_no_running_loop("look_at", "await sync_to_async(look_at)(...)")
     if not is_key(key := show_tails(key)):
         return None
+    until = clock.now() + reply_timeout
+    while True:
+        scan = _scan_of(key, reply_timeout)
+        locks = Description(scan).locks()
+        # If all that were listed have left meanwhile, others may have come.
+        if locks or any(scan.nodes.values()) or not scan.queues or clock.now() > until:
+            return locks[0] if locks else None
+
+
+def _scan_of(key: str, timeout: float) -> ScanResult:
+    """Scan one lock. Raises `ZooKeeperUnavailable`."""
     session = process.current()
-    scan = _scan(session, ScanLimits(None, MAX_WAITERS, key), reply_timeout)
+    scan = _scan(session, ScanLimits(None, MAX_WAITERS, key), timeout)
     if scan is None or not scan.listed or scan.problem:
         raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=key)
-    locks = Description(scan).locks()
-    return locks[0] if locks else None
+    return scan
 
 
 def _cut(lock: LockInfo, max_waiters: int | None) -> LockInfo:

@@ -8,6 +8,7 @@ import functools
 import math
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -202,9 +203,11 @@ def pool_call(frame: FrameType | None) -> Callable[[], bool]:
 
     Raises `ZkLockError` if the frame is the pool's own. Then the call does nothing else than acquire the lock.
     """
-    while frame is not None and (caller := frame.f_globals.get("__name__")) == "contextlib":  # an ExitStack
+    while frame is not None and _module_of(frame) == "contextlib":  # an ExitStack
         frame = frame.f_back
-    if frame is not None and caller in _CALLERS:
+    if frame is None:
+        return bool
+    if _module_of(frame) in _CALLERS:
         raise ZkLockError(
             "This call of a thread or a thread pool would end as soon as it has the lock, and nothing would own it. In "
             'a coroutine, use "async with" or await lock.aacquire(). Elsewhere, put lock and work into one function.'
@@ -212,17 +215,20 @@ def pool_call(frame: FrameType | None) -> Callable[[], bool]:
     # Without a coroutine of `async_to_sync`, only the threads of pools run such calls. The other threads look once.
     if not _current.is_pooled and not AsyncToSync.loop_thread_executors:
         return bool
-    is_pooled = False
-    while frame is not None:
-        if frame.f_globals.get("__name__") in _POOLS:
-            is_pooled = True
-            variables = frame.f_locals if frame.f_code.co_name == "run" else {}
-            future = getattr(variables.get("self"), "future", variables.get("future"))
-            if future is not None:
-                return functools.partial(_is_over, weakref.ref(future))
-        frame = frame.f_back
-    _current.is_pooled = is_pooled
-    return bool
+    of_pools = [frame for frame, _ in traceback.walk_stack(frame) if _module_of(frame) in _POOLS]
+    _current.is_pooled = bool(of_pools)
+    future = next(filter(None, map(_future_of, of_pools)), None)
+    return bool if future is None else functools.partial(_is_over, weakref.ref(future))
+
+
+def _module_of(frame: FrameType) -> object:
+    return frame.f_globals.get("__name__")
+
+
+def _future_of(frame: FrameType) -> Any:
+    """Return the future of the call that this frame of a pool runs; None if it runs none."""
+    variables = frame.f_locals if frame.f_code.co_name == "run" else {}
+    return getattr(variables.get("self"), "future", variables.get("future"))
 
 
 def _is_over(reference: weakref.ref[Any]) -> bool:

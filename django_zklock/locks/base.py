@@ -21,7 +21,7 @@ from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
 from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
-from django_zklock.core.locks.held import HeldLock, KeptUse, held_locks, released
+from django_zklock.core.locks.held import HeldLock, Use, held_locks, released
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.nodes import Kind
@@ -33,8 +33,8 @@ from django_zklock.locks.arguments import (
     pool_call,
     threading_timeout,
 )
-from django_zklock.locks.queue_reader import read_queue
-from django_zklock.locks.release import Releasable, Use, finish_release
+from django_zklock.locks.queue_reader import is_used
+from django_zklock.locks.release import Ending, Releasable, finish_release
 
 logger = Logger("django_zklock.locks")
 
@@ -116,8 +116,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         A lock must not outlive a call that a thread pool runs, as `sync_to_async` does: use `aacquire` in coroutines.
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        acquisition = Acquisition()
-        acquisition.use = KeptUse(self, pool_call(sys._getframe().f_back))
+        acquisition = Acquisition(use=Use(self, kept=True, has_ended=pool_call(sys._getframe().f_back)))
         with CleanupOnError(acquisition.release):
             return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout, more)))
 
@@ -128,8 +127,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         The calling task becomes the owner. So do not make this call a task of its own: it would own the lock and end.
         """
         check_not_own_task(self.aacquire)
-        acquisition = Acquisition()
-        acquisition.use = KeptUse(self)
+        acquisition = Acquisition(use=Use(self, kept=True))
         with CleanupOnError(acquisition.release):
             return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
 
@@ -140,10 +138,9 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         if isinstance(timeout, Unset):
             timeout = specs[-1].timeout if specs[-1].has_timeout else None
         _refuse_atomic(specs[-1], is_async=new_waiter is not ThreadWaiter)
-        if isinstance(acquisition.use, KeptUse):
-            acquisition.use.until_commit = all(spec.release_on == "commit" for spec in specs)
+        acquisition.use.until_commit = all(spec.release_on == "commit" for spec in specs)
         try:
-            yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait, lock=self, kept=True)
+            yield from acquisition.acquire(specs, timeout, new_waiter, self._on_wait)
         except LockDeadlock:
             raise  # it is no matter of time
         except LockNotAcquired:
@@ -153,8 +150,8 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         return self._view(acquisition)
 
     @abort.shielded
-    def _uses_to_release(self) -> list[Use]:
-        uses: list[Use] = []
+    def _uses_to_release(self) -> list[Ending]:
+        uses: list[Ending] = []
         specs = self.specs
         for spec in specs:
             held = _held_lock(spec)
@@ -182,7 +179,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             held = _held_lock(spec)
             if held is not None and not held.lost:
                 return True
-            if (yield from read_queue(process.current(), spec.key, spec.parent, new_waiter(), most=0)):
+            if (yield from is_used(process.current(), spec.key, spec.parent, new_waiter())):
                 return True
         return False
 
@@ -203,7 +200,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = self._looked_up_exits.pop(get_ident(), None)
         if acquisition is None:
-            use = KeptUse(self, pool_call(sys._getframe().f_back))
+            use = Use(self, has_ended=pool_call(sys._getframe().f_back))
             return run(self._open_without_finalizers(ThreadWaiter, use=use))
         return run(self._open(acquisition, ThreadWaiter))
 
@@ -215,11 +212,10 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         return Awaited(self._open_without_finalizers(TaskWaiter, self._looked_up_async_exits.pop(get_ident(), None)))
 
     def _open_without_finalizers(
-        self, new_waiter: type[Any], opened: list[Acquisition] | None = None, use: KeptUse | None = None
+        self, new_waiter: type[Any], opened: list[Acquisition] | None = None, use: Use | None = None
     ) -> Routine[AnyHold | None]:
         """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers. Add the block to `opened`."""
-        acquisition = Acquisition()
-        acquisition.use = use or acquisition.use
+        acquisition = Acquisition(use=use or Use(self))
         if opened is not None:
             opened.append(acquisition)
         with CleanupOnError(acquisition.release):
@@ -231,7 +227,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
             if new_waiter is not ThreadWaiter:
                 _refuse_atomic(specs[-1], is_async=True)
             try:
-                yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait, lock=self)
+                yield from acquisition.acquire(specs, specs[-1].timeout, new_waiter, self._on_wait)
             except LockNotAcquired:
                 if not self._skips:
                     raise
@@ -244,7 +240,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
 
     def _new_end(self) -> Callable[..., None]:
         """Return the `__exit__` of one block. If an exception destroys it, the locks of the block are released."""
-        acquisition = Acquisition()
+        acquisition = Acquisition(use=Use(self))
         end = functools.partial(self._close, acquisition)
         acquisition.finalizers = finalizers_of(end, functools.partial(self._on_destroyed, acquisition))
         self._looked_up_exits[get_ident()] = acquisition

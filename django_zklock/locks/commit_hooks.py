@@ -31,17 +31,16 @@ class CommitRefused(LockLost, DatabaseError):
 
 class TransactionObserver:
     """
-    Observes some open transactions: checks before each COMMIT, and calls `ended` after the last of them has ended.
+    Observes some open transactions: checks a lock before each COMMIT, and releases it when the last of them has ended.
 
-    `check` refuses a COMMIT by raising a `ZkLockError`: the transaction is rolled back, and the error is raised. For
-    `LockLost`, that is `CommitRefused`.
-    `ended` is called with the observer in the thread of the connection, after COMMIT, ROLLBACK or close, and once more
-    if an exception interrupts it. It returns the locks that it has released. They are waited for together, at the end.
+    If the lock is lost, the transaction is rolled back, and `CommitRefused` is raised. The lock is released in the
+    thread of the connection, after COMMIT, ROLLBACK or close, and once more if an exception interrupts that. All such
+    releases are waited for together, at the end.
     """
 
-    def __init__(self, check: Callable[[], object], ended: Callable[[TransactionObserver], list[HeldLock]]) -> None:
-        self.check = check
-        self._ended = ended
+    def __init__(self, held: HeldLock) -> None:
+        self._held = held
+        self.check = held.check_before_commit
         self.committed = False  # one of the transactions was
         self._open: set[ConnectionHooks] = set()
 
@@ -57,7 +56,7 @@ class TransactionObserver:
     def on_ended(self, hooks: ConnectionHooks) -> list[HeldLock]:
         """Record that one transaction has ended. Return the locks that are released by that."""
         self._open.discard(hooks)
-        return [] if self._open else self._ended(self)
+        return [] if self._open else self._held.transactions_ended(self)
 
 
 class ConnectionHooks:

@@ -7,24 +7,21 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.conf.options import NOT_GIVEN, LockOptions
 from django_zklock.core import clock
-from django_zklock.core.execution import abort
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
+from django_zklock.core.locks.acquisition import Acquisition
+from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
 from django_zklock.locks.arguments import check_arguments, check_no_running_loop, check_seconds
-from django_zklock.locks.base import BlockExit
-from django_zklock.locks.hold import Hold, held_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-from django_zklock.locks.queue_reader import contenders, read_queue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -72,37 +69,7 @@ class Backoff:
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
-class CandidateLock(Lock):
-    """The lock of one candidate: it has no timeout, and any thread can end the wait for good."""
-
-    _lasts = "leader"
-
-    def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(name, **_OF_LEADERS, **options)  # DEFAULTS is meant for other locks, so these options win
-        self.stopped = False  # any thread sets it to True, for good
-        self._waiter: Any = None  # of the present wait, or the last one
-
-    def stop(self) -> None:
-        """End the present wait, and each later one, with `LockNotAcquired`; from any thread or signal handler."""
-        self.stopped = True
-        self._wake(self._waiter)
-
-    def pause(self, waiter: ThreadWaiter[Any] | TaskWaiter[Any], seconds: float) -> Routine[None]:
-        """Wait for `seconds`, or until `stop` is called."""
-        self._on_wait(waiter)
-        yield from waiter.outcome(seconds)
-
-    def _on_wait(self, waiter: Any) -> None:
-        self._waiter = waiter  # before `stopped` is read: `stop` writes that first, and reads this afterwards
-        if self.stopped:
-            self._wake(waiter)
-
-    def _wake(self, waiter: Any) -> None:
-        if waiter is not None:
-            waiter.set(LockNotAcquired("The leader was stopped.", lock=self.key))
-
-
-class Leader:
+class Leader(Lock[Literal["raise"]]):
     """
     One candidate for the leadership of `name`. One candidate at a time leads, among all processes on all machines.
 
@@ -115,22 +82,25 @@ class Leader:
     thread or task at a time. Any thread may use `stop`, `is_leader` and the methods that only read.
     """
 
+    _lasts = "leader"
+
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> None:
         check_arguments("zk_leader", name, more, options, LeaderArguments)
-        self.name = name
-        self._lock = CandidateLock(name, **options)
+        own: Any = {**_OF_LEADERS, **options}  # DEFAULTS is meant for other locks, so these options win
+        super().__init__(name, **own)
+        self.stopping = False
+        """Whether `stop` was called. Any thread sets it to True, for good."""
+        self._waiter: Any = None  # of the present wait, or the last one
         self._grant: Grant | None = None  # of the current or last leadership; only the block refers to the hold
         self._grace = 0.0  # seconds; of `stop`
         self._backoff = Backoff()
         self._logged_at: float | None = None
 
-    def __repr__(self) -> str:
-        return f"<Leader {self.name!r}>"
-
     @property
-    def key(self) -> str:
-        """The key, with all fields filled in and escaped. Raises `InvalidLockName`."""
-        return self._lock.key
+    def specs(self) -> tuple[LockSpec, ...]:
+        """The spec, as a tuple; see `LockBase`. Raises `ValueError` if the entry has an option that leaders lack."""
+        check_entry(self.name)
+        return super().specs
 
     @property
     def is_leader(self) -> bool:
@@ -141,31 +111,6 @@ class Leader:
         """
         grant = self._grant
         return grant is not None and not grant.released and grant.why_invalid() is None
-
-    @property
-    def stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._lock.stopped
-
-    # --- the queue ----------------------------------------------------------------------------------------------
-
-    def current_leader(self) -> ContenderInfo | None:
-        """Return the current leader, whichever process it is, or None. Raises `ZooKeeperUnavailable`."""
-        check_no_running_loop("current_leader", "await leader.acurrent_leader()")
-        return run(read_leader(*self._key_and_parent(), ThreadWaiter()))
-
-    async def acurrent_leader(self) -> ContenderInfo | None:
-        """Return the current leader, as `current_leader` does."""
-        return await Awaited(read_leader(*self._key_and_parent(), TaskWaiter()))
-
-    def candidates(self) -> tuple[ContenderInfo, ...]:
-        """Return the leader and the candidates behind it, in order, the first fifty. Raises `ZooKeeperUnavailable`."""
-        check_no_running_loop("candidates", "await leader.acandidates()")
-        return contenders(*self._key_and_parent())
-
-    async def acandidates(self) -> tuple[ContenderInfo, ...]:
-        """Return the leader and the candidates behind it, as `candidates` does."""
-        return await Awaited(read_queue(process.current(), *self._key_and_parent(), TaskWaiter()))
 
     # --- leading ------------------------------------------------------------------------------------------------
 
@@ -191,7 +136,7 @@ class Leader:
             except _RETRIED as error:
                 if not self._may_continue(error, elected=hold is not None):
                     raise
-            run(self._lock.pause(ThreadWaiter(), self._pause(elected=hold is not None)))
+            run(self._pause(ThreadWaiter(), elected=hold is not None))
         return None
 
     async def arun(self, function: Callable[[Hold], Awaitable[_Value]]) -> _Value | None:
@@ -209,7 +154,7 @@ class Leader:
             except _RETRIED as error:
                 if not self._may_continue(error, elected=hold is not None):
                     raise
-            await Awaited(self._lock.pause(TaskWaiter(), self._pause(elected=hold is not None)))
+            await Awaited(self._pause(TaskWaiter(), elected=hold is not None))
         return None
 
     def stop(self, *, grace: float = 0.0) -> None:
@@ -223,47 +168,34 @@ class Leader:
         """
         check_seconds("grace", grace)
         self._grace = grace
-        self._lock.stop()
+        self.stopping = True
+        self._wake()
         self._end_leadership()
-
-    def __enter__(self) -> Hold:
-        """Wait for the leadership, without a limit. Raises `ZooKeeperUnavailable` if the queue cannot be reached."""
-        check_entry(self.name)
-        return self._elected(self._lock.__enter__())
-
-    def _new_end(self) -> Callable[..., None]:
-        return self._lock.__exit__  # a new object for each block
-
-    def _close_innermost(self, *error: Any) -> None:
-        CandidateLock.__exit__(self._lock, *error)
-
-    if TYPE_CHECKING:
-
-        def __exit__(self, *error: Any) -> None: ...
-
-    else:
-        __exit__ = BlockExit(_new_end, _close_innermost)
-
-    async def __aenter__(self) -> Hold:
-        check_entry(self.name)
-        return self._elected(await self._lock.__aenter__())
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._lock.__aexit__(*error)
 
     # --- the leadership -------------------------------------------------------------------------------------------
 
-    def _key_and_parent(self) -> tuple[str, str]:
-        spec = self._lock.spec
-        return spec.key, spec.parent
+    def _on_wait(self, waiter: Any) -> None:
+        self._waiter = waiter  # before `stopping` is read: `stop` writes that first, and reads this afterwards
+        if self.stopping:
+            self._wake()
 
-    @abort.shielded  # `stop` may come before the block begins, and only its end tells an abort from other exceptions
-    def _elected(self, hold: Hold) -> Hold:
-        self._grant = grant = held_of(hold).grant  # before `stopping` is read, as `stop` writes that first
+    def _wake(self) -> None:
+        """End the present wait by `LockNotAcquired`."""
+        if self._waiter is not None:
+            self._waiter.set(LockNotAcquired("The leader was stopped.", lock=self.key))
+
+    def _pause(self, waiter: ThreadWaiter[Any] | TaskWaiter[Any], *, elected: bool) -> Routine[None]:
+        """Wait before the next attempt, or until `stop` is called."""
+        self._on_wait(waiter)
+        yield from waiter.outcome(self._seconds(elected=elected))
+
+    def _view(self, acquisition: Acquisition) -> Hold:
+        (held,) = acquisition.holds
+        self._grant = grant = held.grant  # before `stopping` is read, as `stop` writes that first
         logger.info("leads %r", grant.key, extra=grant.log_fields())
         if self.stopping:
             self._end_leadership()
-        return hold
+        return super()._view(acquisition)
 
     def _end_leadership(self) -> None:
         """End the leadership when the grace is over. The work is aborted then."""
@@ -285,7 +217,7 @@ class Leader:
         grant = self._grant  # the row was written by a newer leader
         return grant is not None and grant.why_invalid() is not None
 
-    def _pause(self, *, elected: bool) -> float:
+    def _seconds(self, *, elected: bool) -> float:
         """Return the seconds until the next attempt. No error may lead to a loop without a pause."""
         grant = self._grant
         if not elected or grant is None:
@@ -306,17 +238,6 @@ class Leader:
 def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> Leader:
     """Return a candidate for the leadership of `name`, as in `zk_leader("reports").run(work)`; see `Leader`."""
     return Leader(name, *more, **options)
-
-
-def read_leader(key: str, parent: str, waiter: ThreadWaiter[Any] | TaskWaiter[Any]) -> Routine[ContenderInfo | None]:
-    """
-    Return the first contender in the queue of `key`, to which ZooKeeper has granted the lock, or None.
-
-    Only the leader itself knows whether it has received the grant, and whether its lease is still valid. Raises
-    `ZooKeeperUnavailable` if there is no reply within the connect timeout.
-    """
-    queue = yield from read_queue(process.current(), key, parent, waiter, most=1)
-    return queue[0] if queue else None
 
 
 def check_entry(name: str) -> None:

@@ -11,7 +11,7 @@ from django.dispatch import Signal
 from django_zklock import signals
 from django_zklock.core import clock, hooks
 from django_zklock.core.execution.owner import Owner
-from django_zklock.core.locks import guard
+from django_zklock.core.locks.block import Receipt
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -124,7 +124,7 @@ class SignalEvents(hooks.Events):
             send = functools.partial(self._send_about, held, signals.lock_released, held=seconds)
             held.contender.when_released(lambda released: released and send(), confirmed=True)
 
-    def lost(self, held: HeldLock, reason: str, receipt: guard.Receipt | None) -> None:
+    def lost(self, held: HeldLock, reason: str, receipt: Receipt | None) -> None:
         if self.recorder is not None:
             self._record(self.recorder.lost, held.grant, reason)
         self._send_about(held, signals.lock_lost, reason=reason, receipt=receipt)
@@ -180,7 +180,7 @@ class _LossReport(GrantObserver):
         self._held = held
 
     def on_lost(self, reason: str) -> None:
-        if not self._held.grant.has_observer_of(guard.Guard):
+        if not any(share.blocks for share in self._held.grant.held_shares()):
             self._held.report_loss(reason)
 
 

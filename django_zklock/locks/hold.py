@@ -15,7 +15,7 @@ from django_zklock.core import clock
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import Awaited, TaskWaiter, ThreadWaiter
-from django_zklock.core.locks.held import HeldLock, held_locks, inherited_hold, not_held
+from django_zklock.core.locks.held import HeldLock, Use, held_locks, inherited_hold, not_held
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -23,7 +23,7 @@ from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
-from django_zklock.locks.release import Releasable, Use
+from django_zklock.locks.release import Ending, Releasable
 from django_zklock.locks.transactions import open_blocks
 from django_zklock.names.template import check_type
 
@@ -74,12 +74,9 @@ class HoldBase(Releasable):
         return any(hold.lost for hold in self._holds)
 
     @abort.shielded
-    def _uses_to_release(self) -> list[Use]:
+    def _uses_to_release(self) -> list[Ending]:
         holds = [hold for hold in self._holds if hold._use in hold._held.uses]
-        uses = [hold._use_to_release() for hold in holds or self._holds]
-        for hold in holds:
-            hold._ended = True
-        return uses
+        return [hold._use_to_release() for hold in holds or self._holds]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A hold cannot be pickled. Pass its hold.token or hold.signed_token() instead.")
@@ -93,8 +90,9 @@ class HoldBase(Releasable):
         def __enter__(self) -> NoReturn:
             """Raise `TypeError`. First release what `with lock.acquire():` would hold for good."""
             for hold in self._holds:
-                if hold._held.uses.get(hold._use) and hold._held.owner == current_owner():
-                    hold._held.release_use(hold._use, None)
+                use = hold._use
+                if use is not None and use.kept and hold._held.owner == current_owner():
+                    hold._held.release_use(use, None)
             raise TypeError(
                 '"with" needs a lock: "with zk_lock(...) as hold:". What acquire() has acquired is released.'
             )
@@ -106,44 +104,46 @@ class Hold(HoldBase):
     """
     A lock that is held: what `with zk_lock(...) as hold` gives, and `Lock.acquire()` returns.
 
-    It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again. Each call of `acquire`
-    returns a hold of its own, also to an owner that has the lock already. A block gets the first hold of its owner.
+    It is valid while its lease is. Once lost, it stays lost; the lock may be acquired again. Each block, and each call
+    of `acquire`, has a hold of its own, also if its owner has the lock already. Those of one owner are equal.
     """
 
-    __slots__ = ("__weakref__", "_ended", "_held", "_release_on", "_use")
+    __slots__ = ("__weakref__", "_held", "_release_on", "_use")
 
-    def __init__(self, held: HeldLock, use: object, release_on: str | None = None) -> None:
+    def __init__(self, held: HeldLock, use: Use | None, release_on: str | None = None) -> None:
         self._held = held
-        self._use = use  # the acquisition that returned it
+        self._use = use  # the acquisition that returned it; None: of all that use the lock
         self._release_on = release_on  # its option
-        self._ended = False  # by its own `release`
 
     def __repr__(self) -> str:
         return f"<Hold of {self.key!r}, token {self.token}, {self.state}>"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hold) and self._held is other._held
+
+    def __hash__(self) -> int:
+        return hash(self._held)
+
     @property
     def _is_released(self) -> bool:
-        # Open blocks of its owner share it.
-        return self._held.is_released or (self._ended and all(self._held.uses.values()))
+        if self._use is None:
+            return self._held.is_released
+        # Open transactions may keep the lock after the end of the acquisition.
+        return self._use not in self._held.uses and self._held.observer is None
 
     @property
     def _holds(self) -> Sequence[Hold]:  # type: ignore[override]
         return (self,)
 
-    def _use_to_release(self) -> Use:
+    def _use_to_release(self) -> Ending:
         held, use = self._held, self._use
-        if held.grant.inherited or use not in held.uses:
+        if use is None or held.grant.inherited or use not in held.uses:
             raise held.not_held_error()
-        of_block = not held.uses.get(use)
         if held.owner != current_owner():
-            if of_block:
+            if not use.kept:
                 raise LockNotHeld("Only its owner can release the hold of a block.", lock=self.key)
-            if self._release_on == "commit" and not held.owner.is_over:
+            if use.until_commit and not held.owner.is_over:
                 raise LockNotHeld('Only its owner can release a hold with release_on="commit".', lock=self.key)
-        elif of_block:  # a block inside this one has the same hold, so end the innermost one
-            if held_locks.has_released_inside(held.owner, held.grant):
-                raise held.not_held_error()
-            use = [use for use, kept in held.uses.items() if not kept][-1]
         return held, use, self._release_on
 
     @property
@@ -230,7 +230,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, not on the protocol's thread, so it may be slow.
         """
-        self._held.grant.session.post(self._held.grant.attach, _LostCallback(self._held, callback))
+        self._held.grant.session.post(self._held.grant.attach, _LostCallback(self, callback))
 
     # --- release requests ---------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, as `add_lost_callback` explains.
         """
-        self._held.grant.session.post(self._held.grant.attach, _ReleaseRequestCallback(self._held, callback))
+        self._held.grant.session.post(self._held.grant.attach, _ReleaseRequestCallback(self, callback))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -313,26 +313,9 @@ class Hold(HoldBase):
         return signed
 
 
-def hold_of(held: HeldLock, use: object = None, release_on: str | None = None) -> Hold:
-    """
-    Return the hold of a use of this held lock: the same object, as long as anybody has it.
-
-    Without `use`, it is that of the first use that still lasts, as far as anybody has it, else of the last one.
-    """
-    hold: Hold | None = None if held.hold is None else held.hold()
-    uses = held.uses
-    lasts = False
-    if hold is not None:
-        if held.observer is not None and hold._use not in uses and uses.get(use) is False:
-            hold._use = use  # a transaction has kept the lock after the block of that hold
-        lasts = hold._use in uses or not uses
-        if lasts and (hold._use is use or not uses.get(use)):
-            hold._release_on = hold._release_on or release_on
-            return hold
-    hold = Hold(held, use or next(reversed(uses), None), release_on)
-    if not lasts:
-        held.hold = weakref.ref(hold)
-    return hold
+def hold_of(held: HeldLock) -> Hold:
+    """Return the hold of the first acquisition that uses this lock, for receivers of signals."""
+    return Hold(held, next(iter(held.uses), None))
 
 
 def held_of(hold: Hold) -> HeldLock:
@@ -351,9 +334,12 @@ def current_hold(key: str | None = None) -> Hold:
     """
     if key is not None:
         check_type(key)
-    held = _held_by(current_owner(), key) or inherited_hold(key)
+    held = _held_by(current_owner(), key)
     if held is not None:
-        return hold_of(held)
+        return Hold(held, (held.blocks or held.uses)[-1])
+    held = inherited_hold(key)
+    if held is not None:
+        return Hold(held, (held.blocks or held.uses)[0])  # that lasts the longest
     if key is not None:
         raise not_held(key)
     raise LockNotHeld("The caller is under no lock: neither in a block nor under @zk_locked.")
@@ -361,13 +347,9 @@ def current_hold(key: str | None = None) -> Hold:
 
 def _held_by(owner: Owner, key: str | None) -> HeldLock | None:
     """Return what the owner holds: of the innermost block, or of this key."""
-    for guard in reversed(held_locks.guards(owner)):
-        if key in (None, guard.grant.key):
-            held = held_locks.find(owner, guard.grant.key)
-            if held is not None:
-                return held
-    held = None if key is None else held_locks.find(owner, key)
-    return held if held is not None and held.uses else None
+    keys = [guard.grant.key for guard in held_locks.guards(owner)] if key is None else [key]
+    holds = [held_locks.find(owner, key) for key in reversed(keys)]
+    return next((held for held in holds if held is not None and held.uses), None)
 
 
 def wait_for(method: str, event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
@@ -399,39 +381,33 @@ class HoldEvent(GrantObserver):
     def __init__(self, *, release_requested: bool = False) -> None:
         self.waiter = ThreadWaiter[bool]()
         self._release_requested = release_requested
-        self._is_set = False
 
     def on_lost(self, reason: str) -> None:
-        self._set()
+        self.waiter.set(True)
 
     def on_released(self) -> None:
-        self._set()
+        self.waiter.set(True)
 
     def on_release_requested(self, request: ReleaseRequest) -> None:
         if self._release_requested:
-            self._set()
-
-    def _set(self) -> None:
-        if not self._is_set:
-            self._is_set = True
             self.waiter.set(True)
 
 
 class _Callback(GrantObserver):
     """A user's callback; it is called once."""
 
-    def __init__(self, held: HeldLock, callback: Callable[[Hold], object]) -> None:
+    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
         if not callable(callback):
             raise TypeError(f"callback must be callable, not {callback!r}.")
-        self._held = weakref.ref(held)
-        self._session = held.grant.session
+        self._held = weakref.ref(hold._held)  # a callback does not keep the lock
+        self._use, self._release_on = hold._use, hold._release_on
         self._callback: Callable[[Hold], object] | None = callback
 
     def _call(self) -> None:
         callback, self._callback = self._callback, None
         held = self._held()
         if held is not None and callback is not None:
-            self._session.dispatch(_run, callback, hold_of(held))
+            held.grant.session.dispatch(_run, callback, Hold(held, self._use, self._release_on))
 
 
 def _run(callback: Callable[[Hold], object], hold: Hold) -> None:

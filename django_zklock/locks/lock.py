@@ -34,7 +34,7 @@ from django_zklock.core.queue.nodes import Kind
 from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.events import events
-from django_zklock.locks.hold import Hold, hold_of
+from django_zklock.locks.hold import Hold
 from django_zklock.locks.transactions import DatabaseScope, check_aliases
 from django_zklock.names.template import Template, check_own_key, check_type, check_used, show_tails
 
@@ -147,7 +147,7 @@ class Lock(LockBase[Hold, BlockPolicy]):
 
     def _view(self, acquisition: Acquisition) -> Hold:
         (spec,) = acquisition.specs
-        return hold_of(acquisition.holds[0], acquisition.use, None if spec.atomic else spec.release_on)
+        return Hold(acquisition.holds[0], acquisition.use, None if spec.atomic else spec.release_on)
 
 
 def zk_lock(

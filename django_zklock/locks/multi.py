@@ -20,7 +20,7 @@ from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.locks.arguments import check_arguments, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
-from django_zklock.locks.hold import Hold, HoldBase, hold_of
+from django_zklock.locks.hold import Hold, HoldBase
 from django_zklock.locks.lock import Lock
 from django_zklock.names.template import check_used
 
@@ -175,7 +175,7 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
 
     def _view(self, acquisition: Acquisition) -> MultiHold:
         holds = (
-            hold_of(held, acquisition.use, None if acquisition.specs[-1].atomic else spec.release_on)
+            Hold(held, acquisition.use, None if acquisition.specs[-1].atomic else spec.release_on)
             for held, spec in zip(acquisition.holds, acquisition.specs, strict=True)
         )
         return MultiHold(tuple(holds), {lock.name: lock.key for lock in self._given})

@@ -12,12 +12,12 @@ from django_zklock.core import hooks
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.waiters import Awaited, Routine, TaskWaiter, ThreadWaiter, run
-from django_zklock.core.locks.held import HeldLock, released
+from django_zklock.core.locks.held import HeldLock, Use, released
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
 
 _Held = TypeVar("_Held")
-Use: TypeAlias = "tuple[HeldLock, object, str | None]"  # a held lock, its use to end, and the option release_on
+Ending: TypeAlias = "tuple[HeldLock, Use, str | None]"  # a held lock, its use to end, and the option release_on
 
 
 class Releasable:
@@ -45,23 +45,23 @@ class Releasable:
         `release_on="commit"`, which lasts until the transaction has ended: another thread knows nothing of that.
         """
         check_no_running_loop("release", f"await {self._kind}.arelease()")
-        uses: list[Use] = []
+        uses: list[Ending] = []
         with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
             run(release_all(uses, self._uses_to_release, ThreadWaiter))
 
     async def arelease(self) -> None:
         """Release as `release` does."""
-        uses: list[Use] = []
+        uses: list[Ending] = []
         with CleanupOnError(functools.partial(finish_release, uses, self._uses_to_release, release_uses)):
             await Awaited(release_all(uses, self._uses_to_release, TaskWaiter))
 
-    def _uses_to_release(self) -> list[Use]:
+    def _uses_to_release(self) -> list[Ending]:
         """Return the uses that a release ends, in the order of the keys. Raises `LockNotHeld`."""
         raise NotImplementedError
 
 
 @abort.shielded
-def release_all(uses: list[Use], find: Callable[[], list[Use]], new_waiter: Callable[[], Any]) -> Routine[None]:
+def release_all(uses: list[Ending], find: Callable[[], list[Ending]], new_waiter: Callable[[], Any]) -> Routine[None]:
     """
     End the uses that `find` returns, and wait for the confirmation. Then raise `LockLost` if a lock was lost.
 
@@ -90,7 +90,7 @@ def finish_release(
     release(held)
 
 
-def _loss_of(uses: list[Use]) -> LockLost | None:
+def _loss_of(uses: list[Ending]) -> LockLost | None:
     """Return the error that follows the release of these uses, if a lock is lost."""
     present = sys.exc_info()[1]
     if present is not None and not isinstance(present, Exception):
@@ -105,7 +105,7 @@ def _loss_of(uses: list[Use]) -> LockLost | None:
 
 
 @abort.shielded
-def release_uses(uses: list[Use]) -> None:
+def release_uses(uses: list[Ending]) -> None:
     """End these uses, the last one first. It is idempotent."""
     for held, use, release_on in reversed(uses):
         held.release_use(use, release_on)

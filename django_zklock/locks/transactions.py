@@ -208,7 +208,7 @@ class DatabaseScope(Scope):
         if connections:
             observer = held.observer
             if not isinstance(observer, TransactionObserver):
-                observer = TransactionObserver(held.check_before_commit, held.transactions_ended)
+                observer = TransactionObserver(held)
             observer.observe(connections)
             held.observer = observer
 

@@ -12,7 +12,7 @@ from shop.models import AbortReceipt
 
 if TYPE_CHECKING:
     from django_zklock import Hold
-    from django_zklock.core.locks.guard import Receipt
+    from django_zklock.core.locks.block import Receipt
 
 
 @receiver(lock_lost)

@@ -19,7 +19,7 @@ def test_a_browser_test_may_lock(browser, monkeypatch):
             context.new_page().set_content("<h1>Lamp</h1>")
             zklock.assert_held("inventory/lamp")
             with lock as inner:
-                assert inner is block is hold
+                assert inner == block == hold
         lock.release()
         with zklock.busy_by("inventory/lamp"):
             assert lock.locked()

@@ -3,12 +3,11 @@
 import time
 from contextlib import ExitStack
 
-from django_zklock import conf
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.queue import operator_hold
 from django_zklock.core.zk import process
-from django_zklock.locks.queue_reader import contenders
+from django_zklock.inspection import look_at
 from django_zklock.names import template as names
 from support.zoo import ROOM
 
@@ -68,9 +67,8 @@ def owner_of(key="a/b", task_id="two", **more):
 
 def reservation(key):
     """Return the reservation of a key; None if it has none now."""
-    path = names.path(conf.current().base, lock_key(key))
-    first = next(iter(contenders(lock_key(key), path, reply_timeout=5.0)), None)
-    hold = None if first is None else first.operator
+    lock = look_at(lock_key(key), reply_timeout=5.0)
+    hold = lock.holders[0].operator if lock and lock.holders else None
     return None if hold is None or hold.is_over(process.current().gateway.clock.now() or time.time()) else hold
 
 

@@ -188,9 +188,6 @@ async def lead() -> None:
     async with leader as hold:
         assert_type(hold.token, int)
     assert_type(leader.is_leader, bool)
-    assert_type(leader.current_leader(), ContenderInfo | None)
-    assert_type(await leader.acurrent_leader(), ContenderInfo | None)
-    assert_type(leader.candidates(), tuple[ContenderInfo, ...])
     leader.stop(grace=5)
 
 

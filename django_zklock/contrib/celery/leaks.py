@@ -21,7 +21,7 @@ from django_zklock.core.execution.abort import CleanupOnError
 from django_zklock.core.execution.owner import Owner, current_owner
 from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.execution.work import Work
-from django_zklock.core.locks.guard import Guard
+from django_zklock.core.locks.block import Guard
 from django_zklock.core.locks.held import HeldLock, held_locks, released
 from django_zklock.core.log import Logger
 
@@ -97,7 +97,7 @@ class LeakGuard:
         if not held.uses:  # its transaction keeps it, and will release it
             return False
         if held in self._uses:  # acquired before, and perhaps once more
-            return not held.uses.keys() <= self._uses[held]
+            return not self._uses[held].issuperset(held.uses)
         if held.owner == self._owner:
             return True
         mine = held.work is self._work or (held.work is None and held not in self._known)

@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from django_zklock import __version__, signals
 from django_zklock.core import clock
-from django_zklock.core.locks.guard import Receipt
+from django_zklock.core.locks.block import Receipt
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.exceptions import LockBusy

@@ -65,16 +65,21 @@ class Holder:
     def __init__(self, owner: Owner | None) -> None:
         self._owner = owner
         self._is_over = owner is not None and owner.is_over  # now, as the owner may end before the text is made
+        self._text = ""
 
     def __str__(self) -> str:
-        return f"{self._description()} in process {os.getpid()} on {socket.gethostname()}"
+        owner = self._owner
+        if not self._text:
+            self._text = f"{self._description(owner)} in process {os.getpid()} on {socket.gethostname()}"
+            self._owner = None  # a handler may keep the record for long
+        return self._text
 
-    def _description(self) -> str:
-        if self._owner is None:
+    def _description(self, owner: Owner | None) -> str:
+        if owner is None:
             return "no work"
-        if self._owner.kind == "message":
+        if owner.kind == "message":
             return "a task that has not begun"
-        name = printable(str(self._owner))
+        name = printable(str(owner))
         return f"{name}, which has ended without a release," if self._is_over else name
 
 

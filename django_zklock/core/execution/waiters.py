@@ -122,18 +122,15 @@ class TaskWaiter(Generic[_Value]):
 
     def set(self, value: _Value) -> bool:
         """Set the value; from any thread. Return False if the loop is closed, so that no coroutine waits."""
+        self.value = value  # at once: a busy loop may run the timer of the wait first
         try:
             if present_loop() is self._loop:
-                self._resolve(value)
+                self._wake()
             else:
-                self._loop.call_soon_threadsafe(self._resolve, value)
+                self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
             return False
         return True
-
-    def _resolve(self, value: _Value) -> None:
-        self.value = value
-        self._wake()
 
     def _wake(self) -> None:
         if self._waking is not None and not self._waking.done():

@@ -22,8 +22,9 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
-from django_zklock.core.locks.guard import Guard, apply_bounds
-from django_zklock.core.locks.held import RELEASED, Enclosing, HeldLock, enclosing_holds, held_locks
+from django_zklock.core.locks.block import Block
+from django_zklock.core.locks.bounds import apply_bounds
+from django_zklock.core.locks.held import RELEASED, HeldLock, Use, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.locks.refusals import INSIDE, AnyContender, block_around, refusal
 from django_zklock.core.locks.spec import LockSpec
@@ -64,16 +65,15 @@ class Acquisition:
     _open_blocks: OpenBlocks
     """The lock object has them; this is among them while its block is open. It is set before the block."""
 
-    def __init__(self, owner: Owner | None = None) -> None:
+    def __init__(self, owner: Owner | None = None, use: Use | None = None) -> None:
         self.owner = owner or current_owner()
+        # One of the `uses` of its holds: the acquisition itself would be a reference cycle.
+        self.use = use or Use()
         self._timeout: float | None = None  # seconds, for all locks together
         self._new_waiter: Callable[[], Any] = ThreadWaiter
         self._on_wait: Callable[[Any], None] | None = None
         self._began = 0.0  # when the call began, on clock.now()
         self._since = 0.0  # when the wait for the present lock began, on clock.now()
-        # Its key in the `uses` of its holds: the acquisition itself would be a reference cycle. The caller of
-        # `acquire` sets a `KeptUse` if no block ends it.
-        self.use = object()
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
         self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
@@ -92,16 +92,12 @@ class Acquisition:
         timeout: float | None,
         new_waiter: Callable[[], Any],
         on_wait: Callable[[Any], None] | None = None,
-        *,
-        lock: object = None,
-        kept: bool = False,
     ) -> Routine[None]:
         """
         Acquire all locks, within `timeout` seconds; when this raises, all are released.
 
         If one of several is lost during the wait for another, no work has begun: all are acquired again. `on_wait` is
-        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait. `lock` is the lock
-        object that the caller uses. `kept`: a call of `release` ends the use of the locks, and no block.
+        called with each waiter before it waits. A waiter's `on_queued` is called if it has to wait.
         """
         self.specs, self._timeout = specs, timeout
         self._new_waiter, self._on_wait = new_waiter, on_wait
@@ -112,9 +108,9 @@ class Acquisition:
             try:
                 for spec in specs:
                     held = held_locks.find(self.owner, spec.key)
-                    if held is None or not self._acquire_again(held, spec, lock, kept=kept):
+                    if held is None or not self._acquire_again(held, spec):
                         seconds = self._start(spec)
-                        self._conclude(spec, (yield from self._wait(seconds)), kept=kept)
+                        self._conclude(spec, (yield from self._wait(seconds)))
                 if len(specs) > 1:
                     for hold in self.holds:
                         hold.grant.check()  # it may have been lost during the wait for another
@@ -123,9 +119,9 @@ class Acquisition:
                 if not self._release_after(error):
                     raise
 
-    def _acquire_again(self, held: HeldLock, spec: LockSpec, lock: object, *, kept: bool) -> bool:
+    def _acquire_again(self, held: HeldLock, spec: LockSpec) -> bool:
         """Add a use to the lock, which the owner holds already. Return False if it has ceased to."""
-        if held.drop_left(lock):
+        if held.drop_left(self.use.lock):
             return False
         if held.is_over:
             raise ZkLockError(
@@ -140,12 +136,12 @@ class Acquisition:
         if spec is not held.spec:
             hooks.events.acquires_again(held, spec)
         self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
-        if not share.add_use(self.use, spec.policy, kept=kept) or held.uses is RELEASED:
+        if not share.add_use(self.use, spec.policy) or held.uses is RELEASED:
             share.release_use(self.use, "exit")
             self.holds.pop()
             return False  # another thread has just released its hold
-        if kept or share is not held:
-            held_locks.add(share, keep=kept)  # it may be released after the block that acquired it first
+        if self.use.kept or share is not held:
+            held_locks.add(share, keep=self.use.kept)  # it may be released after the block that acquired it first
         return True
 
     def _start(self, spec: LockSpec) -> float | None:
@@ -166,16 +162,13 @@ class Acquisition:
         """Return the outcome of the contender within this time; ZooKeeper's first reply may take a little longer."""
         waiter, contender = self.waiter, self.contender
         assert contender is not None
-        pause = LONG_WAIT if seconds is None else seconds
-        outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(pause))
+        outcome: Outcome | None = yield from waiter.outcome(LONG_WAIT if seconds is None else seconds)
         while outcome is None and seconds is None:
-            pause = self._report_long_wait(contender)
-            outcome = self.outcomes.get(waiter) or (yield from waiter.outcome(pause))
+            outcome = yield from waiter.outcome(self._report_long_wait(contender))
         if outcome is None and not (contender.waits and contender.has_position):
             late = clock.now() - self._began - (self._timeout or 0.0)
             outcome = yield from waiter.outcome(min(REPLY_TIMEOUT - late, REPLY_TIMEOUT))
-        # A busy event loop may run the caller's timer first, so look at `self.outcomes`, too.
-        return outcome or self.outcomes.get(waiter)
+        return outcome
 
     def _report_long_wait(self, contender: AnyContender) -> float:
         """Log what a caller waits for that has no limit. Return the seconds until the next such record."""
@@ -199,31 +192,33 @@ class Acquisition:
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
         new_contender = LingeringWaiter if spec.linger else spec.contender or Contender
         contender = new_contender(session, spec, caller, wait, waits=waits)
-        # Coroutines that a block has started may be awaited later, after its end.
-        block = None if enclosing_holds.get() is None else block_around(contender, self.owner)
-        around = None if block is None or block.owner.kind == self.owner.kind else weakref.ref(block)
+        around = None if enclosing_holds.get() is None else _block_to_report(contender, self.owner)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter, around)
         if waits:
-            # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
-            if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
-                wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
+            self._look_for_deadlock(spec, wait)
             for watcher in hooks.watchers:
                 watcher(spec, self.specs, self.owner)
         self.contenders.append(contender)
         return waiter, contender
 
-    def _conclude(self, spec: LockSpec, outcome: Outcome | None, *, kept: bool) -> None:
+    def _look_for_deadlock(self, spec: LockSpec, wait: CallerWait) -> None:
+        """Let the wait look for a deadlock, if the owner may hold other locks."""
+        # Of several locks, some are granted before this one. The leases of a coordinator belong to many programs.
+        if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
+            wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
+
+    def _conclude(self, spec: LockSpec, outcome: Outcome | None) -> None:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
         if not isinstance(outcome, Grant):
             raise self._refused(contender, outcome)
-        held = HeldLock(contender, outcome, self.owner, spec, {self.use: kept})
+        held = HeldLock(contender, outcome, self.owner, spec, (self.use,))
         self.holds.append(held)
         self.contender = None
         if self._loss_observers:
             self._detach_observers()
-        held_locks.add(held, keep=kept)
+        held_locks.add(held, keep=self.use.kept)
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
@@ -305,7 +300,8 @@ class Acquisition:
     def end_block(self, error: BaseException | None) -> tuple[BaseException | None, list[HeldLock]]:
         """End the block, if there is one, and release. Return the error to raise, and the holds to wait for, if any."""
         holds = self.holds.copy()
-        tellers.connect()
+        if tellers.awaited:
+            tellers.connect()
         if self.block is not None:
             error = self.block.close(error)
         self.release()
@@ -363,6 +359,13 @@ def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
         )
 
 
+def _block_to_report(contender: AnyContender, owner: Owner) -> weakref.ref[HeldLock] | None:
+    """Return the block that has started this work, and waits for it if the lock is busy."""
+    # Coroutines that a block has started may be awaited later, after its end.
+    block = block_around(contender, owner)
+    return None if block is None or block.owner.kind == owner.kind else weakref.ref(block)
+
+
 def _report_inside(block: HeldLock | None) -> None:
     if block is not None and not block.inside_reported:
         block.inside_reported = True
@@ -386,138 +389,3 @@ class _LossObserver(GrantObserver):
 
     def on_lost(self, reason: str) -> None:
         self._acquisition.cancel(self.grant.loss(reason))
-
-
-class Block:
-    """One open `with` block, under one lock, several, or none: that is for a block that does without a busy lock."""
-
-    def __init__(self, owner: Owner, holds: tuple[HeldLock, ...], specs: tuple[LockSpec, ...]) -> None:
-        self._owner = owner
-        self._holds = holds  # in the order of their keys
-        self._guards = [Guard(hold.grant, spec.policy, owner) for hold, spec in zip(holds, specs, strict=True)]
-        self._transaction = hooks.scope.transaction(specs[-1].atomic) if specs and specs[-1].atomic else None
-        self._enclosing: tuple[Enclosing | None, Enclosing | None] = None, None  # around the block, and in it
-        self.is_open = True
-
-    @abort.shielded
-    def open(self) -> None:
-        """Arm the guards, and begin the transaction and the work."""
-        for guard in self._guards:
-            held_locks.open_block(self._owner, guard)
-            guard.arm()
-        around = enclosing_holds.get()
-        while around is not None and around[0]() is None:
-            around = around[1]  # that of a generator, which has ended inside another block
-        inside = around
-        for hold in self._holds:
-            inside = weakref.ref(hold), inside
-        self._enclosing = around, inside
-        enclosing_holds.set(inside)
-        if self._transaction is not None:
-            self._transaction.begin()
-        for hold in self._holds:
-            hold.grant.begun = True
-
-    @abort.shielded
-    def close(self, error: BaseException | None) -> BaseException | None:
-        """End the block, but do not release its locks. Return the error to raise, if any."""
-        outer_guards = self._disarm()  # first, so that no abort interrupts COMMIT
-        committed = False
-        if self._transaction is not None:
-            error, committed = self._end_transaction(self._transaction, error)
-        for hold, guard in zip(self._holds, self._guards, strict=True):
-            # Without uses it was released inside the block, so a loss after that is none.
-            is_lost = hold.uses and hold.grant.why_invalid() is not None
-            if is_lost or guard.abort_requested_at is not None:
-                error = self._report_losses(error, outer_guards, committed=committed) or error
-                break
-        self.is_open = False
-        return error
-
-    @abort.shielded
-    def _end_transaction(
-        self, transaction: hooks.Transaction, error: BaseException | None
-    ) -> tuple[BaseException | None, bool]:
-        """
-        Commit if the locks are still held; roll back if `error` has ended the block.
-
-        Return the error to raise, and whether the work was committed. After a commit, the loss of a lock is no failure.
-        """
-        if self._is_inherited:
-            transaction.forget()
-            return error, False
-        try:
-            transaction.end(error, self._check)
-        except BaseException as failed:  # noqa: BLE001 - the caller raises it after the release
-            transaction.abandon()  # its end may not have begun
-            return failed, False
-        return error, error is None
-
-    @abort.shielded
-    def discard(self) -> None:
-        """End what remains of a block that an exception has destroyed: disarm its guards, and roll back."""
-        self._disarm()
-        if self._transaction is not None and self._is_inherited:
-            self._transaction.forget()
-        elif self._transaction is not None:
-            self._transaction.abandon()
-        self.is_open = False
-
-    @property
-    def _is_inherited(self) -> bool:
-        """Whether a fork inside the block has made this process. Then the locks are the parent's."""
-        return bool(self._holds) and self._holds[0].grant.inherited
-
-    @abort.shielded
-    def _disarm(self) -> list[Guard]:
-        """Disarm the guards. Return those of the blocks around this one, outermost first. The call is idempotent."""
-        outer_guards: list[Guard] = []
-        for guard in reversed(self._guards):
-            guard.disarm()
-            outer_guards = held_locks.close_block(self._owner, guard)
-        around, inside = self._enclosing
-        if enclosing_holds.get() is inside:  # not in another context, nor in a block inside that is still open
-            enclosing_holds.set(around)
-        return outer_guards
-
-    def _check(self) -> None:
-        for hold, guard in zip(self._holds, self._guards, strict=True):
-            if guard.loss_matters:
-                hold.check()
-
-    @abort.shielded
-    def _report_losses(
-        self, error: BaseException | None, outer_guards: list[Guard], *, committed: bool
-    ) -> ZkLockError | None:
-        """Report lost locks. Return the error that replaces `error`; None if `error` remains."""
-        if self._is_inherited:
-            return None
-        lost: ZkLockError | None = None
-        guards = outer_guards + self._guards
-        for held in reversed(self._holds):
-            guard = guards.pop()
-            if held.uses or guard.abort_requested_at is not None:
-                lost = self._report_loss(held, guard, guards, lost or error, committed=committed) or lost
-        return lost
-
-    @abort.shielded
-    def _report_loss(
-        self, held: HeldLock, guard: Guard, outer: list[Guard], cause: BaseException | None, *, committed: bool
-    ) -> ZkLockError | None:
-        """Report one lock, if it is lost. Return the error that replaces `cause`, if that does not end the block."""
-        stopped = guard.stopped(cause)
-        reason = held.grant.why_invalid()
-        if reason is None:
-            return None
-        receipt = guard.receipt(stopped=stopped)
-        if all(around.grant is not held.grant for around in outer):  # else the block around this one reports it
-            held.report_loss(reason, receipt)
-        if stopped:
-            is_failure = all(around.abort_requested_at is None for around in outer)  # else the block around fails
-        else:
-            is_failure = cause is None and guard.loss_matters and not committed
-        if not is_failure:
-            return None
-        lost = held.grant.loss(reason)
-        lost.not_rolled_back = self._transaction is None and not hooks.scope.rolls_back()
-        return lost

@@ -11,24 +11,26 @@ import functools
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django_zklock.core import clock, fork, hooks, log
 from django_zklock.core.errors import LockNotHeld, LockUpgradeRefused
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
-from django_zklock.core.locks.guard import Guard, Receipt, release_if_overdue
+from django_zklock.core.locks.bounds import release_if_overdue
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk.lease import GrantSession
+
+if TYPE_CHECKING:
+    from django_zklock.core.locks.block import Guard, Receipt
 
 logger = Logger("django_zklock.locks")
 
@@ -63,31 +65,29 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
 
 
 @dataclass(slots=True, eq=False)
-class KeptUse:
-    """A use of `acquire`, or of an `ExitStack`: its lock object, and whether its call in a thread pool `has_ended`."""
+class Use:
+    """One acquisition that uses a held lock: a block, or a call of `acquire`."""
 
-    lock: object
-    has_ended: Callable[[], bool] = bool
+    lock: object = None  # the lock object that has acquired it
+    kept: bool = False  # by `acquire`: no block ends it
+    has_ended: Callable[[], bool] = bool  # whether the call of a thread pool that has made it is over
     until_commit: bool = False  # by `release_on`, so no other thread may release it
     is_reported: bool = False  # protocol's thread only
 
-    def is_left(self, lock: object, *, kept: bool) -> bool:
-        """Return whether its call has ended, or it is a use by `acquire` of another lock object."""
-        return self.has_ended() or (kept and self.lock is not lock)
+    def is_left(self, lock: object) -> bool:
+        """Return whether its call has ended, or it is `acquire` of another lock object."""
+        return self.has_ended() or (self.kept and self.lock is not lock)
 
 
-class Uses(dict[object, bool]):
+class Uses(tuple[Use, ...]):
     """
-    The acquisitions that use a held lock at one time. True: it is kept, as by `acquire`: no block ends it.
+    The acquisitions that use a held lock at one time, in their order.
 
     It never changes: what comes after it is put into `after`, by one `setdefault`. So if one thread releases a hold
     while its owner acquires the lock again, one of them is first, and the other one sees that and looks again.
     """
 
-    __slots__ = ("after",)
-
-    def __init__(self, uses: Mapping[object, bool] = MappingProxyType({})) -> None:
-        super().__init__(uses)
+    def __init__(self, uses: Iterable[Use] = ()) -> None:
         self.after: dict[None, Uses] = {}
 
 
@@ -109,7 +109,7 @@ class HeldLock:
         grant: Grant,
         owner: Owner,
         spec: LockSpec,
-        uses: Mapping[object, bool] = MappingProxyType({}),
+        uses: Iterable[Use] = (),
         *,
         reads: bool = False,
     ) -> None:
@@ -122,7 +122,6 @@ class HeldLock:
         self.work = work.current()  # in which it was acquired
         self._uses = Uses(uses)  # or what they were some time ago
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
-        self.hold: weakref.ref[Any] | None = None  # what users have of it; set by the program around the core
         self.inside_reported = False  # whether the log says that work of its own block wants it
         self.reads = reads or grant.kind is Kind.READ
         reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
@@ -137,32 +136,33 @@ class HeldLock:
             uses = uses.after[None]
         return uses
 
-    def add_use(self, use: object, policy: Policy, *, kept: bool) -> bool:
+    @abort.shielded
+    def _swap(self, added: tuple[Use, ...], ended: Container[Use]) -> Uses:
+        """Add and end uses; look again if another thread was first. Return what the uses are then."""
+        uses = self.uses
+        while uses is not RELEASED:
+            remaining = [use for use in uses + added if use not in ended]
+            changed = Uses(remaining) if remaining or self.observer is not None else RELEASED
+            self._uses = following = uses.after.setdefault(None, changed)
+            if following is changed:
+                return changed
+            uses = self.uses
+        return RELEASED
+
+    def add_use(self, use: Use, policy: Policy) -> bool:
         """Add a use, and keep the stricter policy. Return False if another thread has released the lock before."""
         if policy.is_stricter_than(self.policy):
             self.policy = policy
-        while (uses := self.uses) is not RELEASED:
-            self._uses = following = uses.after.setdefault(None, Uses({**uses, use: kept}))
-            if use in following:
-                return True
-        return False
+        return use in self._swap((use,), ended=())
 
     @abort.shielded
-    def _end_uses(self, ended: Container[object]) -> None:
+    def _end_uses(self, ended: Container[Use]) -> None:
         """
         End these uses. Without any, the lock is released, unless open transactions keep it.
 
         The call is idempotent. Do not call it in a forked child.
         """
-        uses = self.uses
-        while uses is not RELEASED:
-            remaining = {use: kept for use, kept in uses.items() if use not in ended}
-            is_unused = not remaining and self.observer is None
-            proposed = RELEASED if is_unused else Uses(remaining)
-            self._uses = uses = uses.after.setdefault(None, proposed)
-            if uses is proposed:
-                break
-        if uses is RELEASED:
+        if self._swap((), ended) is RELEASED:
             self._drop()
         if self.grant.shares:
             release_if_overdue(self.grant, self.contender)
@@ -203,21 +203,24 @@ class HeldLock:
         return LockNotHeld(text, lock=self.key)
 
     @property
+    def blocks(self) -> tuple[Use, ...]:
+        """The blocks that use it, the innermost last."""
+        return tuple(use for use in self.uses if not use.kept)
+
+    @property
     def is_unwatched(self) -> bool:
         """Whether no block and no transaction would notice that the lock is lost."""
-        return self.observer is None and all(self.uses.values())
+        return self.observer is None and not self.blocks
 
-    def needs_owner(self, waiting: object) -> bool:
+    def needs_owner(self, waiting: Use) -> bool:
         """Return whether only its owner can release it: it is the lock of a block, a transaction, or this use."""
-        kept = (use is waiting or (isinstance(use, KeptUse) and use.until_commit) for use in self.uses)
-        return not self.is_unwatched or any(kept)
+        return not self.is_unwatched or any(use is waiting or use.until_commit for use in self.uses)
 
     @property
     def is_over(self) -> bool:
         """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
         uses = self.uses
-        ends = (isinstance(use, KeptUse) and (use.has_ended() or self.owner.is_over) for use in uses)
-        return bool(uses) and all(ends)
+        return bool(uses) and (self.owner.is_over or all(use.has_ended() for use in uses))
 
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
@@ -231,7 +234,8 @@ class HeldLock:
         self._refuse_exclusive(kind)
         reason = self.grant.why_invalid()
         if reason is not None:
-            reason += "; call release() before you acquire it again" if any(self.uses.values()) else ""
+            if any(use.kept for use in self.uses):
+                reason += "; call release() before you acquire it again"
             raise self.grant.loss(reason)
         reads = kind is Kind.READ
         if self.reads is reads:
@@ -257,17 +261,16 @@ class HeldLock:
 
     # --- release --------------------------------------------------------------------------------------------------
 
-    def last_use(self, lock: object = None) -> object | None:
+    def last_use(self, lock: object = None) -> Use | None:
         """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
         # If the call that acquired it has ended, the caller may be another one of the same thread.
-        uses = self.uses
-        mine = [use for use in uses if not (isinstance(use, KeptUse) and use.lock is not lock and use.has_ended())]
-        kept = [use for use in mine if uses[use]]
+        mine = [use for use in self.uses if use.lock is lock or not use.has_ended()]
+        kept = [use for use in mine if use.kept]
         candidates = kept or mine
         return candidates[-1] if candidates else None
 
     @abort.shielded
-    def release_use(self, use: object, release_on: str | None) -> None:
+    def release_use(self, use: Use, release_on: str | None) -> None:
         """
         End one use. Release the lock with the last one, unless open transactions keep it.
 
@@ -276,14 +279,13 @@ class HeldLock:
         if self.grant.inherited:  # the lock is the parent's
             return
         # Without `release_on`, the lock was acquired before the transaction began. So only its last release matters.
-        uses = self.uses
-        is_last = uses.keys() <= {use}  # no other use remains
+        is_last = {use}.issuperset(self.uses)  # no other use remains
         if (release_on == "commit" or (release_on is None and is_last)) and hooks.scope.is_open():
             hooks.scope.keep(self)  # otherwise their work would be committed after the release
         self._end_uses((use,))
 
     @abort.shielded
-    def release_uses(self, *, except_for: Container[object] = ()) -> None:
+    def release_uses(self, *, except_for: Container[Use] = ()) -> None:
         """End all uses but some, as `release_use` does, even inside open transactions."""
         if not self.grant.inherited:
             self._end_uses([use for use in self.uses if use not in except_for])
@@ -315,8 +317,7 @@ class HeldLock:
             return False
         shares: list[HeldLock] = self.grant.held_shares()
         for share in shares:
-            left = (isinstance(use, KeptUse) and use.is_left(lock, kept=kept) for use, kept in share.uses.items())
-            if share.observer or not all(left):
+            if share.observer or not all(use.is_left(lock) for use in share.uses):
                 return False
         for share in shares:
             share._drop()
@@ -422,7 +423,7 @@ class HeldLocks:
             return True
         return bool(self._weak) and owner.kind in ("thread", "greenlet") and bool(hooks.scope.is_open())
 
-    def grants_of(self, owner: Owner, waiting: object = None) -> dict[Grant, bool]:
+    def grants_of(self, owner: Owner, waiting: Use) -> dict[Grant, bool]:
         """
         Return the grants of the locks that the owner holds, and whether another thread may end each; from any thread.
 
@@ -438,12 +439,12 @@ class HeldLocks:
         """Return those that were acquired by `acquire`."""
         return list(self._kept)
 
-    def of_ended_owner(self, lock: object, key: str) -> tuple[HeldLock, object]:
+    def of_ended_owner(self, lock: object, key: str) -> tuple[HeldLock, Use]:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
         ended = [held for held in self.kept() if held.key == key and held.is_over]
         for held in ended:
-            for use, kept in reversed(held.uses.items()):
-                if kept and isinstance(use, KeptUse) and use.lock is lock:
+            for use in reversed(held.uses):
+                if use.kept and use.lock is lock:
                     return held, use
         raise not_held(key, _OVER if ended else "")
 
@@ -476,12 +477,6 @@ class HeldLocks:
     def guards(self, owner: Owner) -> list[Guard]:
         """Return the guards of the open blocks of an owner, outermost first."""
         return list(self._guards.get(owner.subject, []))
-
-    def has_released_inside(self, owner: Owner, grant: Grant) -> bool:
-        """Return whether the innermost of the owner's open blocks under this grant has released its lock already."""
-        blocks = sum(guard.grant is grant for guard in self.guards(owner))
-        uses = sum(not kept for share in grant.held_shares() for kept in share.uses.values())
-        return uses < blocks
 
     def drop_blocks(self, grant: Grant) -> None:
         """Disarm the guards of a grant whose blocks were destroyed by an exception; from any thread."""
@@ -532,7 +527,7 @@ class OwnerWatch:
         for held in held_locks.kept():
             self.start()
             use = next(iter(held.uses), None)
-            if isinstance(use, KeptUse) and not use.is_reported and held.is_over and not held.lost:
+            if use is not None and not use.is_reported and held.is_over and not held.lost:
                 use.is_reported = True
                 logger.warning(
                     "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "

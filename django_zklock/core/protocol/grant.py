@@ -192,10 +192,6 @@ class Grant:
         if self.released:
             observer.on_released()
 
-    def has_observer_of(self, kind: type) -> bool:
-        """Return whether an observer of this class is attached."""
-        return any(isinstance(observer, kind) for observer in self._observers)
-
     def suspect(self, reason: str) -> None:
         """Mark the hold as suspect: no quorum confirms the session at the moment."""
         if self.suspect_since is None and self.lost_reason is None:

@@ -20,7 +20,6 @@ from support.zoo import ROOM, eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.core.execution import work
-from django_zklock.core.execution.waiters import ThreadWaiter, run
 from django_zklock.core.execution.work import Work
 from django_zklock.core.protocol.story import StoryRun
 from django_zklock.core.queue import nodes
@@ -30,7 +29,6 @@ from django_zklock.core.zk.options import SessionOptions
 from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.inspection import check_quorum, ensemble, look_at, scan, snapshot
 from django_zklock.inspection.ensemble import _ask
-from django_zklock.locks import queue_reader
 from django_zklock.operations import clear_limit, request_release, set_limit
 from django_zklock.shared import Shared
 
@@ -421,7 +419,7 @@ def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo, proxy
         with pytest.raises(ZooKeeperUnavailable):
             look_at("k", reply_timeout=0.05)
         with pytest.raises(ZooKeeperUnavailable):
-            run(queue_reader.read_queue(session(), "k", f"{zoo.base}/k", ThreadWaiter(), reply_timeout=0.05))
+            zk_lock("k").locked()
 
     def asks():
         return any(isinstance(observer, StoryRun) for observer in list(current_session.observers))

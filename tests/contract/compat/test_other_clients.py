@@ -79,7 +79,7 @@ def test_a_key_that_ends_in_ten_digits_and_its_path_name_one_lock(zoo, name):
         assert (info.key, len(info.holders)) == (key, 1)
         assert Lock.of_key(name).key == key
         assert Lock.of_key(name).owned()
-        assert current_hold(key) is hold
+        assert current_hold(key) == hold
 
 
 def test_the_containers_of_a_used_key_are_reaped(zoo):

@@ -6,49 +6,31 @@ import socket
 import threading
 from datetime import UTC, datetime
 
-import pytest
-from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall
+from support.zoo import eventually
 
 from django_zklock import zk_leader
+from django_zklock.inspection import look_at
 
 
 def test_the_leader_is_shown_while_it_leads(zoo):
-    outsider = zk_leader("lead")
-    assert outsider.current_leader() is None
-    assert outsider.candidates() == ()
+    assert look_at("lead") is None
     began = datetime.now(UTC)
     with zk_leader("lead", what="the work") as hold:
-        leading = outsider.current_leader()
+        (leading,) = look_at("lead").holders
         assert (leading.what, leading.host, leading.pid) == ("the work", socket.gethostname(), os.getpid())
         assert (leading.token, leading.path) == (hold.token, hold.path)
         assert (leading.client, leading.operator) == ("zklock", None)
         assert abs((leading.came - began).total_seconds()) < 60
         assert str(leading) == f"'the work' on {socket.gethostname()}, process {os.getpid()}"
-    assert outsider.current_leader() is None
+    eventually(lambda: look_at("lead") is None)
 
 
 def test_the_candidates_are_the_leader_and_those_who_wait(zoo):
-    outsider = zk_leader("lead")
     with zk_leader("lead"), zoo.hold_elsewhere("lead") as foreign:
-        first, second = outsider.candidates()
-        assert first == outsider.current_leader()
+        (second,) = look_at("lead").waiters
         assert (second.path, second.pid, second.client, second.what) == (foreign, 0, "Curator", "foreign")
         assert str(second) == f"'foreign', a client of Curator, {foreign.rpartition('/')[2]}"
-
-
-async def test_the_async_methods_show_the_same_candidates(zoo):
-    outsider = zk_leader("lead")
-    assert await outsider.acurrent_leader() is None
-    async with zk_leader("lead") as hold:
-        leader = await outsider.acurrent_leader()
-        assert leader is not None
-        assert leader.token == hold.token
-        assert await outsider.acandidates() == (leader,)
-        for blocking in (outsider.current_leader, outsider.candidates):
-            name = blocking.__name__
-            with pytest.raises(SynchronousOnlyOperation, match=rf"^{name}\(\) .* await leader\.a{name}\(\)"):
-                blocking()
 
 
 def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo):
@@ -66,10 +48,9 @@ def test_a_queue_that_leaders_leave_one_by_one_is_never_shown_as_empty(zoo):
 
     with zoo.hold_elsewhere("lead"):
         leaders = BackgroundCall(follow_each_other)
-        outsider = zk_leader("lead")
         zoo.wait_contenders("lead", 2)
     try:
-        assert all(outsider.current_leader() for _ in range(100))
+        assert all(look_at("lead") for _ in range(100))
     finally:
         ended.set()
         leaders.result()

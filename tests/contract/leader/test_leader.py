@@ -78,7 +78,7 @@ def test_candidates_lead_one_at_a_time_in_the_order_of_the_queue(zoo):
         return number
 
     with zk_leader("lead") as hold:
-        assert current_hold() is hold
+        assert current_hold() == hold
         others = []
         for number in range(4):
             others.append(BackgroundCall(partial(zk_leader("lead").run, partial(work, number))))
@@ -280,7 +280,7 @@ def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo, monkeypatch):
     """Each line takes long enough for the abort to strike there."""
     for at in range(4):
         leader = zk_leader("lead")
-        strike = LineStrike([Leader._elected], at)
+        strike = LineStrike([Leader._view], at)
         monkeypatch.setattr(strike, "strike", lambda stop=leader.stop: [stop(), threading.Event().wait(0.1)])
         with strike:
             assert leader.run(lambda hold: hold.wait_lost(10)) is None
@@ -368,6 +368,7 @@ def test_a_forked_child_is_a_candidate_of_its_own(zoo):
     script = """
 import os, sys
 from django_zklock import zk_leader
+from django_zklock.inspection import look_at
 leader = zk_leader("lead")
 with leader:
     pid = os.fork()
@@ -376,7 +377,7 @@ with leader:
         print(leader.run(lambda hold: "child"), flush=True)
         os._exit(0)
     while True:
-        if len(leader.candidates()) == 2:
+        if look_at("lead").waiters:
             break
     print("parent", flush=True)
 os.waitpid(pid, 0)
@@ -400,7 +401,7 @@ def test_run_retries_during_an_outage(zoo, caplog, monkeypatch):
         leader = zk_leader("lead")
         assert_refused(leader, ZooKeeperUnavailable)
         with pytest.raises(ZooKeeperUnavailable):
-            leader.current_leader()
+            leader.locked()
         terms = Terms()
         with signalled("lock_failed") as sent:
             running = BackgroundCall(lambda: leader.run(terms))

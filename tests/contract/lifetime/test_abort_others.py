@@ -225,12 +225,26 @@ async def test_work_that_outlives_its_block_finds_no_hold(zoo):
 async def test_a_child_finds_its_own_block_first(zoo):
     async def child():
         async with Lock("child") as hold:
-            assert current_hold() is hold
-            assert current_hold("parent") is parent
-        assert current_hold() is parent
+            assert current_hold() == hold
+            assert current_hold("parent") == parent
+        assert current_hold() == parent
 
     async with Lock("parent") as parent:
         await asyncio.gather(child())
+
+
+async def test_the_hold_that_a_child_finds_lasts_as_long_as_the_outer_block(zoo):
+    async def child():
+        return current_hold()
+
+    async with Lock("parent"):
+        async with Lock("parent") as inner:
+            hold = await asyncio.create_task(child())
+        hold.check()
+        with pytest.raises(LockNotHeld):
+            inner.check()
+    with pytest.raises(LockNotHeld):
+        hold.check()
 
 
 async def test_check_stops_a_thread_that_works_for_a_lost_block(zoo):

@@ -11,7 +11,7 @@ from support.zoo import ROOM, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core import clock
-from django_zklock.core.locks.guard import Guard
+from django_zklock.core.locks.block import Guard
 from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import heartbeat
@@ -283,7 +283,7 @@ def test_wait_lost_returns_when_the_hold_is_released(zoo):
     lock = zk_lock("watched")
     hold = acquired(lock)
     watcher = BackgroundCall(hold.wait_lost)
-    eventually(lambda: hold._held.grant.has_observer_of(object))
+    eventually(lambda: hold._held.grant._observers)
     lock.release()
     assert watcher.result(20) is False
     assert BackgroundCall(hold.wait_lost).result(20) is False

@@ -93,7 +93,7 @@ def test_max_hold_ends_a_hold_without_a_block_at_once(zoo, times):
     lock = zk_lock("k", max_hold=0.3)
     holds = [lock.acquire() for _ in range(times)]
     BackgroundCall(lambda: acquire_once("k", timeout=5)).result()
-    for hold in holds:
+    for hold in reversed(holds):
         assert hold
         with pytest.raises(LockLost, match=REASON):
             hold.check()

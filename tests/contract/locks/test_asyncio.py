@@ -157,7 +157,7 @@ async def test_a_thread_inside_async_code_is_an_owner_of_its_own(zoo, through):
 
     def use():
         with lock as hold, lock as again:
-            return hold is again
+            return hold == again
 
     assert await run(use)
     async with lock:

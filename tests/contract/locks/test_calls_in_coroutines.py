@@ -24,7 +24,7 @@ ARGUMENTS = {
     "waits": (),
 }
 """A value for each argument that a call needs, by its name."""
-ASYNC = {"aacquire", "alocked", "arelease", "arun", "afence", "acandidates", "acurrent_leader"}
+ASYNC = {"aacquire", "alocked", "arelease", "arun", "afence"}
 ASYNC |= {"await_released"}
 
 

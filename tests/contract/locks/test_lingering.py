@@ -78,7 +78,7 @@ def test_each_owner_of_a_lingering_lock_has_its_own_hold(zoo):
             assert first.state == "held"
         with lock as second:
             assert (first.state, second.state) == ("released", "held")
-            assert second is not first
+            assert second != first
         eventually(lambda: len(sent) == 4)
     assert sent.names == ["lock_acquired", "lock_released"] * 2
 

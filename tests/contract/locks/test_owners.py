@@ -178,7 +178,7 @@ async def test_code_in_one_call_is_one_owner(zoo, run):
         hold = lock.acquire()
         assert lock.acquire()
         with lock as inner, contextlib.ExitStack() as stack:
-            assert stack.enter_context(zk_lock("k")) is inner is hold
+            assert stack.enter_context(zk_lock("k")) == inner == hold
             assert lock.owned()
         lock.release()
         zk_lock("k").release()
@@ -561,7 +561,7 @@ async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo):
     with lock as hold:
         assert lock.acquire()
         async with lock as again:
-            assert again is hold
+            assert again == hold
         assert await asyncio.create_task(other()) is None
         assert lock.locked()
         await lock.arelease()
@@ -592,7 +592,7 @@ def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo):
         assert asyncio.current_task(asyncio._get_running_loop()) is None
         assert lock.owned()
         with lock as inner:
-            assert inner is block is hold
+            assert inner == block == hold
     lock.release()
     loop.switch()
     assert loop.dead

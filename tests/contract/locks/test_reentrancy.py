@@ -111,9 +111,11 @@ def test_a_stricter_bound_of_an_inner_block_warns_once_for_its_place(zoo, outer,
 def test_acquire_inside_a_block_outlives_it(zoo):
     lock = Lock("outlive")
     with lock as hold:
-        assert (again := lock.acquire())
+        again = lock.acquire()
         assert again.token == hold.token
-    hold.check()
+    again.check()
+    with pytest.raises(LockNotHeld):
+        hold.check()
     assert len(zoo.children("outlive")) == 1
     lock.release()
     assert zoo.children("outlive") == []

@@ -44,8 +44,8 @@ def test_several_locks_are_acquired_in_the_order_of_their_keys(zoo):
 
 def test_each_hold_of_several_is_found_by_its_name_or_key(zoo):
     with zk_locks("c", "b/{x}", fields={"x": 1}) as hold:
-        assert hold["b/1"] is hold["b/{x}"] is current_hold("b/1")
-        assert current_hold() is hold["c"]
+        assert hold["b/1"] == hold["b/{x}"] == current_hold("b/1")
+        assert current_hold() == hold["c"]
         assert "c" in hold
         assert "d" not in hold
 
@@ -292,7 +292,7 @@ def test_the_options_of_each_lock_are_its_own(zoo):
         own = zk_locks(zk_lock("stock", fields={"sku": 5}), "till", abort_on="lost")
         assert [lock.spec.policy.abort_on for lock in own.locks] == ["suspended", "lost"]
         with lock as hold:
-            assert hold["stock"] is hold["stock/5"]
+            assert hold["stock"] == hold["stock/5"]
 
 
 def test_the_timeout_of_several_is_that_of_the_call_or_the_shortest_of_the_settings(zoo):

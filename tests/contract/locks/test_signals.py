@@ -38,7 +38,7 @@ def test_signals_report_one_grant_and_one_release_whatever_the_reentrancy(log):
     for kwargs in (acquired, released):
         assert kwargs["sender"] is Lock
         assert kwargs["lock"] == "item/7"
-        assert kwargs["hold"] is hold
+        assert kwargs["hold"] == hold
         assert kwargs["thread"].startswith("zklock-signals")
     assert 0 < acquired["waited"] < 5 + ROOM
     assert 0.01 <= released["held"] < 5 + ROOM
@@ -110,7 +110,7 @@ def test_a_signal_reports_a_loss_and_no_release(log):
     assert log.names == ["lock_acquired", "lock_lost", "lock_acquired", "lock_lost", "lock_acquired", "lock_released"]
     first, second = (kwargs for name, kwargs in log if name == "lock_lost")
     assert first["reason"] == second["reason"] == "taken away"
-    assert first["hold"] is hold
+    assert first["hold"] == hold
     assert first["receipt"].how == "signal"
     assert second["receipt"] is None
 

@@ -54,7 +54,7 @@ def test_several_locks_are_skipped_as_one(zoo):
         with zoo.hold_elsewhere("b"), locks as holds:
             assert holds is None
             zoo.wait_contenders("a", 0)
-            assert current_hold() is outer
+            assert current_hold() == outer
         with locks as holds:
             assert holds is not None
             holds.check()

@@ -18,13 +18,11 @@ from support.zoo import eventually
 
 from django_zklock import current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import GrantObserver
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.queue import nodes
+from django_zklock.core.queue import nodes, order
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout, ZkLockError
-from django_zklock.locks.queue_reader import contenders
 from django_zklock.operations import request_release
 
 
@@ -85,9 +83,9 @@ def test_a_defect_of_the_protocol_leaves_no_contender(zoo, monkeypatch, caplog, 
     assert record.message == "the protocol failed for lock 'k'"
     zoo.assert_empty()
     eventually(lambda: not session().attached(Registry).guids)
-    monkeypatch.setattr(ContenderInfo, "from_node", lambda *node: 1 / 0)
+    monkeypatch.setattr(order, "ordered", lambda names: 1 / 0)
     with zoo.hold_elsewhere("k"), pytest.raises(ZkLockError, match="The protocol failed: ZeroDivisionError"):
-        contenders("k", f"{zoo.base}/k")
+        zk_lock("k").locked()
 
 
 def test_a_defect_of_the_protocol_under_a_lock_stops_the_work(zoo, proxy, monkeypatch, caplog):

@@ -5,13 +5,14 @@ import logging
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, connected, due, expire, within
-from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, SYNC
+from support.proxy import GET_CHILDREN, GET_DATA, MULTI, MULTI_READ, SET_DATA, SYNC
 from support.signalled import received
 from support.zoo import eventually, guid_of
 
+from django_zklock import zk_lock
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
-from django_zklock.locks.queue_reader import contenders
+from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 from django_zklock.signals import lock_broken
 
@@ -85,17 +86,26 @@ def test_a_hold_survives_a_cut(zoo, proxy, opcode, when):
     assert zoo.children("k") == []
 
 
-@pytest.mark.parametrize("opcode", [GET_CHILDREN, GET_DATA])
+@pytest.mark.parametrize("passed", [0, 1], ids=["list", "read"])
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-def test_a_read_of_the_queue_survives_a_cut(zoo, proxy, opcode, when):
+def test_a_look_at_the_queue_survives_a_cut(zoo, proxy, passed, when):
     with zoo.hold_elsewhere("k"), zoo.hold_elsewhere("k"):
-        if opcode == GET_DATA:
-            proxy.alter_reply(opcode, lambda reply: reply)  # that of the first contender passes
-        fired = getattr(proxy, when)(opcode)
+        if passed:
+            proxy.alter_reply(MULTI_READ, lambda reply: reply)
+        fired = getattr(proxy, when)(MULTI_READ)
         with within(3):
-            seen = contenders("k", f"{zoo.base}/k")
+            seen = look_at("k", reply_timeout=3)
         assert fired.is_set()
-        assert [contender.name for contender in seen] == zoo.children("k")
+        assert [contender.name for contender in (*seen.holders, *seen.waiters)] == zoo.children("k")
+
+
+@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
+def test_locked_survives_a_cut(zoo, proxy, when):
+    with zoo.hold_elsewhere("k"):
+        fired = getattr(proxy, when)(GET_CHILDREN)
+        with within(3):
+            assert zk_lock("k").locked()
+        assert fired.is_set()
 
 
 @pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])

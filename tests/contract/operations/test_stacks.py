@@ -1,11 +1,13 @@
 """A holder logs its own stack at each release request, and after `warn_after`: the lines that it works or hangs in."""
 
 import asyncio
+import gc
 import os
 import select
 import socket
 import threading
 import time
+import weakref
 from functools import partial
 
 import greenlet
@@ -217,6 +219,20 @@ def test_an_owner_that_has_ended_is_named_without_a_stack(zoo, caplog):
     assert "; it is thread 'old', which has ended without a release, in process " in record.getMessage()
     assert not record.stack_info
     lock.release()
+
+
+def test_a_kept_record_does_not_keep_the_holder_that_has_ended(zoo, caplog):
+    lock = zk_lock("k")
+    ended = threading.Thread(target=lambda: lock.acquire(timeout=5))
+    ended.start()
+    ended.join()
+    record = asked(caplog)
+    assert "in process" in record.getMessage()
+    lock.release()
+    holder = weakref.ref(ended)
+    del ended
+    eventually(lambda: gc.collect() is not None and holder() is None)
+    assert record in caplog.records
 
 
 def test_a_hold_that_lasts_longer_than_warn_after_logs_its_stack_once(zoo, caplog):

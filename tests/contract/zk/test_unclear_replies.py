@@ -20,7 +20,6 @@ from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.core.zk.session import UNCLEAR_PAUSE
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.locks.queue_reader import contenders
 
 pytestmark = pytest.mark.usefixtures("key_directory")
 
@@ -214,11 +213,16 @@ def test_an_unclear_reply_to_a_read_is_an_error_at_once(zoo, proxy, opcode, chan
             pass
         assert fired.wait(30)
         eventually(lambda: [f"{zoo.base}/{KEY}/{name}" for name in zoo.children(KEY)] == [other], 2)
-        proxy.alter_reply(opcode, change)
-        with within(1), pytest.raises(ZooKeeperUnavailable, match="unclear") as caught:
-            contenders(KEY, f"{zoo.base}/{KEY}")
-        assert caught.value.lock == KEY
         assert proxy.connected == before
+
+
+@pytest.mark.parametrize("change", [no_text(8), with_error(-999)], ids=["no text", "an unknown error"])
+def test_an_unclear_list_is_no_free_lock(zoo, proxy, change):
+    with zoo.hold_elsewhere(KEY):
+        proxy.alter_reply(GET_CHILDREN, change)
+        with within(1), pytest.raises(ZooKeeperUnavailable, match="unclear") as caught:
+            zk_lock(KEY).locked()
+    assert caught.value.lock == KEY
 
 
 @pytest.mark.parametrize("opcodes", [[CREATE2], [GET_CHILDREN], [GET_DATA], [GET_DATA, GET_DATA]])

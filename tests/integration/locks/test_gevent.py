@@ -53,7 +53,7 @@ lock = zk_lock("fifo", timeout=None)
 order, inside, most = [], [], []
 def work(number):
     with lock as outer, lock as inner:
-        assert inner is outer
+        assert inner == outer
         order.append(number)
         inside.append(number)
         most.append(len(inside))

@@ -24,7 +24,7 @@ from support.zoo import eventually
 
 from django_zklock import Leader, zk_leader, zk_locks
 from django_zklock.core.execution import owner, waiters
-from django_zklock.core.locks import acquisition, guard, held
+from django_zklock.core.locks import acquisition, block, bounds, held
 from django_zklock.core.zk import loop, process, session
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks import base, election, hold, lock
@@ -106,7 +106,7 @@ def test_a_signal_in_a_wait_or_just_before_it_ends_it(zoo, wait, unnoticed, with
 
 
 def test_the_lock_can_be_acquired_again_in_the_exception_handler(zoo):
-    functions = functions_of(lock, base, hold, Releasable, held, guard, acquisition, waiters, owner)
+    functions = functions_of(lock, base, hold, Releasable, held, bounds, block, acquisition, waiters, owner)
     for at in range(20, 120, 3):
         try:
             with LineStrike(functions, at), Lock("again"):

@@ -280,15 +280,14 @@ def test_other_clients_show_our_candidates(zoo, theirs, which, kind, asked, comp
 
 @pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
 def test_candidates_of_other_clients_are_shown(zoo, theirs, which, kind, asked, compat):
-    onlooker = zk_leader("a", compat=compat)
     with leading(zoo, theirs, kind, "web-7"):
-        leader = onlooker.current_leader()
+        (leader,) = inspection.look_at("a").holders
         assert (leader.client, leader.what, leader.host, leader.pid) == (CLIENTS[which], "web-7", "", 0)
         assert str(leader) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
         waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
         zoo.wait_contenders("a", 2)
-        first, second = onlooker.candidates()
-        assert (first, second.client, second.what) == (leader, "zklock", "ours")
+        (second,) = inspection.look_at("a").waiters
+        assert (second.client, second.what) == ("zklock", "ours")
         (holder,) = inspection.snapshot().locks[0].holders
         assert (holder.client, holder.what) == (CLIENTS[which], "web-7")
     assert waiter.result() == second.token > leader.token
@@ -296,15 +295,14 @@ def test_candidates_of_other_clients_are_shown(zoo, theirs, which, kind, asked, 
 
 def test_a_selector_without_an_id_is_known_by_its_address(zoo, jvm):
     with leading(zoo, jvm, "selector", ""):
-        leader = zk_leader("a").current_leader()
+        (leader,) = inspection.look_at("a").holders
         assert (leader.client, leader.what, leader.host) == ("Curator", "", "127.0.0.1")
         assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
 
 
 LOOKS = [
     lambda: zk_leader("a").run(lambda hold: hold.token),
-    lambda: zk_leader("a").current_leader(),
-    lambda: zk_leader("a").candidates(),
+    lambda: zk_leader("a").locked(),
     lambda: zk_lock("a").acquire(blocking=False),
     lambda: zk_lock("a").locked(),
 ]

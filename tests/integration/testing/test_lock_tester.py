@@ -12,6 +12,7 @@ from django_zklock import zk_leader, zk_lock, zk_locks
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.inspection import look_at
 from django_zklock.testing import DevServer, LockTester
 
 
@@ -215,6 +216,5 @@ def test_assertions_take_the_names_of_several_locks_and_of_leaders(zklock):
         for name in ("a", "b", "scheduler"):
             zklock.assert_held(name)
     with zklock.busy_by("scheduler"):
-        leading = zk_leader("scheduler").current_leader()
-        assert leading is not None
+        (leading,) = look_at("scheduler").holders
         assert leading.what == "another client"

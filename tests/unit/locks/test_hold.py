@@ -8,7 +8,7 @@ import pytest
 
 from django_zklock.core import clock
 from django_zklock.core.execution.owner import current_owner
-from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.locks.held import HeldLock, Use
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
@@ -46,7 +46,7 @@ class Leaver:
 def held_in(session, contender=None, policy=WATCHED):
     grant = Grant(session, "key", "/key/node", 7)
     spec = LockSpec(key="key", parent="/key", kind=Kind.LOCK, policy=policy)
-    return hold_of(HeldLock(contender or Leaver(), grant, current_owner(), spec)), grant
+    return hold_of(HeldLock(contender or Leaver(), grant, current_owner(), spec, [Use()])), grant
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

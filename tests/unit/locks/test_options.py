@@ -101,7 +101,7 @@ WAYS = {
     "the write side": lambda **options: seen(write("k", **options)),
     "both sides": lambda **options: [seen(side()) for side in sides(**options)],
     "a semaphore": lambda **options: seen(semaphore("k", **{"limit": 2, **options})),
-    "a leader": lambda **options: seen(zk_leader("k", **options)._lock),
+    "a leader": lambda **options: seen(zk_leader("k", **options)),
     "names": lambda **options: seen(zk_locks("k", "l", **options)),
     "names with fields": lambda **options: seen(zk_locks("k", "l/{pk}", **{"fields": {"pk": 1}, **options})),
     "an object of several": lambda **options: seen(zk_locks(zk("k", **options))),
@@ -116,7 +116,7 @@ WAYS = {
     "an entry": lambda **options: used(entry(**options), lambda: seen(zk_lock("entry")), lambda: decorated("entry")),
     "an entry of several": lambda **options: used(entry(**options), lambda: seen(zk_locks("l", "entry"))),
     "an entry of a decorator with names": lambda **options: used(entry(**options), lambda: decorated(["l", "entry"])),
-    "an entry of a leader": lambda **options: used(entry(**options), lambda: entered(zk_leader("entry"))),
+    "an entry of a leader": lambda **options: used(entry(**options), lambda: seen(zk_leader("entry"))),
     "an entry of the read side": lambda **options: used(entry(**options), lambda: seen(read("entry"))),
     "an entry of both sides": lambda **options: used(
         entry(**options), lambda: [seen(getattr(ReadWriteLock("entry"), side)()) for side in ("read", "write")]
@@ -143,13 +143,6 @@ EXCEPT = {
 def sides(**options):
     both = ReadWriteLock("k", **options)
     return iter((both.read, both.write))
-
-
-def entered(leader):
-    from django_zklock.locks.election import check_entry
-
-    check_entry(leader.name)
-    return seen(leader._lock)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from django_zklock.contrib.celery.dispatch.shared_grants import (
 )
 from django_zklock.core import clock, hooks
 from django_zklock.core.execution.owner import current_owner
-from django_zklock.core.locks import guard
+from django_zklock.core.locks import bounds
 from django_zklock.core.locks.held import HeldLock, held_locks
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol import releases
@@ -158,7 +158,7 @@ class ContenderProxy:
             grant.about = {**grant.about, **hooks.events.about()}  # of the run, which has begun since
         grant.begun = True
         if spec.max_hold is not None or spec.warn_after is not None:
-            guard.apply_bounds(grant, self, spec)
+            bounds.apply_bounds(grant, self, spec)
         hooks.events.acquired(held, self._waited)
         self.session.post(self.session.watch, self)
         return held
