@@ -61,7 +61,7 @@ class Config(SessionOptions):
     strict: bool = False
     real_in_tests: bool = False
     added: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """What the readers of extensions return for their keys; see `add_key`."""
+    """The keys of extensions that are given, as their readers return them; see `add_key`."""
     max_metric_locks: int = 100
     """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
