@@ -61,6 +61,12 @@ PROBE_TIMEOUT: Final = 5.0
 """Seconds that the probe of incidents waits for ZooKeeper. It reads all locks."""
 
 
+def max_age(request: HttpRequest) -> float:
+    """Return how old a look may be, in seconds, so that the refreshes of all open pages share one."""
+    interval = request.headers.get("X-ZkLock-Refresh", "")
+    return REFRESH_SHARE * int(interval) if interval in INTERVALS else 1.0
+
+
 class Breadcrumb:
     """The last part of the breadcrumbs. Themes show only an object there, and link it to the lock with the key `pk`."""
 
@@ -104,9 +110,7 @@ class LockViews:
         """Return the snapshot of this request. The refreshes of all open pages that this process serves share one."""
         snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
-            interval = request.headers.get("X-ZkLock-Refresh", "")
-            age: dict[str, Any] = {"max_age": REFRESH_SHARE * int(interval)} if interval in INTERVALS else {}
-            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, **age)
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=max_age(request))
             request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 

@@ -7,7 +7,7 @@ from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
-from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
+from django_zklock.inspection.queries import check_quorum, connection, look_at, look_at_each, snapshot
 from django_zklock.inspection.waits import Graph
 
 __all__ = [
@@ -27,5 +27,6 @@ __all__ = [
     "connection",
     "ensemble",
     "look_at",
+    "look_at_each",
     "snapshot",
 ]

@@ -26,6 +26,7 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     for kind in (
         servers.Quorum,
         servers.Split,
+        servers.Denied,
         holders.Deadlock,
         queues.Counter,
         queues.Unreadable,
@@ -38,6 +39,7 @@ CAUSES: Final[dict[str, type[Incident]]] = {
         holders.Hung,
         holders.Operator,
         queues.Crowded,
+        servers.Slow,
         servers.Down,
         history.Hot,
         history.Order,
@@ -114,11 +116,6 @@ def as_json(reply_timeout: float) -> dict[str, Any]:
         "waiting": sum(lock.waiting for lock in snapshot.locks),
         "incidents": [incident.describe() for incident in verdict.incidents],
     }
-
-
-def servers_now(reply_timeout: float) -> EnsembleReport:
-    """Return the report of the servers, for a look at the present."""
-    return lazy.inspection.ensemble(reply_timeout=reply_timeout, max_age=1.0)
 
 
 def look(
