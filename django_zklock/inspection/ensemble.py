@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
@@ -39,6 +40,8 @@ MAX_REPLY: Final = 64 * 1024  # bytes
 MAX_TEXT: Final = 40  # characters of a role or version
 CERTAIN: Final = 3.0  # seconds that servers must disagree for; a leader that was replaced notices it earlier
 PAUSE: Final = 0.1  # seconds between two looks at servers that seem to disagree
+SLOW: Final = 0.5  # seconds of a write; a healthy ensemble needs some milliseconds
+WRITES: Final = 2  # the most of one look
 ROLES: Final = frozenset({"leader", "follower", "observer", "standalone"})
 
 State: TypeAlias = Literal["serves", "runs", "unknown", "down"]
@@ -64,8 +67,6 @@ class ServerReport:
     role: str = ""
     """ "leader", "follower", "observer", "standalone" or "read-only"; empty if it has not said it."""
     version: str = ""
-    milliseconds: str = ""
-    """The average time of a reply; empty if it is not known."""
     zxid: int = -1
     """Its last transaction: the epoch in the upper 32 bits, then the number in it. -1 if it is not known."""
     peer: object = field(default=None, compare=False, repr=False)
@@ -124,7 +125,11 @@ class EnsembleReport:
     servers: tuple[ServerReport, ...]
     findings: tuple[HealthFinding, ...]
     has_quorum: bool = False
-    """Whether a quorum has carried out a transaction of this process."""
+    """Whether a quorum has answered a write of this process."""
+    write_seconds: float = 0.0
+    """The time of that write, or for how long its answer was waited for in vain."""
+    refused: str = ""
+    """Why ZooKeeper refuses to create a znode for this process; empty if it does not."""
 
     @property
     def voters(self) -> list[ServerReport]:
@@ -140,6 +145,12 @@ class EnsembleReport:
         return sum(server.serves for server in voters) - len(voters) // 2 - 1
 
     @property
+    def is_slow(self) -> bool:
+        """Whether the write took too long, though a server leads."""
+        is_led = self.has_quorum or any(server.leads for server in self.servers)
+        return self.write_seconds >= SLOW and is_led
+
+    @property
     def answers(self) -> bool:
         """Whether any server has said something."""
         return any(not server.is_down for server in self.servers)
@@ -151,8 +162,9 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
 
     Servers that disagree are asked again for three seconds, because they also do while a leader is elected.
 
-    A report of this process that is at most `max_age` seconds old is returned again, and callers at the same time
-    share one. Never raises because a server does not answer: the report says so.
+    A write of this process proves the quorum, and takes as long as one of a lock. A report of this process that is at
+    most `max_age` seconds old is returned again, and callers at the same time share one. Never raises because a server
+    does not answer: the report says so.
     """
     check_no_running_loop("ensemble", "await sync_to_async(ensemble)(...)")
     return _reports.get((process.current().options, reply_timeout), reply_timeout, max_age)
@@ -163,12 +175,13 @@ def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
     options, reply_timeout = key
     ask, ends = partial(_ask, options=options, timeout=timeout), clock.now() + CERTAIN
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
-        has_quorum = pool.submit(_has_quorum, timeout)
+        write = pool.submit(_write, timeout)
         servers = _distinct(pool.map(ask, options.hosts))
         while sum(server.leads for server in servers) > 1 and clock.now() < ends:
             time.sleep(PAUSE)
             servers = _distinct(pool.map(ask, options.hosts))
-    report = EnsembleReport(servers, (), has_quorum.result())
+    has_quorum, seconds, refused = write.result()
+    report = EnsembleReport(_with_leader(servers) if has_quorum else servers, (), has_quorum, seconds, refused)
     return replace(report, findings=tuple(_findings(report, reply_timeout)))
 
 
@@ -180,15 +193,35 @@ def _distinct(servers: Iterable[ServerReport]) -> tuple[ServerReport, ...]:
     return tuple(distinct.values())
 
 
-def _has_quorum(timeout: float) -> bool:
-    """Let a quorum carry out a transaction that changes nothing."""
+def _with_leader(servers: tuple[ServerReport, ...]) -> tuple[ServerReport, ...]:
+    """Return the servers of a quorum. A leader with `leaderServes=no` serves no client, and does not tell its role."""
+    silent = [server for server in servers if server.state == "runs" and not server.role]
+    if len(silent) != 1 or any(server.leads or server.is_unknown for server in servers):
+        return servers
+    leader = replace(silent[0], state="serves", problem="", role="leader")
+    return tuple(leader if server is silent[0] else server for server in servers)
+
+
+def _write(timeout: float) -> tuple[bool, float, str]:
+    """
+    Return whether a quorum has answered a write, after how many seconds, and why it was refused.
+
+    A slow write is tried again, and the faster one counts: the first may have waited for the connection.
+    """
     session = process.peek()
     if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
-        return False
-    try:
-        return not isinstance(call(session, Gateway.last_zxid, clock.now() + timeout), ZkError)
-    except ZooKeeperUnavailable:
-        return False
+        return False, 0.0, ""
+    deadline = clock.now() + timeout
+    times: list[float] = []
+    refused: ZkError | None = None
+    with suppress(ZooKeeperUnavailable):
+        for _try in range(WRITES):
+            sent_at = clock.now()
+            refused = call(session, Gateway.try_create, deadline)
+            times.append(clock.now() - sent_at)
+            if times[-1] < SLOW:
+                break
+    return bool(times), min(times, default=timeout), str(refused or "")
 
 
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
@@ -257,14 +290,12 @@ def _read(text: str) -> dict[str, Any]:
             return {"state": "runs", "problem": _NO_QUORUM}
         return {"state": "unknown", "problem": _CLOSED if "whitelist" in text else _SILENT}
     role = printable(fields["Mode"], MAX_TEXT)
-    latency = re.fullmatch(r"[0-9]+/([0-9]{1,9}(?:[.][0-9]{1,9})?)/[0-9]+", fields.get("Latency min/avg/max", ""))
     zxid = re.fullmatch("0x([0-7]?[0-9a-f]{1,15})", fields.get("Zxid", ""))
     return {
         "state": "serves" if role in ROLES else "runs",
         "problem": "" if role in ROLES else _NO_QUORUM,
         "role": role,
         "version": printable(re.split("[-,]", fields.get("Zookeeper version", ""))[0], MAX_TEXT),
-        "milliseconds": latency[1] if latency else "",
         "zxid": int(zxid[1], 16) if zxid else -1,
     }
 

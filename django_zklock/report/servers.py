@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.report.incident import Incident
+from django_zklock.report import formatting
+from django_zklock.report.history import OfHistory
+from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,4 +151,53 @@ class Down(OfServers):
             yield replace(incident, values={**incident.values, "remedy": remedy})
 
 
-CAUSES: Final = (Quorum, Split, Down)
+class Denied(OfHistory):
+    """
+    ZooKeeper refuses a write of the look, by an ACL for example. Or it has given no lock to three callers in the last
+    five minutes, whatever the reason.
+    """
+
+    cause, outcome, by, severity = "denied", "failed", "host", "error"
+    within = 300.0
+    word = _("Blocked")
+    title = _("ZooKeeper gives callers no lock")
+    remedy = _("Compare `AUTH` in their settings with the ACL of the path. `doctor` on their host tells both.")
+    ends = "The look may write, and five minutes have passed without a third caller."
+    act, command, of_host = "health", "doctor", True
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        """A host that gets no connection is one of them. If this one has none, that says it all."""
+        if not facts.snapshot.answers:
+            return
+        hosts = facts.past("recent", cls.outcome, cls.by, cls.within)
+        number = sum(host.number for host in hosts)
+        texts = [facts.servers.refused] if facts.servers.refused else []
+        if number >= MANY:
+            text = gettext("%(number)d callers in %(minutes)d minutes, on %(hosts)s: %(reason)s")
+            names = formatting.keys_text([host.name for host in hosts], MANY)
+            values = {"number": number, "minutes": cls.within / 60, "hosts": names, "reason": hosts[0].reason}
+            texts.append(text % values)
+        if texts:
+            yield cls(detail=" ".join(texts))
+
+
+class Slow(Incident):
+    """A write of the look takes half a second, twice in turn."""
+
+    cause = "slow"
+    word = _("Slow")
+    title = _("ZooKeeper is slow: a write takes %(time)s")
+    remedy = _("Look at the disks of the servers, and at the network between them. Leases may end.")
+    ends = "A write is fast again."
+    act, command, of_host = "health", "doctor", True
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        report = facts.servers
+        if report.is_slow and facts.snapshot.answers and not facts.snapshot.problem:
+            time = formatting.duration(report.write_seconds)
+            yield cls(values={"time": time if report.has_quorum else gettext("more than %(time)s") % {"time": time}})
+
+
+CAUSES: Final = (Quorum, Split, Denied, Slow, Down)

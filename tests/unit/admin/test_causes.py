@@ -229,6 +229,31 @@ def test_nothing_is_green_while_a_write_is_not_answered():
     assert "a write was not answered" in str(said)
 
 
+SLOW = {"has_quorum": True, "write_seconds": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("report", "titles"),
+    [
+        (SLOW, ["ZooKeeper is slow: a write takes 0.8 s"]),
+        ({**SLOW, "has_quorum": False}, ["ZooKeeper is slow: a write takes more than 0.8 s"]),
+        ({**SLOW, "write_seconds": 0.2}, []),
+        ({"has_quorum": True, "refused": "NoAuthError."}, ["ZooKeeper gives callers no lock"]),
+    ],
+    ids=["slow", "not answered", "fast", "refused"],
+)
+def test_a_look_names_what_its_own_write_meets(report, titles):
+    said = verdict(servers=EnsembleReport(RUNS, (), **report))
+    assert [incident.describe()["title"] for incident in said.incidents] == titles
+    assert said.healthy is not bool(titles)
+
+
+def test_a_write_without_a_leader_is_not_slow():
+    """An election is under way, or the quorum is lost."""
+    said = verdict(servers=EnsembleReport(RUNS[1:], (), **{**SLOW, "has_quorum": False}))
+    assert (said.incidents, said.healthy) == ((), False)
+
+
 @pytest.mark.parametrize(
     ("server", "remedy"), [(DOWN, "Start this server"), (NO_QUORUM, "Look at the log")], ids=["down", "runs"]
 )
