@@ -1,5 +1,5 @@
 """
-The servers in `URL`: which answer, which one leads, and whether they are one ensemble.
+The servers in `URL`: which answer, and which one leads. The report judges them.
 
 Each server is asked over a connection of its own, by the command `srvr`, which ZooKeeper allows by default. A
 transaction of this process proves that there is a quorum.
@@ -11,16 +11,12 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
-
-from django.utils.functional import lazy
-from django.utils.translation import gettext, ngettext_lazy
-from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import gettext_noop, printable
@@ -99,31 +95,10 @@ class ServerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthFinding:
-    """A problem that an operator should know. The report of all incidents has its remedy."""
-
-    result: str
-    """ "warning" or "error"."""
-    messages: Sequence[Any]
-    """Sentences for the translation, with the names of the values."""
-    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    cause: str = ""
-    """The cause in the report of all incidents; empty for a server that only cannot be asked."""
-    about: tuple[str, ...] = ()
-    """The servers."""
-
-    @property
-    def text(self) -> str:
-        """The problem, in the present language: threads with different ones share a report."""
-        return " ".join(map(str, self.messages)) % self.values
-
-
-@dataclass(frozen=True, slots=True)
 class EnsembleReport:
-    """The servers in the order of the settings, each once, and what is wrong with them."""
+    """The servers in the order of the settings, each once, and what a write of this process has met."""
 
     servers: tuple[ServerReport, ...]
-    findings: tuple[HealthFinding, ...]
     has_quorum: bool = False
     """Whether a quorum has answered a write of this process."""
     write_seconds: float = 0.0
@@ -143,6 +118,22 @@ class EnsembleReport:
         if any(server.is_unknown for server in voters):
             return None
         return sum(server.serves for server in voters) - len(voters) // 2 - 1
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a quorum. A write that was answered counts more than what the servers say of themselves."""
+        return self.has_quorum or any(server.serves for server in self.servers)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no quorum, as far as is known."""
+        return not self.goes_on and not any(server.is_unknown for server in self.servers)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the servers are not one ensemble."""
+        is_alone = any(server.role == "standalone" for server in self.servers) and len(self.servers) > 1
+        return is_alone or sum(server.leads for server in self.servers) > 1
 
     @property
     def is_slow(self) -> bool:
@@ -172,7 +163,7 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
 
 @Shared
 def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
-    options, reply_timeout = key
+    options, _reply_timeout = key
     ask, ends = partial(_ask, options=options, timeout=timeout), clock.now() + CERTAIN
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
         write = pool.submit(_write, timeout)
@@ -181,8 +172,7 @@ def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleRepor
             time.sleep(PAUSE)
             servers = _distinct(pool.map(ask, options.hosts))
     has_quorum, seconds, refused = write.result()
-    report = EnsembleReport(_with_leader(servers) if has_quorum else servers, (), has_quorum, seconds, refused)
-    return replace(report, findings=tuple(_findings(report, reply_timeout)))
+    return EnsembleReport(_with_leader(servers) if has_quorum else servers, has_quorum, seconds, refused)
 
 
 def _distinct(servers: Iterable[ServerReport]) -> tuple[ServerReport, ...]:
@@ -298,67 +288,3 @@ def _read(text: str) -> dict[str, Any]:
         "version": printable(re.split("[-,]", fields.get("Zookeeper version", ""))[0], MAX_TEXT),
         "zxid": int(zxid[1], 16) if zxid else -1,
     }
-
-
-def _findings(report: EnsembleReport, reply_timeout: float) -> Iterator[HealthFinding]:
-    """Yield what is wrong. A quorum that has answered this process exists, whatever the servers say of themselves."""
-    servers = report.servers
-    goes_on = report.has_quorum or any(server.serves for server in servers)
-    is_alone = any(server.role == "standalone" for server in servers) and len(servers) > 1
-    if is_alone or sum(server.leads for server in servers) > 1:
-        yield _split(servers)
-    if not goes_on and not any(server.is_unknown for server in servers):
-        yield _no_majority(report.voters, reply_timeout)
-    for server in servers:
-        if server.problem:
-            yield _of_server(server, report.spare, goes_on=goes_on)
-
-
-def _of_server(server: ServerReport, spare: int | None, *, goes_on: bool) -> HealthFinding:
-    """Return that a server does not serve, or cannot be asked. If the others go on, `spare` more may fail."""
-    more = 0 if spare is None else spare + 1
-    texts: list[Any] = ["%(server)s %(problem)s."]
-    if more > 0:
-        texts.append(
-            ngettext_lazy(
-                "Locks go on. They stop if one more server fails.",
-                "Locks go on. They stop if %(more)d more servers fail.",
-                more,
-            )
-        )
-    values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
-    cause = "down" if goes_on and not server.is_unknown else ""
-    return HealthFinding("warning", texts, values, cause, (server.address,))
-
-
-def _split(servers: Sequence[ServerReport]) -> HealthFinding:
-    """Return that the servers are not one ensemble."""
-    texts = [
-        _("The servers are not one ensemble, or one is cut off or hangs: %(servers)s."),
-        _("Two of them would give the same lock to two holders."),
-    ]
-    named = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in servers if server.leads]
-    return HealthFinding("error", texts, {"servers": ", ".join(named)}, "split")
-
-
-def _no_majority(voters: Sequence[ServerReport], reply_timeout: float) -> HealthFinding:
-    """Return that too few servers have answered, and how many run in no quorum."""
-    running = sum(server.runs for server in voters)
-    values = {
-        "running": running,
-        "count": len(voters),
-        "majority": len(voters) // 2 + 1,
-        "seconds": f"{reply_timeout:g}",
-    }
-    texts = [
-        _("%(running)d of %(count)d servers answered within %(seconds)s s; %(majority)d must form a quorum."),
-        _("No lock can be granted."),
-    ]
-    silent = tuple(server.address for server in voters if not server.runs)
-    return HealthFinding("error", texts, values, "quorum", silent)
-
-
-def _translated(problem: str) -> str:
-    """Return a problem of a server in the present language. The system's words after a colon stay as they are."""
-    words, colon, reason = problem.partition(": ")
-    return gettext(words) + colon + reason

@@ -13,12 +13,12 @@ from django_zklock.core import clock
 from django_zklock.report import formatting, history, holders, lazy, queues, servers
 from django_zklock.report.facts import Facts
 from django_zklock.report.incident import MAX_NAMED
-from django_zklock.report.servers import down
+from django_zklock.report.servers import down, problem_text, unasked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_zklock.inspection import EnsembleReport, HealthFinding, LockInfo, Snapshot
+    from django_zklock.inspection import EnsembleReport, LockInfo, ServerReport, Snapshot
     from django_zklock.report.incident import Incident
 
 CAUSES: Final[dict[str, type[Incident]]] = {
@@ -130,7 +130,7 @@ def look(
     servers_seen = running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
     if not any(incident.cause == "quorum" for incident in present):  # it says the same
-        unseen += _unasked(snapshot, () if servers_seen else servers.findings)
+        unseen += _unasked(snapshot, () if servers_seen else unasked(servers))
         if not (servers.has_quorum or snapshot.problem):
             unseen.append(_("It is not known whether locks can be granted: a write was not answered in time."))
     complete = snapshot.complete and servers_seen and servers.has_quorum and not unseen
@@ -142,10 +142,10 @@ def look(
     )
 
 
-def _unasked(snapshot: Snapshot, findings: Iterable[HealthFinding]) -> list[str]:
+def _unasked(snapshot: Snapshot, servers: Iterable[ServerReport]) -> list[str]:
     """Return why ZooKeeper did not answer, and which servers could not be asked."""
     problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
-    return problem + [finding.text for finding in findings if not finding.cause]
+    return problem + [problem_text(server) for server in servers]
 
 
 def _looked_at(snapshot: Snapshot, running: int, servers: int) -> str:
@@ -192,7 +192,7 @@ def _blocks(incident: Incident) -> bool:
 def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], Facts]:
     """Return what is wrong with one lock among all others, and the facts of that look."""
     locks = (lock, *(other for other in others.locks if other.key != lock.key))
-    facts = Facts(replace(others, locks=locks), lazy.inspection.EnsembleReport((), ()), long_held)
+    facts = Facts(replace(others, locks=locks), lazy.inspection.EnsembleReport(()), long_held)
     return [
         incident for incident in found(facts, [*queues.CAUSES, *holders.CAUSES]) if lock.key in incident.keys
     ], facts

@@ -24,7 +24,7 @@ from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
-from django_zklock.report import verdict
+from django_zklock.report import servers, verdict
 from django_zklock.report.formatting import different_limits, key_text, process_of
 from django_zklock.report.verdict import Look
 
@@ -101,12 +101,11 @@ def _versions() -> Iterator[Check]:
 
 def _servers(report: inspection.EnsembleReport) -> Iterator[Check]:
     for server in report.servers:
-        if not server.problem:  # else it needs attention, or it is among the findings
+        if not server.problem:
             text = f"{server.address}: {server.role}, ZooKeeper {server.version}"
-            yield Check("server", "ok" if server.serves else "warning", text)
-    for finding in report.findings:
-        if not finding.cause:
-            yield Check("server", finding.result, finding.text)
+            yield Check("server", "ok", text)
+    for server in servers.unasked(report):
+        yield Check("server", "warning", servers.problem_text(server))
 
 
 def _attention(look: Look) -> Iterator[Check]:

@@ -654,7 +654,6 @@ def test_the_report_has_role_version_and_the_time_of_a_write(zoo):
     assert report.has_quorum
     assert 0 < report.write_seconds < ROOM
     assert (report.refused, report.is_slow) == ("", False)
-    assert report.findings == ()
 
 
 def test_writes_that_take_long_are_slow(zoo, proxy):
