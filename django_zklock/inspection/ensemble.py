@@ -22,7 +22,7 @@ from django_zklock.core import clock
 from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway
+from django_zklock.core.zk.gateway import Callback, Gateway
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import Host, address, cause_of
 from django_zklock.core.zk.outside import context, resolve
@@ -196,7 +196,7 @@ def _write(timeout: float) -> tuple[bool, float, str]:
     """
     Return whether a quorum has answered a write, after how many seconds, and why it was refused.
 
-    A slow write is tried again, and the faster one counts: the first may have waited for the connection.
+    A slow write is tried again, and the faster one counts: the first may have waited for an election.
     """
     session = process.peek()
     if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
@@ -205,6 +205,7 @@ def _write(timeout: float) -> tuple[bool, float, str]:
     times: list[float] = []
     refused: ZkError | None = None
     with suppress(ZooKeeperUnavailable):
+        call(session, _begin, deadline)  # waits for the connection
         for _try in range(WRITES):
             sent_at = clock.now()
             refused = call(session, Gateway.try_create, deadline)
@@ -212,6 +213,10 @@ def _write(timeout: float) -> tuple[bool, float, str]:
             if times[-1] < SLOW:
                 break
     return bool(times), min(times, default=timeout), str(refused or "")
+
+
+def _begin(gateway: Gateway, done: Callback[None]) -> None:
+    done(None)
 
 
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
