@@ -29,10 +29,10 @@ def cards(incidents: Sequence[Incident], snapshot: Snapshot, reply_timeout: floa
     """Return the values of the first cards. A snapshot has one waiter of each lock; those of a card have fifty."""
     shown = incidents[:MAX_CARDS]
     known = {lock.key: lock for lock in snapshot.locks}
-    longer = {key for incident in shown for key in _queues(incident) if key in known and known[key].waiting > 1}
-    if longer and snapshot.answers:
+    keys = list(dict.fromkeys(key for incident in shown for key in _queues(incident)))
+    if keys and snapshot.answers:
         with suppress(ZooKeeperUnavailable):
-            known |= lazy.inspection.look_at_each(sorted(longer)[:MAX_QUEUES], reply_timeout)
+            known |= lazy.inspection.look_at_each(keys[:MAX_QUEUES], reply_timeout)
     return [_card(incident, known) for incident in shown]
 
 

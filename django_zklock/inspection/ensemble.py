@@ -161,12 +161,27 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
     return _reports.get((process.current().options, reply_timeout), reply_timeout, max_age)
 
 
+def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
+    """
+    Let a quorum carry out a write that changes nothing. If it does, locks can be granted.
+
+    A check that began at most `max_age` seconds ago counts. Raises `ZooKeeperUnavailable` if ZooKeeper refuses the
+    write, or does not answer within `reply_timeout` seconds.
+    """
+    check_no_running_loop("check_quorum", "await sync_to_async(check_quorum)(...)")
+    session = process.current()
+    answered, _seconds, refused = _writes.get((session.options, reply_timeout), reply_timeout, max_age)
+    if refused or not answered:
+        raise ZooKeeperUnavailable(refused or session.explain())
+
+
 @Shared
 def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
     options, _reply_timeout = key
     ask, ends = partial(_ask, options=options, timeout=timeout), clock.now() + CERTAIN
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
-        write = pool.submit(_write, timeout)
+        is_away = process.current().state in {ConnectionState.SUSPENDED, ConnectionState.LOST}
+        write = pool.submit(_writes.get, key, 0.0 if is_away else timeout, 0.0)
         servers = _distinct(pool.map(ask, options.hosts))
         while sum(server.leads for server in servers) > 1 and clock.now() < ends:
             time.sleep(PAUSE)
@@ -192,16 +207,14 @@ def _with_leader(servers: tuple[ServerReport, ...]) -> tuple[ServerReport, ...]:
     return tuple(leader if server is silent[0] else server for server in servers)
 
 
-def _write(timeout: float) -> tuple[bool, float, str]:
+@Shared
+def _writes(key: tuple[SessionOptions, float], timeout: float) -> tuple[bool, float, str]:
     """
     Return whether a quorum has answered a write, after how many seconds, and why it was refused.
 
     A slow write is tried again, and the faster one counts: the first may have waited for an election.
     """
-    session = process.peek()
-    if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
-        return False, 0.0, ""
-    deadline = clock.now() + timeout
+    session, deadline = process.current(), clock.now() + timeout
     times: list[float] = []
     refused: ZkError | None = None
     with suppress(ZooKeeperUnavailable):

@@ -17,7 +17,7 @@ from django_zklock.core.queue.markers import set_limit
 from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
-from django_zklock.core.zk.gateway import Gateway, Node, to_datetime
+from django_zklock.core.zk.gateway import Node, to_datetime
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
@@ -27,7 +27,6 @@ from django_zklock.inspection.scan import TOO_SHORT, Scan, ScanLimits, ScanResul
 from django_zklock.inspection.waits import MAX_WAITS, Graph, find_waits
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.holders import kind_of_queue, waits_for
-from django_zklock.locks.requests import call
 from django_zklock.names.template import is_key, path, show_tails
 from django_zklock.shared import Shared
 
@@ -227,27 +226,6 @@ class Description:
             "limit_set": set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
             "own_limits": tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
         }
-
-
-def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
-    """
-    Let a quorum carry out a write that changes nothing. If it does, locks can be granted.
-
-    A success of a check that began at most `max_age` seconds ago counts. Raises `ZooKeeperUnavailable` if ZooKeeper
-    refuses it, or does not answer within `reply_timeout` seconds.
-    """
-    check_no_running_loop("check_quorum", "await sync_to_async(check_quorum)(...)")
-    problem = _quorum_checks.get((process.current().options, reply_timeout), reply_timeout, max_age)
-    if problem:
-        raise ZooKeeperUnavailable(problem)
-
-
-@Shared
-def _quorum_checks(key: tuple[SessionOptions, float], timeout: float) -> str:
-    try:
-        return str(call(process.current(), Gateway.try_create, clock.now() + timeout) or "")
-    except ZooKeeperUnavailable as error:
-        return str(error)
 
 
 def connection() -> ConnectionInfo:

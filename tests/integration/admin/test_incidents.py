@@ -61,7 +61,7 @@ def status(*arguments):
 
 
 def cards(operator):
-    inspection.snapshot(max_age=0, max_waiters=1)
+    inspection.snapshot(max_age=0)
     return list(operator.get(LIST).context.get("cards", []))
 
 
@@ -188,7 +188,7 @@ def test_a_restored_waiter_is_the_same_incident_in_all_places(operator, contend,
 def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator, zoo):
     zoo.client.ensure_path(zoo.base)
     zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
-    inspection.snapshot(max_age=0, max_waiters=1)
+    inspection.snapshot(max_age=0)
     _printed, code = status()
     assert code == ExitCode.PARTIAL
     verdict = json.loads(status("--json")[0])["verdict"]

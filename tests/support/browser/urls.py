@@ -29,7 +29,7 @@ LockAdminMixin.long_held = float(os.environ.get("SITE_LONG_HELD", LockAdminMixin
 
 def refresh_snapshot(request):
     """Take a new snapshot, which the pages of the next second share."""
-    return HttpResponse(inspection.snapshot(max_age=0, max_waiters=1).problem)
+    return HttpResponse(inspection.snapshot(max_age=0).problem)
 
 
 @zk_locked("stock/{item}", timeout=0.5)
