@@ -22,7 +22,6 @@ from django_zklock.core.zk import process
 
 if TYPE_CHECKING:
     from django_zklock.core.zk.options import SessionOptions
-    from django_zklock.locks.hold import Hold
 
 
 class ZkLockConfig(AppConfig):
@@ -63,12 +62,6 @@ class ZkLockConfig(AppConfig):
 
         sender = "django_tasks_database.DBTaskResult"
         pre_save.connect(releases.wait, sender=sender, dispatch_uid="zklock.wait_for_releases")
-
-    def sign(self, hold: Hold, until: float) -> str:
-        """Return the signed token of a hold. `Hold.signed_token` finds this app in Django's registry, and calls it."""
-        from django_zklock.fencing import signing  # noqa: PLC0415 - it needs models
-
-        return signing.sign(hold, until)
 
 
 @functools.cache  # Django calls `ready` again when a test changes INSTALLED_APPS, and registers equal checks once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -23,7 +23,9 @@ class Lock(models.Model):
     key: models.CharField[str, str] = models.CharField(_("lock"), primary_key=True, max_length=MAX_KEY)
 
     info: LockInfo
-    """Its state. Only the locks of the list have it."""
+    """Its state. Only the locks of the list have it, and the next one."""
+    incident: Any
+    """The incident that its queue shows, or None."""
 
     class Meta:
         """No table and no migration, but permissions."""

@@ -15,7 +15,12 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 import django_zklock
 
 settings.configure(
-    INSTALLED_APPS=["django.contrib.contenttypes", "django_zklock", "django_zklock.contrib.fences"],
+    INSTALLED_APPS=[
+        "django.contrib.contenttypes",
+        "django_zklock",
+        "django_zklock.contrib.fences",
+        "django_zklock.contrib.tokens",
+    ],
     ZKLOCK={"URL": "zk://127.0.0.1:2181/docs"},
     USE_TZ=True,
 )

@@ -32,7 +32,7 @@ from kazoo.exceptions import ConnectionLoss, KazooException  # noqa: E402
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl  # noqa: E402
 from support.chaos import namespaces  # noqa: E402
 from support.chaos.servers import repair, repaired  # noqa: E402
-from support.drill import CALM, NO_REASON, REASON, Drill, Program, plain  # noqa: E402
+from support.drill import CALM, NO_REASON, OPERATOR, REASON, Drill, Program, plain  # noqa: E402
 from support.ensemble import Ensemble, free_ports  # noqa: E402
 from support.neighbours.protocol import kazoo  # noqa: E402
 from support.proxy import Proxy  # noqa: E402
@@ -53,10 +53,12 @@ from django_zklock.contrib.fences.models import Fence
 Fence.objects.update(token=F("token") + (1 << 40))
 """
 CONTAINER: Final = """
-import time
+import contextlib, sys, time
 import django; django.setup()
 from django_zklock import zk_lock
-with zk_lock("orders/{pk}", fields={"pk": 7}, timeout=None):
+with contextlib.ExitStack() as stack:
+    for pk in sys.argv[1:]:
+        stack.enter_context(zk_lock("orders/{pk}", fields={"pk": pk}, timeout=None))
     print("held", flush=True)
     time.sleep(300)
 """
@@ -81,6 +83,8 @@ class Expected:
 
 DEATH: Final = 75.0
 """Seconds within which a hold without an end is named as a death: the next holder's row has to be 40 s old."""
+AWAY: Final = 10.0
+"""Seconds for which a database is away: a process that ends waits for it for less."""
 AGREE_WITHIN: Final = 15.0
 """Seconds until all places tell the same: scrapes tell the last look."""
 
@@ -96,6 +100,51 @@ def hung(drill: Drill) -> Iterator[Expected]:
     yield Expected({"stock/berlin": "hung"}, ("worker-1", "1 caller waits"), "Request release", 70)
     web.hear("used stock/berlin")  # as it was broken
     worker.tell("answer")
+
+
+def hung_thread(drill: Drill) -> Iterator[Expected]:
+    """One hung thread of eight: the others serve requests."""
+    worker, web = drill.program("worker-1"), drill.program("web-1")
+    worker.hold("stock/berlin")
+    worker.tell("serve", *(f"cart/{number}" for number in range(7)))
+    web.tell("wait", "stock/berlin")
+    yield Expected({"stock/berlin": "hung"}, ("worker-1", "1 caller waits"), "Request release", 70)
+    web.hear("used stock/berlin")
+    worker.tell("answer")
+
+
+def permits(drill: Drill) -> Iterator[Expected]:
+    """Two hung holders of one semaphore."""
+    workers, web = [drill.program(f"worker-{number}") for number in (1, 2)], drill.program("web-1")
+    for worker in workers:
+        worker.hold("pair/1")
+    web.tell("wait", "pair/1")
+    texts = ("2 processes have held pair/1", "2 of 2 permits", "1 caller waits")
+    yield Expected({"pair/1": "hung"}, texts, "Request release", 70)
+    web.hear("used pair/1")
+    for worker in workers:
+        worker.tell("answer")
+
+
+def skipped(drill: Drill) -> Iterator[Expected]:
+    """A hung call whose callers do not wait: they are skipped."""
+    worker, web = drill.program("worker-1"), drill.program("web-1")
+    worker.hold("stock/berlin")
+    web.tell("skip", "stock/berlin")
+    web.hear("refused stock/berlin LockBusy")
+    yield Expected({"stock/berlin": "hung"}, ("worker-1", "skipped its work"), "Request release", 70)
+    worker.tell("answer")
+
+
+def kept_out(drill: Drill) -> Iterator[Expected]:
+    """Callers that an operator keeps out."""
+    held = drill.shell("python manage.py zklock hold stock/berlin --for 240s --reason 'a deploy'")
+    assert held.returncode == 0, held.stderr
+    web = drill.program("web-1")
+    web.tell("try", *["stock/berlin"] * 30)
+    web.hear(*["refused stock/berlin LockTimeout"] * 30)
+    texts = ("30 callers were refused in the last minute", OPERATOR, "holds it until", "a deploy")
+    yield Expected({"stock/berlin": "hot"}, texts, "before that ends")
 
 
 def deadlock(drill: Drill) -> Iterator[Expected]:
@@ -292,6 +341,37 @@ def killed(drill: Drill) -> Iterator[Expected]:
     yield Expected({"worker-1": "ended"}, texts, "Look at the host", within=DEATH, stays=True)
 
 
+def database_away(drill: Drill) -> Iterator[Expected]:
+    """Three processes that end in order while the database is away: no death."""
+    keys = ("stock/berlin", "stock/paris", "stock/rome")
+    workers, web = [drill.program("worker-1") for _ in keys], drill.program("web-1")
+    for worker, key in zip(workers, keys, strict=True):
+        worker.hold(key)
+    drill.wait_recorded(len(keys))
+    with drill.without_database():
+        for worker in workers:
+            worker.tell("answer")
+            worker.end()
+        web.tell("use", *keys)
+        web.hear(*(f"used {key}" for key in keys))
+        until = time.monotonic() + AWAY
+        while time.monotonic() < until:
+            assert CALM not in plain(drill.open())
+    until = time.monotonic() + DEATH
+    while time.monotonic() < until:
+        assert "ended or were cut off" not in plain(drill.open())
+    yield Expected({"worker-1": ""}, (CALM,))
+
+
+def two_pods(drill: Drill) -> Iterator[Expected]:
+    """One of two pods of one name hangs: both have the pid 1."""
+    web = drill.program("web-1")
+    with pod(drill, "1"), pod(drill, "2", "3", "4"):
+        web.tell("wait", "orders/1")
+        yield Expected({"orders/1": "hung"}, ("worker-1 · pid 1", "1 caller waits"), "Request release", 70)
+        web.hear("used orders/1")
+
+
 def flapping(drill: Drill) -> Iterator[Expected]:
     """Three processes of a host whose connections break."""
     keys = ("stock/berlin", "stock/paris", "stock/rome")
@@ -375,20 +455,27 @@ def leader(drill: Drill) -> Iterator[Expected]:
 
 def container(drill: Drill) -> Iterator[Expected]:
     """A container that is killed again and again: its host and its pid stay the same."""
-    pids = [*namespaces.unshare("--pid"), "--fork", "--kill-child"]
-    command = [*pids, *namespaces.on_host("worker-1"), sys.executable, "-c", CONTAINER]
-    env = {**drill.zoo.environment(), **drill.site.environment, "ZKLOCK_URL": drill.zoo.url(session_timeout=4)}
     for life in range(1, 6):
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "held\n"
+        with pod(drill, "7"):
             drill.wait_recorded(life)
             if life == 5:
                 yield Expected({"orders/7": "dying"}, ("its holder died",), "Look at the log", within=DEATH, stays=True)
-        finally:
-            process.kill()
-            process.communicate()
+
+
+@contextlib.contextmanager
+def pod(drill: Drill, *orders: str) -> Iterator[None]:
+    """Have a process with the host name worker-1 and the pid 1, which hangs with these locks; kill it in the end."""
+    pids = [*namespaces.unshare("--pid"), "--fork", "--kill-child"]
+    command = [*pids, *namespaces.on_host("worker-1"), sys.executable, "-c", CONTAINER, *orders]
+    env = {**drill.zoo.environment(), **drill.site.environment, "ZKLOCK_URL": drill.zoo.url(session_timeout=4)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def crowd(drill: Drill) -> Iterator[Expected]:
@@ -460,7 +547,8 @@ def slow_processes(drill: Drill) -> Iterator[Expected]:
 
 
 PLAYS: Final[tuple[Play, ...]] = (
-    *(hung, deadlock, deadlock_permit, deadlock_over, deadlock_celery, deadlock_celery_over, bystander, killed),
+    *(hung, hung_thread, permits, skipped, two_pods, kept_out, database_away),
+    *(deadlock, deadlock_permit, deadlock_over, deadlock_celery, deadlock_celery_over, bystander, killed),
     *(flapping, leader),
     *(container, crowd, convoy, refused_callers, forgotten, foreign, chain, long_chain, slow_processes, host),
     *(refused_release, refused_creates, unlisted, restored, follower, full_disk, slow_disk, quorum, split),
@@ -529,7 +617,7 @@ def paste(drill: Drill, incidents: list[dict[str, Any]]) -> str:
     """Paste the first printed command of each verb; the one that asks for a reason gets it."""
     first = {line.split()[3]: line for incident in incidents for line in reversed(incident["commands"])}
     results = {}
-    for verb, line in sorted(first.items(), key=lambda item: item[0] == "break"):
+    for verb, line in sorted(first.items(), key=lambda item: item[0] in {"break", "end-hold"}):
         refused = NO_REASON not in line or drill.shell(line).returncode == 2
         done = drill.shell(line.replace(NO_REASON, f"--reason='{REASON}'"))
         results[verb] = refused and (done.returncode == 0 or (verb in {"doctor", "show"} and bool(done.stdout)))

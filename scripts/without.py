@@ -48,6 +48,7 @@ EXTENSIONS = {
     ),
     "metrics": Extension(("django_zklock/contrib/metrics",)),
     "otel": Extension(("django_zklock/contrib/otel",)),
+    "tokens": Extension(("django_zklock/contrib/tokens",), (("tests/settings.py", '"django_zklock.contrib.tokens"'),)),
     "rest_framework": Extension(("django_zklock/contrib/rest_framework.py",)),
 }
 

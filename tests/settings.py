@@ -21,6 +21,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_zklock",
     "django_zklock.contrib.fences",
+    "django_zklock.contrib.tokens",
     "support.quietevents.QuietEvents",
     "support.reply_timeout.ReplyTimeout",
     "support.foreign_calls.ForeignCalls",

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from django_zklock.conf.keys import Keys
 from django_zklock.conf.settings import (
     DEFAULT_ROOT,
     Config,
+    add_key,
     are_settings_known,
     current,
+    entry,
     for_tests,
     forget,
     path_for,
     problems,
     raw,
     setting,
-    token_keys,
 )
 
 __all__ = [
     "DEFAULT_ROOT",
     "Config",
-    "Keys",
+    "add_key",
     "are_settings_known",
     "current",
+    "entry",
     "for_tests",
     "forget",
     "path_for",
     "problems",
     "raw",
     "setting",
-    "token_keys",
 ]

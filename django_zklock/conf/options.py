@@ -10,9 +10,6 @@ from typing import Any, Final, TypeAlias
 from django_zklock.conf.arguments import CHECKS, OPTION_NAMES
 from django_zklock.conf.table import Problems, must_be
 
-LONG_HELD: Final = 60.0
-"""Seconds from which on pages and commands call a lock long held, unless the admin has another `long_held`."""
-
 LockOptions: TypeAlias = Mapping[str, Any]
 """
 Checked options by name; those that were not given are missing. Times are in seconds, and `atomic` is a tuple.

@@ -13,15 +13,14 @@ import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Any, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_zklock.conf import keys
 from django_zklock.conf import url as zk_url
-from django_zklock.conf.keys import Keys
 from django_zklock.conf.leases import LeaseOptions, read_leases
 from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, over_defaults, read_options
 from django_zklock.conf.table import (
@@ -31,6 +30,7 @@ from django_zklock.conf.table import (
     Problems,
     Row,
     boolean,
+    did_you_mean,
     is_text,
     must_be,
     positive_seconds,
@@ -39,7 +39,7 @@ from django_zklock.conf.table import (
 )
 from django_zklock.core.zk.options import Acl, Secret, SessionOptions, TlsOptions
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.names.template import Template
+from django_zklock.names.template import Template, shape
 
 DEFAULT_ROOT: Final = "/zklock"
 
@@ -53,8 +53,8 @@ class Config(SessionOptions):
     """The entries by name, immutable. `defaults` are not merged in."""
     admin_links: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """URL templates with fields in braces, by label; immutable."""
-    lock_order: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of templates, outer and inner, whose order is meant. Test runs alone read it: `testing.order`."""
+    lock_order: tuple[tuple[str, str], ...] = ()
+    """Pairs of names, outer and inner, whose order is meant. Test runs alone read it: `testing.order`."""
     strict: bool = False
     real_in_tests: bool = False
     leases: LeaseOptions = field(default_factory=LeaseOptions)
@@ -89,6 +89,14 @@ class Config(SessionOptions):
         """Return the names of the entries whose path can render to this key."""
         return tuple(name for name, entry in self.locks.items() if Template.parse(entry["path"]).may_render(key))
 
+    def path_of(self, name: str, key: str = "") -> str:
+        """Return the path of the entry that a lock with this name or template belongs to; without any, the name."""
+        if name in self.locks:
+            return str(self.locks[name]["path"])
+        entries = self.entries_of_key(key or Template.parse(name).example)
+        paths = [str(self.locks[entry]["path"]) for entry in entries]
+        return name if not paths or shape(name) in map(shape, paths) else paths[0]
+
     def options_of_key(self, key: str, given: LockOptions = NOT_GIVEN) -> LockOptions:
         """Return the options of a lock: those `given`, else those of its first entry, else the defaults."""
         return self.options_for(next(iter(self.entries_of_key(key)), ""), given)
@@ -110,25 +118,14 @@ def raw() -> object:
     return {**value, **for_tests} if is_replaced else value
 
 
-def token_keys() -> Keys:
-    """
-    Return the keys of signed texts: `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks.
-
-    They are not in `Config`, because a receiver of tokens needs no ZooKeeper. Raises `ImproperlyConfigured` if the keys
-    are invalid.
-    """
-    own = keys.checked(keys.hidden(_entry("TOKEN_KEYS")), _at("TOKEN_KEYS"))
-    return Keys((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)) if own is None else own
-
-
 def path_for(name: str) -> str:
     """Return the path template of the lock `name`. The rest of the settings may be missing or invalid."""
-    entry = _entry("LOCKS", name)
-    path = entry.get("path") if isinstance(entry, Mapping) else None
+    lock = entry("LOCKS", name)
+    path = lock.get("path") if isinstance(lock, Mapping) else None
     return path if isinstance(path, str) else name
 
 
-def _entry(*keys: str) -> object:
+def entry(*keys: str) -> object:
     """Return the value in `settings.ZKLOCK` under these nested keys, unchecked; None if there is none."""
     value = raw()
     for key in keys:
@@ -162,6 +159,12 @@ def current() -> Config:
     return config
 
 
+def add_key(key: str, row: Row) -> None:
+    """Accept a key of an extension. The extension reads its value by `entry`."""
+    _added[key] = row
+    forget()
+
+
 def forget() -> None:
     """Let `current()` read the settings again, because they have changed."""
     current.cache_clear()
@@ -179,8 +182,8 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         problems.add("E001", f"settings.ZKLOCK is {fault}.", 'For example ZKLOCK = {"URL": "zk://zk1:2181/myproject"}.')
         return None, problems
     given = {"URL": "", **{key: value for key, value in raw.items() if value is not None}}
-    values = read_keys(given, _KEYS, "ZKLOCK", problems, more=_DICTS)
-    values.pop("token_keys", None)  # see `token_keys`
+    values = read_keys(given, _KEYS, "ZKLOCK", problems, more=(*_DICTS, *_added))
+    read_keys({key: given[key] for key in _added & given.keys()}, _added, "ZKLOCK", problems)
     if raw.get("DEADLOCK_TIMEOUT", 0) is None:
         values["deadlock_timeout"] = None  # it has a meaning of its own: deadlocks are not looked for
     url, root = values.pop("url", _NO_ADDRESS), values.pop("root", DEFAULT_ROOT)
@@ -189,20 +192,17 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         problems.add("E004", f"{_at('ROOT')} is the root of the whole tree.", "Give a path such as /zklock.")
     values["tls"] = _tls(given.get("TLS"), url, problems)
     _complete_access(values, url, problems)
-    locks = _locks(given.get("LOCKS", {}), problems)
-    if values.get("lock_order"):
-        paths = {name: entry.get("path", name) for name, entry in locks.items()}
-        pairs = ((paths.get(outer, outer), paths.get(inner, inner)) for outer, inner in values["lock_order"])
-        values["lock_order"] = frozenset(pairs)
     config = Config(
         hosts=url.hosts,
         base=url.chroot + root,
         defaults=read_options(given.get("DEFAULTS", {}), _at("DEFAULTS"), problems),
-        locks=locks,
+        locks=_locks(given.get("LOCKS", {}), problems),
         leases=read_leases(given.get("LEASES", {}), _at("LEASES"), problems),
         **{**_query(url, problems), **values},
     )
     _contradictions(config, problems)
+    if config.lock_order and not problems:
+        _check_order(config, problems)
     return (None if problems else config), problems
 
 
@@ -274,6 +274,28 @@ def _contradictions(config: Config, problems: Problems) -> None:
         elif fault := contradiction(over_defaults(options, config.defaults)):
             hint = f"Change one of them, or override the default here: {_OVERRIDES}."
             problems.add("E013", f"{where} has {fault}, one of them from {_at('DEFAULTS')}.", hint)
+
+
+def _check_order(config: Config, problems: Problems) -> None:
+    """Find names in `LOCK_ORDER` that no lock can have, and pairs that contradict each other."""
+    where = _at("LOCK_ORDER")
+    outer_of: dict[str, list[str]] = {}
+    try:
+        for pair in config.lock_order:
+            for name in pair:
+                is_known = name in config.locks or config.entries_of_key(Template.parse(name).example)
+                if config.strict and not is_known:
+                    fault = f"{where} has {name!r}, which is not an entry of LOCKS, nor the path of one."
+                    problems.add("E022", fault, did_you_mean(name, config.locks))
+            outer, inner = (shape(config.path_of(name)) for name in pair)
+            if outer != inner:
+                outer_of.setdefault(inner, []).append(outer)
+        TopologicalSorter(outer_of).prepare()
+    except InvalidLockName as error:
+        problems.add("E022", f"{where} has a name that no lock can have: {error}", "")
+    except CycleError as error:
+        circle = " before ".join(map(repr, error.args[1]))
+        problems.add("E022", f"{where} contradicts itself: {circle}.", "Remove a pair.")
 
 
 _OVERRIDES: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger": 0'
@@ -353,10 +375,10 @@ def _links(value: object) -> Mapping[str, str]:
     return MappingProxyType(dict(links))
 
 
-def _lock_order(value: object) -> frozenset[tuple[str, str]]:
+def _lock_order(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in value):
         raise InvalidValue("is not a list of pairs")
-    return frozenset((outer, inner) for outer, inner in value)
+    return tuple((outer, inner) for outer, inner in value)
 
 
 def _has_plain_fields(text: str) -> bool:
@@ -379,7 +401,6 @@ _KEYS: Final = {
     "ACL": Row(
         "E007", _acl, 'Give (scheme, id, permissions) with letters of "crwda", as in [("ip", "10.0.0.0/8", "crwd")].'
     ),
-    "TOKEN_KEYS": Row("E011", keys.read_keys, keys.ADVICE),
     **dict.fromkeys(("STRICT", "REAL_IN_TESTS"), Row("E014", boolean, "It is False by default.")),
     "LOCK_ORDER": Row(
         "E022", _lock_order, 'For example [("orders/{order}", "stock/{sku}")]: the first is acquired before the second.'
@@ -390,6 +411,8 @@ _KEYS: Final = {
     "EVENT_DAYS": Row("E017", _days, "It is 7 by default."),
     "ADMIN_LINKS": Row("E012", _links, 'For example {"Flower": "https://flower.example.org/task/{id}"}.'),
 }
+_added: Final[dict[str, Row]] = {}
+"""The keys of extensions, which read them by themselves. `Config` does not have them."""
 _DICTS: Final = ("TLS", "DEFAULTS", "LOCKS", "LEASES")
 _QUERY_KEYS: Final = {key.lower(): _KEYS[key] for key in ("SESSION_TIMEOUT", "CONNECT_TIMEOUT", "JUTE_MAXBUFFER")}
 _TLS_KEYS: Final = {

@@ -46,10 +46,11 @@ class Problems(list[Problem]):
     def add_unknown_keys(self, where: str, keys: Collection[object], known: Collection[str]) -> None:
         for key in keys:
             if key not in known:
-                self.add("E002", f'{where} has an unknown key "{key}".', _did_you_mean(key, known))
+                self.add("E002", f'{where} has an unknown key "{key}".', did_you_mean(key, known))
 
 
-def _did_you_mean(word: object, known: Collection[str]) -> str:
+def did_you_mean(word: object, known: Collection[str]) -> str:
+    """Return a question about the key that was meant, or the list of all keys."""
     by_lower_case = {name.lower(): name for name in known}
     meant = "url" if str(word).lower() in ("host", "hosts", "location", "servers") else str(word).lower()
     near = difflib.get_close_matches(meant, by_lower_case, n=1)

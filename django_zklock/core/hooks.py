@@ -67,20 +67,6 @@ class Events:
         """A heartbeat was answered after `took` seconds, with `margin` seconds of the lease left."""
 
 
-class AcquisitionWatcher:
-    """
-    Hears of each acquisition that would wait for a busy lock, in the thread or coroutine of its owner.
-
-    It must not block, and not raise.
-    """
-
-    def asks(self, contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...]) -> None:
-        """The owner asks for a lock, and waits if it is busy. The call is for all locks of `specs`, in their order."""
-
-    def answered(self, contender: AnyContender, owner: Owner) -> None:
-        """The wait for the lock is over. Not called if the wait was interrupted."""
-
-
 class Transaction(Protocol):
     """The transactions that one block begins inside its locks. Each method may be called again after an exception."""
 
@@ -126,8 +112,12 @@ class Scope:
 
 events = Events()
 scope = Scope()
-watchers: list[AcquisitionWatcher] = []
-"""Empty in production. A test run adds the one of `django_zklock.testing.order`."""
+watchers: list[Callable[[LockSpec, tuple[LockSpec, ...], Owner], object]] = []
+"""
+Called on the owner's thread when it asks for a lock and waits if it is busy, with all locks of its call in their order.
+
+They must not block, and not raise. Empty in production: a test run adds one of `django_zklock.testing.order`.
+"""
 
 
 def connect(program_events: Events, program_scope: Scope) -> None:

@@ -6,11 +6,9 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils.translation import gettext as _
-
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.report import lazy
-from django_zklock.report.formatting import host_and_pid, work_kind
+from django_zklock.report.formatting import STATE_LABELS, host_and_pid, work_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +46,7 @@ def _card(incident: Incident, locks: Mapping[str, LockInfo]) -> dict[str, Any]:
     callers = works.most_common(MAX_ROWS)
     return {
         **described,
-        "word": incident.word or (_("Blocked") if incident.severity == "error" else _("Slow")),
+        "word": incident.word or STATE_LABELS[incident.state],
         "text": incident.sentences(),
         "process": host_and_pid(incident.host, incident.pid),
         "rows": incident.holders[:MAX_ROWS],

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_zklock.models import Lock
 from django_zklock.report.formatting import STATE_LABELS, key_text
+from django_zklock.report.verdict import state_of
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -87,12 +88,13 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        self._long_held = float(model_admin.long_held)
         return [(state, label) for state, label in STATE_LABELS.items() if state != "free"]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         value = self.value()
-        return queryset.selected(lambda lock: value in lock.info.states(self._long_held)) if value else queryset
+        if not value:
+            return queryset
+        return queryset.selected(lambda lock: value in (state_of(lock.info, lock.incident), *lock.info.states()))
 
 
 class HostFilter(admin.SimpleListFilter):

@@ -11,7 +11,6 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
 from django_zklock import conf
-from django_zklock.conf.options import LONG_HELD
 from django_zklock.dashboard.acts import Target
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
@@ -49,7 +48,6 @@ class Detail:
         info: LockInfo | None,
         others: Snapshot,
         *,
-        long_held: float,
         age: float = 0.0,
         problem: str = "",
     ) -> None:
@@ -60,13 +58,24 @@ class Detail:
         self.info = replace(info, deadlocked=key in others.deadlocked)
         self.age = age
         self.problem = clean(problem, MAX_ERROR)
-        self.state = self.info.state(long_held)
-        self._others = others
-        self._long_held = long_held
+        locks = (self.info, *(other for other in others.locks if other.key != key))
+        self._others = replace(others, locks=locks)
 
     @cached_property
-    def _look(self) -> tuple[list[Incident], Facts]:
-        return verdict.of_lock(self.info, self._others, self._long_held)
+    def _look(self) -> tuple[dict[str, Incident], Facts]:
+        return verdict.by_key(self._others)
+
+    @property
+    def _incident(self) -> Incident | None:
+        return self._look[0].get(self.info.key)
+
+    @cached_property
+    def state(self) -> str:
+        return verdict.state_of(self.info, self._incident)
+
+    @property
+    def state_label(self) -> str:
+        return state_text(self.info, self.state)
 
     @cached_property
     def chain(self) -> tuple[Wait, ...]:
@@ -82,10 +91,6 @@ class Detail:
         return limit_text(self.info.limit_set) if self.info.limit_set else ""
 
     @property
-    def state_label(self) -> str:
-        return state_text(self.info, self.state)
-
-    @property
     def reasons(self) -> list[str]:
         return list(reasons(self.info))
 
@@ -94,8 +99,7 @@ class Detail:
         """Advice for an operator; empty if there is nothing to do."""
         if self.root:
             return _("It waits for %(lock)s. Only that one helps.") % {"lock": key_text(self.root)}
-        incidents = self._look[0]
-        return str(incidents[0].describe()["remedy"]) if incidents else ""
+        return str(self._incident.describe()["remedy"]) if self._incident else ""
 
     @cached_property
     def waiters(self) -> list[Row]:
@@ -112,12 +116,8 @@ class Detail:
             number=number,
             links=links(self.info.key, info),
             target=str(Target(self.info.key, info.guid, info.token)),
-            waits=(info.waits_as, self.info.key) in self._waits and not self.is_cycle,
+            waits=self._look[1].waits_elsewhere(self.info, info) and not self.is_cycle,
         )
-
-    @cached_property
-    def _waits(self) -> set[tuple[str, str]]:
-        return {(wait.owner, wait.holds) for wait in self._others.waits}
 
     @property
     def hidden(self) -> int:
@@ -135,14 +135,14 @@ class Detail:
         return [] if self.root else list(commands(self.info))
 
 
-def read_details(keys: Iterable[str], *, reply_timeout: float, long_held: float = LONG_HELD) -> list[Detail]:
+def read_details(keys: Iterable[str], *, reply_timeout: float) -> list[Detail]:
     """Return some locks as they are now, seen among all others. Raises `ZooKeeperUnavailable`."""
     keys = [names.show_tails(key) for key in keys]
     infos = lazy.inspection.look_at_each(keys, reply_timeout)
     others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_age=AGE_OF_OTHERS)
     if any(wait.holds in keys for wait in others.waits):  # a deadlock that is over must not be shown
         others = lazy.inspection.snapshot(reply_timeout=reply_timeout)
-    return [Detail(key, infos.get(key), others, long_held=long_held) for key in keys]
+    return [Detail(key, infos.get(key), others) for key in keys]
 
 
 def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:

@@ -14,7 +14,6 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_zklock.conf.options import LONG_HELD
 from django_zklock.dashboard.cards import MAX_CARDS, cards
 from django_zklock.dashboard.changelist import HostFilter, LockQuerySet, StateFilter, totals
 from django_zklock.dashboard.views import LockViews, max_age
@@ -41,8 +40,6 @@ class LockAdminMixin(LockViews):
     request). Nothing can be added, changed or deleted in the database.
     """
 
-    long_held: float = LONG_HELD
-    """Seconds from which on a lock counts as held long."""
     reply_timeout: float = 1.5
     """Seconds that a page waits for ZooKeeper."""
     refresh: int = 5
@@ -64,10 +61,11 @@ class LockAdminMixin(LockViews):
         js: ClassVar = ["zklock/dashboard.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Lock]:
-        locks = []
+        locks, (incidents, _facts) = [], verdict.by_key(self.snapshot(request))
         for info in self.snapshot(request).locks:
             locks.append(Lock(key=info.key))
             locks[-1].info = info
+            locks[-1].incident = incidents.get(info.key)
         return LockQuerySet(locks=locks)
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
@@ -85,7 +83,7 @@ class LockAdminMixin(LockViews):
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
-        state = lock.info.state(self.long_held)
+        state = verdict.state_of(lock.info, lock.incident)
         label = formatting.state_text(lock.info, state)
         shown = format_html('<span class="zklock-state zklock-{}">{}</span>', state, label)
         if lock.info.kind == "lock":
@@ -167,7 +165,7 @@ class LockAdminMixin(LockViews):
     def _attention(self, request: HttpRequest) -> HttpResponse:
         snapshot = self.snapshot(request)
         ensemble = lazy.inspection.ensemble(reply_timeout=self.reply_timeout, max_age=max_age(request))
-        seen = verdict.look(snapshot, ensemble, self.long_held)
+        seen = verdict.look(snapshot, ensemble)
         lazy.background.last.store(seen)
         context = {
             "title": _("Attention"),

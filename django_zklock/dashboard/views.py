@@ -86,7 +86,6 @@ class LockViews:
     opts: Any
     formfield_overrides: Mapping[Any, Mapping[str, Any]]
     reply_timeout: float
-    long_held: float
     refresh: int
 
     def _never(self, request: HttpRequest, *args: Any) -> bool:
@@ -121,12 +120,11 @@ class LockViews:
     def read_locks(self, keys: Collection[str]) -> list[Detail]:
         """Return the states of some locks; if ZooKeeper does not answer, the last known ones, with the problem."""
         try:
-            return read_details(keys, reply_timeout=self.reply_timeout, long_held=self.long_held)
+            return read_details(keys, reply_timeout=self.reply_timeout)
         except ZooKeeperUnavailable as error:
             last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE)
             infos = {lock.key: lock for lock in last.locks}
-            options: dict[str, Any] = {"long_held": self.long_held, "age": last.age, "problem": str(error)}
-            return [Detail(key, infos.get(key), last, **options) for key in keys]
+            return [Detail(key, infos.get(key), last, age=last.age, problem=str(error)) for key in keys]
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """

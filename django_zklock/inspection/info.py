@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from django.utils.functional import cached_property
 
-from django_zklock.conf.options import LONG_HELD
+from django_zklock import conf
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.markers import SetLimit
@@ -26,6 +26,7 @@ HOLDER_UNREAD: Final = "The znode of its holder was not read."
 UNLISTED: Final = "Its directory cannot be listed:"  # the beginning of the problem of such a queue
 NO_KEY: Final = "is not the key of a lock."  # the end of a sentence about a znode that was skipped
 OVER: Final = "Each look deletes up to 100 of them."  # the end of that about holds that are over
+LONG_HELD: Final = 60.0  # seconds from which on a hold is long, if no `warn_after` says otherwise
 GRANT_WRITTEN_AFTER: Final = 2.0  # seconds; by then a holder has written when it got the lock
 
 
@@ -82,6 +83,16 @@ class ScannedContender(ContenderInfo):
     def certain_duration(self) -> float:
         """Seconds for which it has certainly held the lock."""
         return 0.0 if self.at_most else self.duration
+
+    @property
+    def long_after(self) -> float:
+        """Seconds after which a hold is long: its `warn_after`, else that in `DEFAULTS` of this process, else 60."""
+        return self.warn_after or conf.current().defaults.get("warn_after") or LONG_HELD
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has certainly held the lock for so long."""
+        return self.certain_duration >= self.long_after
 
     @property
     def ends(self) -> datetime | None:
@@ -219,9 +230,10 @@ class LockInfo:
         """Its operator hold: of an operator, a minimum hold, or of a reserved key."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
-    def states(self, long_held: float = LONG_HELD) -> tuple[str, ...]:
+    def states(self) -> tuple[str, ...]:
         """Return all states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
         hold = self.operator
+        is_long = self.held_for is not None and self.holders[0].is_long
         states = {
             "deadlocked": self.deadlocked,
             "unread": self.is_unread,
@@ -230,16 +242,16 @@ class LockInfo:
             "operator": hold is not None and not hold.task_id,
             "reserved": hold is not None and bool(hold.task_id),
             "kept": self.idle_for is not None,
-            "long": self.held_longer_than(long_held) and not self.lasts,
-            "lasting": self.held_longer_than(long_held) and bool(self.lasts),
+            "long": is_long and not self.lasts,
+            "lasting": is_long and bool(self.lasts),
             "contended": self.waiting > 0,
             "held": self.held_for is not None,
         }
         return tuple([state for state, is_in in states.items() if is_in]) or ("free",)
 
-    def state(self, long_held: float = LONG_HELD) -> str:
+    def state(self) -> str:
         """Return the worst of its states."""
-        return self.states(long_held)[0]
+        return self.states()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +328,7 @@ _CONTENDER: Final = (
         "release_request",
         "limit",
         "max_hold",
+        "warn_after",
         "session_timeout",
         "idle_since",
         "lasts",
@@ -336,7 +349,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     SetLimit: ("limit", "by", "reason", "when"),
 }
 """The names of each value in JSON, in their order."""
-_OR_ABSENT: Final = {"max_hold", "session_timeout", "waits_behind", "pid"}
+_OR_ABSENT: Final = {"max_hold", "warn_after", "session_timeout", "pid"}
 """Names of numbers that are absent if they are 0. A text is absent if it is empty."""
 
 

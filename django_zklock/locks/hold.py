@@ -299,11 +299,16 @@ class Hold(HoldBase):
         Return the token, signed for another service, with the key, the holder and the end of the lease.
 
         `until` is an earlier end, in seconds since 1970. This needs no network. Make a new signed token for each
-        request, because one that exists does not get the extensions of the lease. Raises what `check` raises. The
-        receiving service uses `FenceVerifier` or `require_fence` of `django_zklock.fencing`.
+        request, because one that exists does not get the extensions of the lease. Raises what `check` raises. Needs the
+        app `django_zklock.contrib.tokens`, whose `FenceVerifier` and `require_fence` the receiving service uses.
         """
         self.check()
-        app: Any = apps.get_app_config("zklock")
+        try:
+            app: Any = apps.get_app_config("zklock_tokens")
+        except LookupError:
+            raise ImproperlyConfigured(
+                'hold.signed_token() needs an app: add "django_zklock.contrib.tokens" to INSTALLED_APPS.'
+            ) from None
         signed: str = app.sign(self, until)
         return signed
 

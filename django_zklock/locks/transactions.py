@@ -60,6 +60,16 @@ def connections_in_transaction() -> list[BaseDatabaseWrapper]:
     ]
 
 
+def savepoint_in_test_case() -> tuple[str, str] | None:
+    """Return the database and the savepoint that stand for the transaction of the code in a `TestCase`, if any."""
+    for connection in connections_in_blocks():
+        of_test_case = sum(map(is_of_test_case, connection.atomic_blocks))
+        savepoints = connection.savepoint_ids[of_test_case - 1 :]
+        if of_test_case and savepoints and savepoints[0]:
+            return connection.alias, savepoints[0]
+    return None
+
+
 def not_rolled_back(error: BaseException) -> bool:
     """
     Return whether work is not rolled back although this error, or one that it comes from, was raised.

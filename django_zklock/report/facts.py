@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
-from django_zklock import conf
-from django_zklock.conf.options import LONG_HELD
 from django_zklock.report import lazy, past
 
 if TYPE_CHECKING:
@@ -18,21 +17,17 @@ if TYPE_CHECKING:
     Held: TypeAlias = tuple[LockInfo, ScannedContender]
 
 LEAST_SECONDS: Final = 10.0
-"""A shorter hold is never hung, however short the usual one is. Another client may block a waiter for so long."""
+"""Another client may block a waiter for so long: it does not say since when it holds the lock."""
+SLACK: Final = 2.0
+"""Seconds by which a hold may seem younger than a refusal since its grant: a look takes a moment, and clocks differ."""
 
 
 class Facts:
     """The facts of one look, for the causes."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        servers: EnsembleReport,
-        long_held: float = LONG_HELD,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, servers: EnsembleReport) -> None:
         self.snapshot = snapshot
         self.servers = servers
-        self.long_held = long_held
         self.graph = lazy.inspection.Graph(snapshot.waits, snapshot.locks)
         self.behind, self.locks = self.graph.behind, self.graph.locks
         self.knows_past = True
@@ -60,22 +55,30 @@ class Facts:
         return [(lock, holder) for lock in others for holder in lock.holders if not holder.is_orphan]
 
     @cached_property
-    def hung(self) -> dict[Any, tuple[list[Held], list[Held]]]:
-        """By process, the holds of our own work that others wait for too long, and all its holds that may be blamed."""
-        processes: defaultdict[Any, tuple[list[Held], list[Held]]] = defaultdict(lambda: ([], []))
-        for lock, holder in self.holds:
-            if holder.source in {"operator", "other"} or holder.is_silent:
-                continue
-            stuck, held = processes[holder.host, holder.pid]
-            if lock.waiting and holder.idle_for is None and self.is_hung(lock, holder):
-                stuck.append((lock, holder))
-            if not holder.lasts or (lock, holder) in stuck[-1:]:
-                held.append((lock, holder))
-        return {
-            process: (stuck, [pair for pair in held if not self.waits_elsewhere(*pair)])
-            for process, (stuck, held) in processes.items()
-            if stuck
-        }
+    def late(self) -> list[Held]:
+        """The holds of our own work that have lasted for too long. No other lock is the cause of that."""
+        own = [(lock, holder) for lock, holder in self.holds if holder.source not in {"operator", "other"}]
+        in_use = [(lock, holder) for lock, holder in own if holder.idle_for is None and not holder.is_silent]
+        return [pair for pair in in_use if self.is_hung(*pair)]
+
+    @cached_property
+    def hung(self) -> list[tuple[list[Held], list[Held]]]:
+        """For each process that hangs: the late holds that keep callers from their work, and all its late holds."""
+        processes: defaultdict[Any, list[Held]] = defaultdict(list)
+        for lock, holder in self.late:  # pods may have equal names and pids, and leases of all clients one session
+            processes[holder.session_id, holder.host, holder.pid].append((lock, holder))
+        needed = [([pair for pair in late if self._is_needed(*pair)], late) for late in processes.values()]
+        return [(stuck, late) for stuck, late in needed if stuck]
+
+    @cached_property
+    def refused(self) -> dict[str, float]:
+        """By key, how many seconds ago a caller was refused last, or skipped its work. Nobody waits for these locks."""
+        keys = tuple(lock.key for lock, _holder in self.late if not lock.waiting)
+        return self.past("refused", keys, default={}) if keys else {}
+
+    def _is_needed(self, lock: LockInfo, holder: ScannedContender) -> bool:
+        """Return whether callers wait for a lock, or were refused since the holder got it."""
+        return lock.waiting > 0 or self.refused.get(lock.key, math.inf) < holder.certain_duration + SLACK
 
     def is_hung(self, lock: LockInfo, holder: ScannedContender) -> bool:
         """Return whether a holder has the lock for too long, and no other lock is the cause of that."""
@@ -84,14 +87,9 @@ class Facts:
     def _is_late(self, lock: LockInfo, holder: ScannedContender) -> bool:
         if holder.lasts:  # others stand by, unless they hold other locks meanwhile
             return holder.is_silent or any(self._is_late(*pair) for pair in self._victims(lock))
-        if holder.source == "other":  # it does not say since when it holds the lock
-            return (lock.longest_wait or 0.0) >= min(self.long_held, LEAST_SECONDS)
-        return holder.certain_duration >= self.long_for(lock)
-
-    def long_for(self, lock: LockInfo) -> float:
-        """Return after how many seconds a hold is too long: the `warn_after` in the settings of the lock, if any."""
-        declared: float | None = conf.current().options_of_key(lock.key).get("warn_after")
-        return self.long_held if declared is None else declared
+        if holder.source == "other":
+            return (lock.longest_wait or 0.0) >= min(holder.long_after, LEAST_SECONDS)
+        return holder.is_long
 
     def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
         return self.graph.waits_elsewhere(lock.key, holder)

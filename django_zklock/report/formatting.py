@@ -28,7 +28,9 @@ MAX_ERROR: Final = 2000
 STATE_LABELS: Final = {
     "deadlocked": gettext_lazy("Deadlocked"),
     "unread": gettext_lazy("Unknown"),
-    "unreadable": gettext_lazy("Blocked"),
+    "unreadable": gettext_lazy("Unreadable"),
+    "blocked": gettext_lazy("Blocked"),
+    "slow": gettext_lazy("Slow"),
     "contended": gettext_lazy("Contended"),
     "long": gettext_lazy("Long held"),
     "lasting": gettext_lazy("Meant to last"),
@@ -39,7 +41,7 @@ STATE_LABELS: Final = {
     "passing": gettext_lazy("Handing over"),
     "free": gettext_lazy("Free"),
 }
-"""Labels of `LockInfo.state`."""
+"""Labels of `LockInfo.state`, and of the states that incidents give to their locks."""
 LASTING_LABELS: Final = {
     "leader": gettext_lazy("Leader"),
     "run": gettext_lazy("Command"),

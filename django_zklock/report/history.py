@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_zklock.report import formatting
+from django_zklock.report.facts import SLACK
 from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
+    from django_zklock.inspection import LockInfo
     from django_zklock.report.facts import Facts
 
 
@@ -34,13 +39,12 @@ class OfHistory(Incident):
         for recent in facts.past("recent", cls.outcome, cls.by, cls.within):
             number = cls.number_of(recent)
             if number >= cls.least:
-                age = (timezone.now() - recent.last).total_seconds()
+                seconds, age = ((timezone.now() - time).total_seconds() for time in (recent.first, recent.last))
                 yield cls(
                     host=recent.name if cls.by == "host" else "",
                     keys=(recent.name,) if cls.by == "key" else (),
-                    values={"number": number, "minutes": cls.within / 60},
+                    values={"number": number, "minutes": cls.within / 60, "seconds": seconds, "advice": _TOO_SHORT},
                     age=max(0.0, age),
-                    since=recent.first,
                 )
 
     @classmethod
@@ -81,11 +85,38 @@ class Flapping(OfHistory):
 
 
 class Hot(OfHistory):
-    """In the last minute, 20 callers of a lock were refused."""
+    """In the last minute, 20 callers of a lock were refused. The card names the holder, if it is always the same."""
 
     cause, outcome, least, within = "hot", "timed out", 20, 60.0
+    ends = "A minute with fewer."
     title = _("%(number)d callers were refused in the last minute: %(keys)s")
-    remedy = _("Hold it for a shorter time, wait longer (`timeout`), set `on_conflict`, or use permits.")
+    remedy = "%(advice)s"
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        for incident in super().find(facts):
+            lock = facts.locks.get(incident.keys[0])
+            if lock is None or not _has_held(lock, incident.values["seconds"]):
+                yield incident
+                continue
+            texts, ends = formatting.reasons(lock), lock.holders[0].ends
+            if ends is not None:
+                texts.append(f"{gettext('Ends at the latest')} {formatting.time_text(ends)}.")
+            named = replace(incident, detail=" ".join(texts))
+            if lock.lasts or lock.operator:
+                holders = tuple((lock.key, holder) for holder in lock.holders)
+                named = replace(named, holders=holders, values={**incident.values, "advice": _LASTING})
+            yield named
+
+
+_TOO_SHORT: Final = _("Hold it for a shorter time, wait longer (`timeout`), set `on_conflict`, or use permits.")
+_LASTING: Final = _("No caller gets the lock before that ends. If it takes too long, end it, or break the lock.")
+
+
+def _has_held(lock: LockInfo, seconds: float) -> bool:
+    """Return whether the holders that block a lock have had it for so long. A semaphore is blocked by all of them."""
+    lasted = [holder.duration + SLACK >= seconds for holder in lock.holders]
+    return bool(lasted) and (all(lasted) if lock.limit is not None else any(lasted))
 
 
 class Stale(OfHistory):
@@ -110,6 +141,3 @@ class Refused(OfHistory):
     cause, outcome, severity, least = "refused", "refused", "error", 1
     title = _("Release refused: %(keys)s")
     remedy = _("Give its account the right that is missing, and it releases by itself. Or end its process.")
-
-
-CAUSES: Final = (Stale, Refused, Hot, Order, Ended, Dying, Flapping)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock.report import formatting
 from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Self
 
+    from django_zklock.inspection import LockInfo
     from django_zklock.report.facts import Facts, Held
 
 FORGOTTEN: Final = 0.9
@@ -58,14 +60,14 @@ class Orphan(Incident):
 
 
 class Host(Incident):
-    """Others wait, and a hung process holds three locks or more."""
+    """A process hangs with three locks or more: callers wait for one of them, and it has held all of them for long."""
 
     cause = "host"
     severity = "error"
     title = _("%(process)s hangs, with %(count)d locks")
     sentence = _("It has held a lock for %(time)s. It is dead or silent, or its work hangs.")
     remedy = _("Look at the host. If it is dead, its locks are free when its session ends. If it hangs, break them.")
-    ends = "The process releases its oldest lock."
+    ends = "It has fewer than three such locks."
     act = "host"
     command = "list"
     of_host = True
@@ -73,8 +75,8 @@ class Host(Incident):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         hosts: defaultdict[str, list[Held]] = defaultdict(list)
-        for (host, _pid), (_stuck, held) in facts.hung.items():
-            hosts[host] += held if _is_many(held) else []
+        for _stuck, late in facts.hung:
+            hosts[late[0][1].host] += late if _is_many(late) else []
         for held in hosts.values():
             yield from cls.of(facts, held)
 
@@ -92,9 +94,9 @@ class Foreign(Incident):
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        for lock, holder in facts.holds:
-            is_other = holder.source == "other" and not holder.lasts
-            yield from cls.of(facts, [(lock, holder)] if is_other and facts.is_hung(lock, holder) else [])
+        others = [pair for pair in facts.holds if pair[1].source == "other" and not pair[1].lasts]
+        for held in _by_lock(pair for pair in others if facts.is_hung(*pair)):
+            yield from cls.of(facts, held)
 
 
 class Silent(Incident):
@@ -115,11 +117,15 @@ class Silent(Incident):
         for lock, holder in facts.holds:
             if holder.is_silent and facts.is_hung(lock, holder):
                 silence = formatting.duration(holder.silent_for)
-                yield from cls.of(facts, [(lock, holder)], since=holder.renewal_due, values={"time": silence})
+                yield from cls.of(facts, [(lock, holder)], values={"time": silence})
 
 
 class Hung(Incident):
-    """Others wait. The holder has had the lock for a minute, or for the `warn_after` of the lock."""
+    """
+    The holder has had the lock for a minute, or for the `warn_after` of the lock.
+
+    Others wait, or were refused or skipped their work since the grant.
+    """
 
     cause = "hung"
     title = _("%(holder)s has held %(keys)s for %(time)s")
@@ -130,9 +136,19 @@ class Hung(Incident):
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        for stuck, held in facts.hung.values():
-            for pair in [] if _is_many(held) else stuck:
-                yield from cls.of(facts, [pair])
+        stuck = [pair for stuck, late in facts.hung if not _is_many(late) for pair in stuck]
+        for held in _by_lock(stuck):
+            lock = held[0][0]
+            processes = {(holder.session_id, holder.host, holder.pid) for _lock, holder in held}
+            kind: type[Any] = HungProcesses if len(processes) > 1 else cls
+            detail = _hung_text(facts, lock, len(held))
+            yield from kind.of(facts, held, detail=detail, values={"number": len(processes)})
+
+
+class HungProcesses(Hung):
+    """Several readers, or holders of permits."""
+
+    title = _("%(number)d processes have held %(keys)s for %(time)s")
 
 
 class Operator(Incident):
@@ -158,4 +174,20 @@ def _is_many(held: list[Held]) -> bool:
     return len({lock.key for lock, _holder in held}) >= MANY
 
 
-CAUSES: Final = (Deadlock, Orphan, Host, Foreign, Silent, Hung, Operator)
+def _by_lock(held: Iterable[Held]) -> Iterable[list[Held]]:
+    """Return the holders of each lock: all its readers, or all its permits, are one incident."""
+    locks: defaultdict[str, list[Held]] = defaultdict(list)
+    for lock, holder in held:
+        locks[lock.key].append((lock, holder))
+    return locks.values()
+
+
+def _hung_text(facts: Facts, lock: LockInfo, number: int) -> str:
+    """Return how many permits are held for so long, and when a caller was refused if none waits."""
+    texts = []
+    if lock.limit is not None and number > 1:
+        texts.append(gettext("%(used)d of %(limit)d permits") % {"used": number, "limit": lock.limit} + ".")
+    if not lock.waiting:
+        ago = formatting.duration(facts.refused[lock.key])
+        texts.append(gettext("The last caller was refused, or skipped its work, %(time)s ago.") % {"time": ago})
+    return " ".join(texts)

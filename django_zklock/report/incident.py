@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django_zklock.report.facts import Facts, Held
 
 MANY: Final = 3
-"""Locks of one host, losses, or locks of ended processes, from which on the host is the cause."""
+"""Locks of one host, losses, or locks of ended processes, from which on the host is the cause; waiters of a queue."""
 MAX_NAMED: Final = 3
 """Keys that a text names, and holders that the commands name."""
 
@@ -38,7 +38,7 @@ class Incident:
     severity: ClassVar[str] = "warning"
     """ "error" if work is blocked, or no longer exclusive, until a person acts."""
     word: ClassVar[Any] = ""
-    """One word for it, for the head of its card. Without one, its severity says it."""
+    """One word for it, for the head of its card. Without one, the state of its locks says it."""
     title: ClassVar[Any] = ""
     who: ClassVar[Any] = ""
     """A sentence about its holders. A card has them as rows instead."""
@@ -66,7 +66,7 @@ class Incident:
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """More values for its texts."""
     since: object = None
-    """When it began, or the servers: it tells the incident from a later one of the same locks, holders and host."""
+    """The servers that are concerned, and their epochs."""
     detail: str = ""
     """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()
@@ -97,18 +97,19 @@ class Incident:
             )
 
     @property
+    def state(self) -> str:
+        """The state of its locks, in the list and on their pages: that of `formatting.STATE_LABELS`."""
+        return "blocked" if self.severity == "error" else "slow"
+
+    @property
     def identity(self) -> str:
         """
         Return a text of at most 32 characters, the same as long as it is the same incident, in each process.
 
-        A host that hangs is one incident until it releases the oldest of these locks, whatever locks it acquires
-        meanwhile. Another death or break, other servers and another holder are new ones. A counter is used up once.
+        Its cause and its locks tell it, also when their holders change. That of a host or of servers is told by these.
         """
-        tokens = sorted(holder.token for _key, holder in self.holders)
-        parts = (self.host, self.pid * (self.cause == "broken"), str(self.since), *tokens[:1])
-        of_locks = (sorted(self.keys), tokens, *([str(self.since)] if self.since else []))
-        text = repr(parts if self.of_host else of_locks)
-        return f"{self.cause}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        of = (self.host, self.since) if self.of_host or not self.keys else sorted(self.keys)
+        return f"{self.cause}-{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}"
 
     def texts(self) -> dict[str, Any]:
         """Return the values that its texts name."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_zklock import conf
 from django_zklock.report import formatting
-from django_zklock.report.incident import Incident
+from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +36,7 @@ class OfDirectory(Incident):
         for lock in facts.snapshot.locks:
             if lock.is_unreadable and lock.is_used_up is (cls is Counter):
                 detail = lock.problem or gettext("No acquisition is left: each new caller is refused.")
-                since = detail if cls is Unreadable else None
-                yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail, since=since)
+                yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail)
 
 
 class Counter(OfDirectory):
@@ -60,10 +59,9 @@ class Unreadable(OfDirectory):
 
 class Crowded(Incident):
     """
-    50 callers wait, or the first has waited for a minute.
+    50 callers wait, or the first has waited for a minute, and for the `warn_after` of the holder.
 
-    Of the callers of one process, 32 count: the others wait inside it. No other card names the lock: each holder has it
-    for a short time only.
+    With one or two waiters, it is a long wait. No other card names the lock: each holder has it for a short time only.
     """
 
     cause = "crowded"
@@ -85,15 +83,21 @@ class Crowded(Incident):
             limits = conf.current().options_of_key(lock.key).get("max_waiters") is not None
             limit = gettext("lower `max_waiters`") if limits else gettext("set `max_waiters`")
             values = {"detail": detail.rstrip(), "limit": limit}
-            yield cls(keys=(lock.key,), blocked=waiting, behind=behind, values=values)
+            kind: type[Any] = LongWait if why and lock.waiting < MANY else cls
+            yield kind(keys=(lock.key,), blocked=waiting, behind=behind, values=values)
+
+
+class LongWait(Crowded):
+    """One or two callers have waited for long. A limit of waiters would not help them."""
+
+    title = _("Long wait: %(keys)s")
+    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time.")
 
 
 def _crowd(lock: LockInfo, waiting: int) -> str | None:
     """Return in what a queue is unusual; None if it is not too long."""
     waited = lock.longest_wait or 0.0
-    if waited >= LONG_WAIT and not lock.lasts and lock.operator is None:
+    long_wait = max([LONG_WAIT, *(holder.long_after for holder in lock.holders)])
+    if waited >= long_wait and not lock.lasts and lock.operator is None:
         return gettext("The first has waited for %(time)s.") % {"time": formatting.duration(waited)}
     return "" if waiting >= CROWD else None
-
-
-CAUSES: Final = (Counter, Unreadable, Crowded)

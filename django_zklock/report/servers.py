@@ -220,6 +220,3 @@ class Slow(OfServers):
         if report.is_slow and facts.snapshot.answers and not facts.snapshot.problem:
             time = formatting.duration(report.write_seconds)
             yield cls(values={"time": time if report.has_quorum else gettext("more than %(time)s") % {"time": time}})
-
-
-CAUSES: Final = (Quorum, Split, Denied, Slow, Down)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from django_zklock.conf.options import LONG_HELD
 from django_zklock.core import clock
 from django_zklock.report import formatting, history, holders, lazy, queues, servers
 from django_zklock.report.facts import Facts
@@ -87,7 +86,7 @@ class Look(NamedTuple):
     verdict: Verdict
 
 
-def now(reply_timeout: float, *, long_held: float = LONG_HELD, max_age: float = 1.0, **limits: Any) -> Look:
+def now(reply_timeout: float, *, max_age: float = 1.0, **limits: Any) -> Look:
     """
     Ask all servers, and read all locks, in `reply_timeout` seconds. If no server answers, stop earlier.
 
@@ -99,7 +98,7 @@ def now(reply_timeout: float, *, long_held: float = LONG_HELD, max_age: float = 
     is_away = not servers.answers and lazy.inspection.connection().state != "connected"
     left = round(max(0.1, until - clock.now()), 1)
     snapshot = lazy.inspection.snapshot(reply_timeout=0.1 if is_away else left, max_age=max_age, **limits)
-    return Look(snapshot, servers, look(snapshot, servers, long_held))
+    return Look(snapshot, servers, look(snapshot, servers))
 
 
 def as_json(reply_timeout: float) -> dict[str, Any]:
@@ -118,13 +117,9 @@ def as_json(reply_timeout: float) -> dict[str, Any]:
     }
 
 
-def look(
-    snapshot: Snapshot,
-    servers: EnsembleReport,
-    long_held: float = LONG_HELD,
-) -> Verdict:
+def look(snapshot: Snapshot, servers: EnsembleReport) -> Verdict:
     """Return what needs attention, and what was looked at."""
-    facts = Facts(snapshot, servers, long_held)
+    facts = Facts(snapshot, servers)
     present = found(facts)
     running = max(sum(server.runs for server in servers.servers), int(servers.has_quorum))  # a proxy may cut `srvr`
     servers_seen = running + len(down(servers)) >= len(servers.servers)
@@ -175,8 +170,8 @@ def _unseen_locks(snapshot: Snapshot) -> list[str]:
 def found(facts: Facts, causes: Iterable[type[Incident]] = CAUSES.values()) -> list[Incident]:
     """Return the incidents of these causes, the worst first. Callers behind one of them are no second one."""
     incidents: list[Incident] = [incident for kind in causes for incident in kind.find(facts)]
-    blocking = [incident for incident in incidents if incident.holders or _blocks(incident)]
-    blamed = {key for incident in blocking for key in incident.keys}
+    others = [incident for incident in incidents if incident.cause != "hot"]
+    blamed = {key for incident in others if incident.holders or _blocks(incident) for key in incident.keys}
     hot = {key for incident in incidents if incident.cause == "hot" for key in incident.keys}
     hidden = {"hot": blamed, "crowded": blamed | hot}
     shown = [incident for incident in incidents if hidden.get(incident.cause, set()).isdisjoint(incident.keys)]
@@ -189,10 +184,16 @@ def _blocks(incident: Incident) -> bool:
     return bool(incident.blocked) and incident.severity == "error"
 
 
-def of_lock(lock: LockInfo, others: Snapshot, long_held: float) -> tuple[list[Incident], Facts]:
-    """Return what is wrong with one lock among all others, and the facts of that look."""
-    locks = (lock, *(other for other in others.locks if other.key != lock.key))
-    facts = Facts(replace(others, locks=locks), lazy.inspection.EnsembleReport(()), long_held)
-    return [
-        incident for incident in found(facts, [*queues.CAUSES, *holders.CAUSES]) if lock.key in incident.keys
-    ], facts
+def by_key(snapshot: Snapshot) -> tuple[dict[str, Incident], Facts]:
+    """Return the worst incident of each lock that is in its queue, and the facts of that look."""
+    facts = Facts(snapshot, lazy.inspection.EnsembleReport(()))
+    in_queues = [kind for kind in CAUSES.values() if not issubclass(kind, (history.OfHistory, servers.OfServers))]
+    incidents = found(facts, in_queues)
+    return {key: incident for incident in reversed(incidents) for key in incident.keys}, facts
+
+
+def state_of(lock: LockInfo, incident: Incident | None) -> str:
+    """Return the state of a lock: that of its card, unless its own state says more."""
+    state = lock.state()
+    says_more = state in {"deadlocked", "unread", "unreadable", "operator", "reserved"}
+    return state if incident is None or says_more else incident.state

@@ -10,19 +10,16 @@ the run reads it at the end.
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import json
 import os
 import sys
 import tempfile
+import threading
 import traceback
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, NamedTuple
 
 from django_zklock.core import hooks
 from django_zklock.core.execution.owner import Owner
@@ -30,187 +27,190 @@ from django_zklock.core.locks.held import HeldLock, enclosing_holds, held_locks
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.names.binding import partial_below
 from django_zklock.names.template import shape
-from django_zklock.testing.awaits import waits_for
-
-if TYPE_CHECKING:
-    from django_zklock.core.locks.refusals import AnyContender  # it imports kazoo
 
 # A handler of logging may fail, or acquire a lock itself. That must not happen inside the acquisition of the caller.
 logger = Logger("django_zklock.locks", always=True)
 
 FILE: Final = "ZKLOCK_LOCK_ORDER"
 """The environment variable with the path of the file. Without it, nothing is seen."""
-MOST_CALLERS: Final = 3
-MOST_PAIRS: Final = 1000
-"""Most pairs of templates that a process writes. Names that are no templates, one for each row, are many."""
+MOST_LINES: Final = 20
 
 
 # --- the rule -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """A lock was acquired inside another one."""
 
     outer: str
     inner: str
     """The templates of the two."""
-    location: str
-    """Where the inner one was acquired: a file and a line."""
-    sorted: bool = False
+    lines: Sequence[str]
+    """The lines of the project where the inner one was acquired, the innermost first."""
+    gates: Sequence[str] = ()
+    """The keys of other exclusive locks that the owner held, each time. Under one, two owners never meet."""
+    is_sorted: bool = False
     """Whether one `zk_locks` acquired both. It sorts them by key, so two of these never wait for each other."""
-    callers: tuple[str, ...] = ()
-    """The lines of the project that led there, the innermost first. A function of the project may acquire all locks."""
 
     @property
-    def shapes(self) -> tuple[str, str]:
+    def pair(self) -> tuple[str, str]:
         """The shapes of the two templates."""
         return shape(self.outer), shape(self.inner)
 
-    def place(self, callers: int) -> str:
-        """Return the location, with so many of its callers."""
-        lines = ", ".join(self.callers[:callers])
-        return f"{self.location} (called at {lines})" if lines else self.location
+
+class Edges:
+    """One edge for each pair of templates, and another one if `zk_locks` acquired both."""
+
+    def __init__(self) -> None:
+        self._edges: dict[tuple[str, str, bool], Edge] = {}  # any thread adds to it, by one operation
+
+    def add(self, edge: Edge) -> bool:
+        """Add an edge. Return whether it says more than those before: a new pair, or one without a gate."""
+        key = *edge.pair, edge.is_sorted
+        known = self._edges.get(key)
+        if known is not None and set(known.gates) <= set(edge.gates):
+            return False
+        gates = edge.gates if known is None else [gate for gate in known.gates if gate in edge.gates]
+        self._edges[key] = edge._replace(gates=gates)
+        return True
+
+    def circles(self) -> list[Circle]:
+        """Return the circles: of each edge the shortest, once. An edge of `zk_locks` alone has none."""
+        inside = defaultdict(list)  # by the shape of the outer template
+        for edge in self._edges.values():
+            inside[edge.pair[0]].append(edge)
+        circles: dict[frozenset[tuple[str, str]], Circle] = {}
+        for edge in reversed(self._edges.values()):
+            circle = None if edge.is_sorted else _circle_of(edge, inside)
+            if circle is not None:
+                circles.setdefault(frozenset(edge.pair for edge in circle), circle)
+        return list(circles.values())
 
 
 Circle = tuple[Edge, ...]
-"""The last edge has closed it. The others are older, and lead from its `inner` to its `outer`."""
+"""The first edge is the newest one of those that `zk_locks` has not sorted. The others lead back to its outer lock."""
 
 
-def circles(edges: Iterable[Edge]) -> list[Circle]:
-    """Return the circles among these edges: of each edge the shortest that it closes with those before it, once."""
-    older: dict[str, dict[str, Edge]] = {}  # by the shapes of the outer and the inner template
-    closed: dict[frozenset[tuple[str, str]], Circle] = {}
-    for edge in edges:
-        outer, inner = edge.shapes
-        same = older.get(outer, {}).get(inner)
-        if same is not None and (edge.sorted or not same.sorted):
-            continue
-        older.setdefault(outer, {})[inner] = edge
-        circle = _closed_by(edge, older)
-        if circle is not None:
-            closed.setdefault(frozenset(edge.shapes for edge in circle), circle)
-    return list(closed.values())
-
-
-def _closed_by(last: Edge, older: Mapping[str, Mapping[str, Edge]]) -> Circle | None:
-    """Return the shortest way back from the inner template to the outer one, and this edge."""
-    outer, inner = last.shapes
-    if outer == inner:
-        return None if last.sorted else (last,)
-    ways: deque[Circle] = deque(((last,),))
+def _circle_of(first: Edge, inside: Mapping[str, list[Edge]]) -> Circle | None:
+    """Return the shortest circle of this edge, in which no two edges share a gate."""
+    if first.pair[0] == first.pair[1]:
+        return None if first.gates else (first,)
+    ways: deque[Circle] = deque([(first,)])
     seen = set()
     while ways:
         way = ways.popleft()
-        for inner, edge in older.get(shape(way[-1].inner), {}).items():
+        gates = {gate for edge in way for gate in edge.gates}
+        for edge in inside.get(way[-1].pair[1], ()):
             longer = (*way, edge)
-            all_sorted = all(edge.sorted for edge in longer)
-            if inner == outer and not all_sorted:
-                return (*longer[1:], last)
-            if (inner, all_sorted) not in seen:
-                seen.add((inner, all_sorted))
-                ways.append(longer)
+            state = edge.pair[1], frozenset(gates.union(edge.gates))
+            if state in seen or not gates.isdisjoint(edge.gates):
+                continue
+            if edge.pair[1] == first.pair[0]:
+                return longer
+            seen.add(state)
+            ways.append(longer)
     return None
 
 
 def advice(circle: Circle) -> str:
     """Return what is wrong, where, and what to do."""
-    last = circle[-1]
-    if not circle[1:]:
+    last, *older = circle
+    location = _location(last, circle)
+    others = list(dict.fromkeys(_location(edge, circle) for edge in older))
+    if not older:
         return (
-            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {last.place(1)}. Two "
-            "callers with the same keys in another order would wait for each other. Acquire them together, by "
-            "zk_locks(...)."
+            f"A lock of {last.inner!r} is acquired inside another one of {last.outer!r}, at {location}. Two callers "
+            "with the same keys in another order would wait for each other. Acquire them together, by zk_locks(...). "
+            "If all callers have the same order, name the pair in LOCK_ORDER."
         )
-    names = " before ".join(map(repr, (circle[0].outer, *(edge.inner for edge in circle[:-1]))))
-    callers = 0
-    while callers < MOST_CALLERS and last.place(callers) in [edge.place(callers) for edge in circle[:-1]]:
-        callers += 1
-    older = list(dict.fromkeys(edge.place(callers) for edge in circle[:-1]))
-    do = "do" if older[1:] else "does"
+    names = " before ".join(map(repr, (older[0].outer, *(edge.inner for edge in older))))
+    if location in others:
+        where = f"{location} has both orders"
+    else:
+        where = f"{' and '.join(others)} {'do' if others[1:] else 'does'}, {location} does not"
     return (
-        f"Two callers can wait for each other. Always lock {names}: {' and '.join(older)} {do}, {last.place(callers)} "
-        "does not. Or acquire them together, by zk_locks(...)."
+        f"Two callers can wait for each other. Always lock {names}: {where}. Or acquire them together, by "
+        "zk_locks(...)."
     )
+
+
+def _location(edge: Edge, circle: Circle) -> str:
+    """Return the line of an edge, and its first caller that is not one of another edge with the same line."""
+    line, *callers = edge.lines
+    same = [other for other in circle if other.lines[0] == line and other.lines != edge.lines]
+    common = {caller for other in same for caller in other.lines}
+    own = [caller for caller in callers if caller not in common]
+    return f"{line} (called at {own[0]})" if own and (same or not circle[1:]) else line
 
 
 # --- what a process sees ------------------------------------------------------------------------------------------
 
 
-class Watcher(hooks.AcquisitionWatcher):
+class _OfTestCase(threading.local):
+    """The locks that the transaction of the code would keep if it were not inside that of a `TestCase`."""
+
+    savepoint: object = None  # which stands for that transaction
+    specs: tuple[LockSpec, ...] = ()
+
+
+class Watcher:
     """Adds each new pair of locks to the file of the run, if there is one."""
 
     def __init__(self) -> None:
-        self._written: set[tuple[str, str, bool]] = set()  # two shapes, and whether sorted. Any thread adds to it.
+        self._edges = Edges()
+        self._of_test_case = _OfTestCase()
 
-    def asks(self, contender: AnyContender, owner: Owner, specs: tuple[LockSpec, ...]) -> None:
-        """
-        See that an owner wants a lock, and would wait for it.
+    def asks(self, inner: LockSpec, specs: tuple[LockSpec, ...], owner: Owner) -> None:
+        """See that an owner asks for a lock, one of `specs`, and would wait for it."""
+        if FILE not in os.environ or inner.max_waiters == 0:
+            return
+        around: list[LockSpec | Grant] = [*_around(owner), *self._kept_in_test_case(owner, inner)]
+        held = [*around, *_gates(owner)]
+        exclusive = {lock.key for lock in held if lock.kind in (Kind.LOCK, Kind.WRITE)}
+        for outer in around:
+            self._add(outer, inner, exclusive)
+        index = specs.index(inner)
+        if index:
+            self._add(specs[index - 1], inner, exclusive, is_sorted=True)
 
-        Other locks of the owner are those of its open blocks, and of the transactions that keep one. What another
-        thread may release does not count.
-        """
-        for first, second in itertools.pairwise(specs):
-            both_read = first.kind is second.kind is Kind.READ
-            if not both_read and self._is_new(first, second, is_sorted=True):
-                self._write(contender, first, second, is_sorted=True)
-        holds = _in_blocks()
-        if owner.kind not in ("task", "message") and hooks.scope.is_open():
-            holds += [held for held in held_locks.all() if held.observer is not None]
-        for held in holds:
-            if held.owner == owner and self._is_new_inside(held, contender.spec):
-                self._write(contender, held.grant, contender.spec, by_transaction=not held.uses)
+    def _kept_in_test_case(self, owner: Owner, spec: LockSpec) -> tuple[LockSpec, ...]:
+        """Return the other locks that the transaction of the code would keep, and remember this one."""
+        from django_zklock.locks.transactions import savepoint_in_test_case  # noqa: PLC0415 - imports Django
 
-    def answered(self, contender: AnyContender, owner: Owner) -> None:
-        """
-        See the locks of other owners that wait for this one, as a coroutine waits for a thread or `asyncio.gather`.
+        if owner.kind not in ("thread", "greenlet"):
+            return ()  # it has no transactions
+        kept = self._of_test_case
+        savepoint = savepoint_in_test_case()
+        if savepoint != kept.savepoint:
+            kept.savepoint, kept.specs = savepoint, ()
+        before = kept.specs
+        if savepoint is not None and spec.release_on == "commit":
+            kept.specs = (*before, spec)
+        return before
 
-        When the caller begins to wait, the coroutine that has sent it to its thread may not wait for it yet.
-        """
-        for held in _in_blocks():
-            if held.owner != owner and self._is_new_inside(held, contender.spec) and waits_for(held.owner, owner):
-                self._write(contender, held.grant, contender.spec)
-
-    def _is_new_inside(self, held: HeldLock, spec: QueueSpec) -> bool:
-        """Return whether the lock has an order inside this hold, which was not seen."""
-        both_read = held.grant.kind is spec.kind is Kind.READ
-        # A forked child does not hold the locks of its parent.
-        if held.is_dropped or held.grant.inherited or held.key == spec.key or both_read:
-            return False
-        return self._is_new(held.grant, spec)
-
-    def _is_new(self, outer: QueueSpec | Grant, inner: QueueSpec, *, is_sorted: bool = False) -> bool:
-        """Return whether this order was not seen, and is not meant. One that is meant is never known."""
+    def _add(self, outer: LockSpec | Grant, inner: LockSpec, exclusive: set[str], *, is_sorted: bool = False) -> None:
+        """Add the pair of two locks to the file, unless it is known or meant."""
         from django_zklock import conf  # noqa: PLC0415 - not imported in runs that acquire no lock inside another
 
-        pair = shape(_template(outer)), shape(_template(inner))
-        if FILE not in os.environ or (*pair, is_sorted) in self._written or len(self._written) >= MOST_PAIRS:
-            return False
-        return pair not in [(shape(first), shape(second)) for first, second in conf.current().lock_order]
-
-    def _write(
-        self,
-        contender: AnyContender,
-        outer: QueueSpec | Grant,
-        inner: QueueSpec,
-        *,
-        is_sorted: bool = False,
-        by_transaction: bool = False,
-    ) -> None:
-        """Add a new pair to the file. `by_transaction`: the block of the outer lock is over, perhaps elsewhere."""
-        location, *callers = _lines() or [str(contender.caller.what)]
-        if by_transaction:
-            location += f" (its transaction keeps {_template(outer)!r})"
-        edge = Edge(_template(outer), _template(inner), location, is_sorted, tuple(callers[:MOST_CALLERS]))
-        self._written.add((*edge.shapes, is_sorted))
-        path = os.environ.get(FILE, "")
+        if outer.key == inner.key or outer.kind is inner.kind is Kind.READ:
+            return
+        config = conf.current()
+        edge = Edge(
+            outer=config.path_of(outer.template or outer.key, outer.key),
+            inner=config.path_of(inner.template or inner.key, inner.key),
+            lines=_lines(inner.what),
+            gates=tuple(exclusive - {outer.key}),
+            is_sorted=is_sorted,
+        )
+        meant = [tuple(shape(config.path_of(name)) for name in pair) for pair in config.lock_order]
+        if edge.pair in meant or not self._edges.add(edge):
+            return
+        path = os.environ[FILE]
         try:
             with open(path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(edge)) + "\n")
+                file.write(json.dumps(edge) + "\n")
         except OSError as error:
             logger.warning("the order of locks is not in the file %r: %s", path, error)
 
@@ -220,56 +220,52 @@ _watcher: Final = Watcher()
 
 def watch() -> None:
     """See the order of locks in this process, while the environment names a file."""
-    if _watcher not in hooks.watchers:
-        hooks.watchers.append(_watcher)
+    if _watcher.asks not in hooks.watchers:
+        hooks.watchers.append(_watcher.asks)
 
 
-def _in_blocks() -> list[HeldLock]:
-    """Return the holds of the open blocks around the caller, the innermost first."""
-    holds = []
+def _enclosing() -> Iterator[HeldLock]:
+    """Yield the locks of the open blocks around the caller, also of other owners that it works for."""
     enclosing = enclosing_holds.get()
     while enclosing is not None:
         reference, enclosing = enclosing
         held = reference()
-        if held is not None:
-            holds.append(held)
-    return holds
+        if held is not None and held.uses and not held.grant.inherited:  # a forked child does not hold its parent's
+            yield held
 
 
-def _template(lock: QueueSpec | Grant) -> str:
-    return lock.template or lock.key
+def _around(owner: Owner) -> Iterator[Grant]:
+    """
+    Yield the locks of the open blocks that wait for the caller, and those that its transactions keep.
+
+    A coroutine waits for its threads, and a thread for its coroutines. It may not wait for another task. A hold of
+    `acquire` is around nothing, as any thread may release it.
+    """
+    for held in _enclosing():
+        if held.owner == owner or {held.owner.kind, owner.kind} == {"task", "thread"}:
+            yield held.grant
+    for held in held_locks.all():
+        if held.owner == owner and held.observer is not None and not held.uses:
+            yield held.grant
 
 
-def _lines() -> list[str]:
-    """Return the lines of the project that led here, the innermost first. Of `@zk_locked`, it is the function's."""
+def _gates(owner: Owner) -> list[Grant]:
+    """Return all locks that are held while the caller works."""
+    return [*(held.grant for held in _enclosing()), *held_locks.grants_of(owner)]
+
+
+def _lines(what: str) -> list[str]:
+    """Return the lines of the project that led here, the innermost first, with the work that the lock is for."""
+    folder = ""
+    with suppress(OSError):  # it was deleted
+        folder = os.getcwd() + os.sep
     lines = []
     for frame, number in traceback.walk_stack(sys._getframe(1)):
-        module = str(frame.f_globals.get("__name__"))  # `exec` accepts anything
-        if not module.startswith("django_zklock."):
-            lines.append(_line(frame.f_code, number))
-        elif module == "django_zklock.decorators.locked":
-            lines.append(_definition(frame.f_locals["locked"].function))
-    in_project = [line for line in lines if line and not os.path.isabs(line) and "site-packages" not in line]
-    return list(dict.fromkeys(in_project))
-
-
-def _definition(function: Any) -> str:
-    """Return where a locked function is defined: a file and a line; of a method of another module, its class."""
-    unwrapped = inspect.unwrap(function)
-    method = getattr(partial_below(function), "func", None)
-    cls = type(getattr(method, "__self__", None))
-    if method is not None and unwrapped.__module__ != cls.__module__:
-        return f"{cls.__module__}.{cls.__qualname__}"
-    code = getattr(unwrapped, "__code__", None)
-    return "" if code is None else _line(code, code.co_firstlineno)
-
-
-def _line(code: CodeType, number: int) -> str:
-    """Return the file of this code, from the current folder if it is below that, and the number of the line."""
-    path = code.co_filename
-    with suppress(OSError):  # the current folder was deleted
-        path = path.removeprefix(os.getcwd() + os.sep)
-    return f"{path}:{number}"
+        if not str(frame.f_globals.get("__name__")).startswith("django_zklock."):  # `exec` accepts anything
+            lines.append(f"{frame.f_code.co_filename.removeprefix(folder)}:{number}")
+    in_project = [line for line in lines if not os.path.isabs(line) and "site-packages" not in line]
+    shown = list(dict.fromkeys(in_project))[:MOST_LINES] or lines[:1]
+    return [f"{what} at {shown[0]}", *shown[1:]] if what else shown
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
@@ -284,17 +280,24 @@ class OrderOfRun:
         os.close(handle)
         os.environ[FILE] = self._path
 
-    def inversions(self) -> list[str]:
-        """Return what is wrong with the order of the locks in this run, in sentences."""
+    def report(self) -> str:
+        """Return what is wrong with the order of the locks in this run; empty if nothing is."""
+        edges = Edges()
         try:
             with open(self._path, encoding="utf-8") as file:
-                return [advice(circle) for circle in circles(map(read_edge, file))]
+                for line in file:
+                    edges.add(Edge(*json.loads(line)))
         except (OSError, ValueError) as error:  # a test has deleted it, or a process has written half a line
             logger.warning("the order of locks in this run is not known: %s", error)
-            return []
+            return ""
+        lines = [advice(circle) for circle in edges.circles()]
+        if lines and self.is_strict:
+            lines.append('The run fails, because ZKLOCK["STRICT"] is True.')
+        return "\n".join(lines)
 
-    def fails_run(self) -> bool:
-        """Return whether an inversion fails the run: the project has `STRICT`."""
+    @property
+    def is_strict(self) -> bool:
+        """Whether an inversion fails the run."""
         from django_zklock import conf  # noqa: PLC0415 - not imported in runs without an inversion
 
         settings = conf.setting("ZKLOCK") if conf.are_settings_known() else None
@@ -307,12 +310,6 @@ class OrderOfRun:
             os.environ[FILE] = self._around
         with suppress(OSError):  # a test has deleted it
             os.unlink(self._path)
-
-
-def read_edge(line: str) -> Edge:
-    """Return the edge of one line of the file. Raises `ValueError`."""
-    fields = json.loads(line)
-    return Edge(**{**fields, "callers": tuple(fields["callers"])})
 
 
 @contextmanager

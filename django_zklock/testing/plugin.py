@@ -56,21 +56,20 @@ class _Order:
 
     def __init__(self, config: pytest.Config) -> None:
         self._order = OrderOfRun()
-        self._inversions: list[str] = []
+        self._report = ""
         config.add_cleanup(self._order.stop)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Read what all processes have seen."""
-        self._inversions = self._order.inversions()
-        if self._inversions and session.exitstatus == pytest.ExitCode.OK and self._order.fails_run():
+        self._report = self._order.report()
+        if self._report and session.exitstatus == pytest.ExitCode.OK and self._order.is_strict:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Show it."""
-        if self._inversions:
-            terminalreporter.section("Order of the locks")
-            terminalreporter.write_line("\n".join(self._inversions))
+    def pytest_unconfigure(self) -> None:
+        """Show it last, also where the summary is not shown."""
+        if self._report:
+            print(f"\nOrder of the locks\n{self._report}")
 
 
 class AllTests:

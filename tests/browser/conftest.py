@@ -66,7 +66,6 @@ def day(stage):
 
 
 @pytest.fixture
-def hasty(stage, den, browser, tmp_path, monkeypatch):
-    monkeypatch.setenv("SITE_LONG_HELD", "0.001")
-    with Site(tmp_path, den.url()) as site, visiting(browser, site) as come:
+def hasty(stage, den, browser, tmp_path):
+    with Site(tmp_path, den.url(), DEFAULTS={"warn_after": 0.001}) as site, visiting(browser, site) as come:
         yield come

@@ -95,4 +95,4 @@ def test_the_reference_has_every_url_with_its_address():
 
 def test_the_reference_has_the_attributes_of_the_mixin():
     shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", REFERENCE, re.MULTILINE))
-    assert shown == {name: str(getattr(LockAdminMixin, name)) for name in ("long_held", "reply_timeout", "refresh")}
+    assert shown == {name: str(getattr(LockAdminMixin, name)) for name in ("reply_timeout", "refresh")}

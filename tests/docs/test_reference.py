@@ -58,9 +58,10 @@ PAGES = {
     "contrib.celery": ("settings",),
     "contrib.metrics": ("metrics",),
     "contrib.otel": ("metrics",),
+    "contrib.tokens": ("fencing",),
+    "contrib.tokens.stores": ("fencing",),
     "exceptions": ("exceptions",),
     "fencing": ("fencing",),
-    "fencing.stores": ("fencing",),
     "inspection": ("inspection",),
     "operations": ("operations",),
     "testing": ("testing",),
@@ -149,7 +150,12 @@ def test_the_settings_say_which_options_may_be_none():
 
 
 def test_the_list_of_checks_is_that_of_the_code():
-    sources = [*PACKAGE.glob("conf/*.py"), PACKAGE / "checks.py", PACKAGE / "fencing/model.py"]
+    sources = [
+        *PACKAGE.glob("conf/*.py"),
+        PACKAGE / "checks.py",
+        PACKAGE / "fencing/model.py",
+        PACKAGE / "contrib/tokens/keys.py",
+    ]
     ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
     assert rows == sorted(ids)

@@ -31,7 +31,7 @@ NO_REASON = "--reason=''"  # a command with it is refused
 
 # Each command is a line: a verb, and keys. Keys that differ only after the last slash share a template.
 SCRIPT = """
-import os, sys, threading, time
+import itertools, os, sys, threading, time
 from django_zklock import zk_semaphore
 from django_zklock.exceptions import StaleToken, ZkLockError
 
@@ -41,8 +41,8 @@ wanted = threading.Event()
 def lock(key, timeout=None):
     group, slash, name = key.rpartition("/")
     options = {"fields": {"name": name}, "timeout": timeout}
-    if group == "pool":  # of one permit
-        return zk_semaphore("pool/{name}", limit=1, **options)
+    if group in {"pool", "pair"}:  # of one permit, or of two
+        return zk_semaphore(group + "/{name}", limit=1 + (group == "pair"), **options)
     return zk_lock(group + slash + "{name}", **options)
 
 def say(*words):
@@ -82,6 +82,11 @@ def take(key):
     except ZkLockError as error:
         say("refused", key, type(error).__name__)
 
+def serve(group):
+    for number in itertools.count():
+        with lock(f"{group}/{number}"):
+            time.sleep(0.4)
+
 for line in sys.stdin:
     verb, *keys = line.split()
     if verb == "use":  # one after the other
@@ -93,6 +98,12 @@ for line in sys.stdin:
     elif verb == "try":  # a thread each, which waits for a moment only
         for key in keys:
             threading.Thread(target=use, args=[key, 1], daemon=True).start()
+    elif verb == "skip":  # one after the other, without waiting
+        for key in keys:
+            use(key, 0)
+    elif verb == "serve":  # a thread each, which uses one lock after the other
+        for group in keys:
+            threading.Thread(target=serve, args=[group], daemon=True).start()
     elif verb == "take":  # a thread each, which works for some seconds
         for key in keys:
             threading.Thread(target=take, args=[key], daemon=True).start()
@@ -138,6 +149,11 @@ class Program:
     def hold(self, *keys):
         self.tell("hold", *keys)
         self.hear(*(f"held {key}" for key in keys))
+
+    def end(self):
+        """Have it exit in order."""
+        self.process.stdin.close()
+        self.process.wait()
 
     def kill(self):
         self.process.kill()
@@ -192,6 +208,15 @@ class Drill:
         query = "SELECT count(*) FROM zklock_events_event WHERE outcome = 'held'"
         with contextlib.closing(sqlite3.connect(self.project.directory / "site.sqlite3")) as database:
             eventually(lambda: database.execute(query).fetchone()[0] == count, 30)
+
+    @contextlib.contextmanager
+    def without_database(self):
+        """Have each write of the history fail at once, as if its database was away."""
+        for old, new in (("zklock_events_event", "away"), ("away", "zklock_events_event")):
+            with contextlib.closing(sqlite3.connect(self.project.directory / "site.sqlite3", timeout=30)) as database:
+                database.execute(f"ALTER TABLE {old} RENAME TO {new}")
+            if new == "away":
+                yield
 
     # --- the shell ----------------------------------------------------------------------------------------------
 

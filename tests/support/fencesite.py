@@ -7,7 +7,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_zklock.contrib.fences.models import Fence
-from django_zklock.fencing import require_fence
+from django_zklock.contrib.tokens import require_fence
 from support.tokens import MemoryTokens
 
 memory = MemoryTokens()

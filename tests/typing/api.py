@@ -25,10 +25,10 @@ from django_zklock import (
     zk_semaphore,
     zk_write,
 )
+from django_zklock.contrib.tokens import FenceVerifier, require_fence
+from django_zklock.contrib.tokens.signing import VerifiedToken
+from django_zklock.contrib.tokens.stores import DatabaseTokens, TokenStore
 from django_zklock.exceptions import LockNotAcquired, LockUpgradeRefused
-from django_zklock.fencing import FenceVerifier, require_fence
-from django_zklock.fencing.signing import VerifiedToken
-from django_zklock.fencing.stores import DatabaseTokens, TokenStore
 from django_zklock.inspection import ContenderInfo
 from django_zklock.locks.multi import MultiHold, MultiLock
 from django_zklock.operations import ReleaseRequest

@@ -15,6 +15,8 @@ from django_zklock.report.formatting import clean, host_and_pid
 MAX_TEXT: Final = 255
 LONGEST_PAUSE: Final = 30.0
 """Seconds: the longest pause of the writer of a process, while the database fails."""
+EXIT_TIMEOUT: Final = 8.0
+"""Seconds that the exit of a process may wait for the last write. A longer outage of the database loses ends."""
 LATE: Final = LONGEST_PAUSE + 10.0
 """Seconds after which the end of a hold is surely in the table, if the database is there: that pause, and a write."""
 
@@ -31,6 +33,8 @@ class Event(models.Model):
     TIMED_OUT = "timed out"
     FAILED = "failed"
     """ZooKeeper refused the caller, or did not answer."""
+    TRIED = "tried"
+    """A try without waiting, outside of views. The work was skipped, comes again, or does without the lock."""
     DEADLOCK = "deadlock"
     STALE = "stale"
     """Its fenced write was refused, although it held the lock."""
@@ -44,6 +48,7 @@ class Event(models.Model):
         CUT_OFF: _("Held and cut off"),
         TIMED_OUT: _("Waited, and not granted"),
         FAILED: _("No answer, or refused"),
+        TRIED: _("Tried, and not granted"),
         DEADLOCK: _("Deadlock"),
         STALE: _("Fenced write refused"),
         REFUSED: _("Release refused"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.dispatch import Signal
 
 from django_zklock import signals
-from django_zklock.contrib.events.models import MAX_TEXT, Event
+from django_zklock.contrib.events.models import EXIT_TIMEOUT, MAX_TEXT, Event
 from django_zklock.contrib.events.table import Fields
 from django_zklock.contrib.events.writer import PAUSE, Writer
 from django_zklock.core import clock, fork
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
     from django_zklock.exceptions import DeadlockLink
     from django_zklock.operations.audit import Action
 
-EXIT_TIMEOUT: Final = 8.0
-"""Seconds that the exit of a process may wait for the last write. Without the end of a hold, it looks like a death."""
 REFUSED_AFTER: Final = 3 * PAUSE
 """
 Seconds until a refused release is recorded: it corrects the row of its hold, which is written before that.
 
 In a Celery worker, a process of the pool writes that row, and the main process the correction.
 """
+TRIED_EVERY: Final = 30.0
+"""Seconds between two rows of one process for tries of one lock. Code may poll many locks, and do without them."""
+MOST_TRIED: Final = 10_000
+_tried: Final[dict[str, float]] = {}  # when the last row of a try was made, by key; any thread writes
 _HOST: Final = printable(socket.gethostname(), MAX_TEXT)
 _writer = Writer()  # of this process
 
@@ -87,8 +90,10 @@ class Recorder:
         _writer.put(_hold(Event.RELEASED, grant, held))
 
     def lost(self, grant: Grant, reason: str) -> None:
-        """Record a loss."""
+        """Record a loss. A process that ends in order releases what it still holds: it closes its session."""
         outcome = Event.CUT_OFF if reason in troubles.ALL else Event.LOST
+        if grant.session.closing:
+            outcome = Event.RELEASED
         _writer.put(_hold(outcome, grant, clock.now() - grant.since, reason=reason))
 
     def refused(self, grant: Grant, reason: str) -> None:
@@ -103,10 +108,14 @@ class Recorder:
 
 
 def _on_contended(*, lock: str, waited: float, kind: str, about: Mapping[str, str], **kwargs: object) -> None:
-    # A try that did not wait counts in a view, whose client gets an error. A task that tries is skipped or comes again,
-    # and other code may do without the lock.
+    # A try that did not wait counts as refused in a view, whose client gets an error.
     if waited or "request" in about:
         _writer.put(_event(Event.TIMED_OUT, lock, time.time(), kind=kind, waited=waited))
+    elif clock.now() - _tried.get(lock, -math.inf) >= TRIED_EVERY:
+        if len(_tried) >= MOST_TRIED:
+            _tried.clear()
+        _tried[lock] = clock.now()
+        _writer.put(_event(Event.TRIED, lock, time.time(), kind=kind, waited=waited))
 
 
 def _on_failed(

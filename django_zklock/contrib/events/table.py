@@ -7,16 +7,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django.db import router, transaction
-from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet, Sum
+from django.db.models import Count, Exists, F, Max, Min, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
-from django_zklock.contrib.events.models import LATE, MAX_TEXT, Event
+from django_zklock.contrib.events.models import EXIT_TIMEOUT, LATE, MAX_TEXT, Event
 from django_zklock.contrib.events.timeline import Timeline
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.shared import Shared
 
 MARGIN: Final = 60.0
 """Seconds by which the times of the grant and the end of a hold may differ, if a clock was set in between."""
+DAY: Final = 86400.0
 
 if TYPE_CHECKING:
     from django_zklock.inspection import LockInfo
@@ -104,7 +105,7 @@ def _end_earlier(end: Fields, table: QuerySet[Event]) -> bool:
 def delete_old(days: float, most: int) -> bool:
     """Delete the oldest rows if they are older than so many days; return whether there may be more than `most`."""
     table = Event._default_manager.using(router.db_for_write(Event))
-    old = list(table.filter(at__lt=ago(days * 86400.0)).order_by("at").values_list("pk", flat=True)[:most])
+    old = list(table.filter(at__lt=ago(days * DAY)).order_by("at").values_list("pk", flat=True)[:most])
     if old:
         table.filter(pk__in=old).delete()
     return len(old) == most
@@ -123,6 +124,15 @@ def timeline(lock: LockInfo, most: int) -> Timeline | None:
     return Timeline(grants, lock) if grants else None
 
 
+def refused(keys: Iterable[str]) -> dict[str, float]:
+    """Return by key how many seconds ago a caller was refused last, or a try failed, in the last day."""
+    known = {shortened(key, MAX_TEXT): key for key in keys}
+    outcomes = Event.TIMED_OUT, Event.TRIED
+    rows = Event._default_manager.filter(key__in=known, outcome__in=outcomes, at__gte=ago(DAY))
+    last = _read(rows.order_by().values_list("key").annotate(last=Max("at")))
+    return {known[key]: (timezone.now() - at).total_seconds() for key, at in last}
+
+
 def recent(outcome: str, by: str, seconds: float) -> list[Recent]:
     """Count the events with an outcome in the last so many seconds, by "key" or "host"; at most every 5 s."""
     return _recent.get((outcome, by, seconds), 0.0, 5.0)
@@ -135,6 +145,8 @@ def _recent(asked: tuple[str, str, float], timeout: float) -> list[Recent]:
     rows = Event._default_manager.filter(outcome=outcome, at__gte=ago(seconds))
     if outcome == Event.HELD:
         rows = rows.filter(Exists(_later(seconds)), kind="lock")
+        away = _read(_written_late(seconds)) if _read(rows[:1]) else []
+        rows = rows.filter(at__gt=away[0]) if away else rows
     sessions, keys = Count("session", distinct=True), Count("key", distinct=True)
     counted = (
         rows.order_by()
@@ -157,6 +169,13 @@ def _later(seconds: float) -> QuerySet[Event]:
     later = Event._default_manager.filter(key=OuterRef("key"), at__gte=since, token__gt=OuterRef("token"))
     late: QuerySet[Event] = later.filter(recorded__lt=ago(LATE))
     return late
+
+
+def _written_late(seconds: float) -> QuerySet[Event, datetime]:
+    """Return when a row was last written late, as the database was away: ends of earlier holds may have been lost."""
+    late = F("at") + timedelta(seconds=EXIT_TIMEOUT)
+    rows = Event._default_manager.filter(at__gte=ago(seconds), recorded__gt=late)
+    return rows.order_by("-recorded").values_list("recorded", flat=True)[:1]
 
 
 def _read(rows: QuerySet[Any, Any]) -> list[Any]:

@@ -67,7 +67,7 @@ class Writer:
             self._loop.post(self._write)  # at once: the operator may look at the history next
 
     def flush(self, timeout: float) -> bool:
-        """Write what was signalled so far; return whether that was tried within `timeout` seconds."""
+        """Write what was signalled so far; return whether that was done, or failed, within `timeout` seconds."""
         loop, session = self._loop, process.peek()
         if loop is None:
             return True
@@ -76,8 +76,7 @@ class Writer:
         if session is not None:
             session.dispatch(signalled.set)  # after the signals that are under way
             signalled.wait(deadline - clock.now())
-        for call in (self._write, self._disconnect, written.set):
-            loop.post(call)
+        loop.post(lambda: self._finish(loop, deadline, written))
         return written.wait(deadline - clock.now())
 
     def _start(self) -> None:
@@ -98,6 +97,15 @@ class Writer:
         if self._idle:
             self._idle = False
             self._schedule(PAUSE)
+
+    def _finish(self, loop: Loop, deadline: float, written: threading.Event) -> None:
+        """Write all events. Try again until the deadline while the database fails: it may be back in a moment."""
+        self._write()
+        if self._failures and clock.now() + PAUSE < deadline:
+            loop.call_later(PAUSE, lambda: self._finish(loop, deadline, written))
+            return
+        self._disconnect()
+        written.set()
 
     def _schedule(self, pause: float) -> None:
         assert self._loop is not None

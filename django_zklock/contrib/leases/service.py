@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
 import grpc
+from django.apps import apps
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -263,6 +264,9 @@ def _parsed(message: type[Message], received: bytes) -> Any:
 def _lease_request(request: pb.RecordLockRequest) -> LeaseRequest:
     if request.wait_limit_ms and not request.wait_blocking:
         raise Refusal(Code.INVALID, "wait_limit_ms needs wait_blocking.")
+    if request.signed_token and not apps.is_installed("django_zklock.contrib.tokens"):
+        needs = "signed_token needs django_zklock.contrib.tokens in the INSTALLED_APPS of the coordinator."
+        raise Refusal(Code.INVALID, needs)
     known = request.kind in pb.Kind.values()
     return LeaseRequest(
         resource_path=request.resource_path,

@@ -208,7 +208,7 @@ class Acquisition:
             if spec.lasts != "lease" and (len(self.specs) > 1 or held_locks.may_have(self.owner)):
                 wait.held = functools.partial(held_locks.grants_of, self.owner, self.use)
             for watcher in hooks.watchers:
-                watcher.asks(contender, self.owner, self.specs)
+                watcher(spec, self.specs, self.owner)
         self.contenders.append(contender)
         return waiter, contender
 
@@ -216,9 +216,6 @@ class Acquisition:
         """Record the lock as held by the owner, or raise the error that the outcome means."""
         contender = self.contender
         assert contender is not None
-        if contender.waits:
-            for watcher in hooks.watchers:
-                watcher.answered(contender, self.owner)
         if not isinstance(outcome, Grant):
             raise self._refused(contender, outcome)
         held = HeldLock(contender, outcome, self.owner, spec, {self.use: kept})

@@ -62,8 +62,6 @@ class LockSpec(QueueSpec):
     """The databases on which the block is a transaction."""
     release_on: str | None = None
     """`exit` or `commit`: when a lock that was acquired inside a transaction is released; None: it is refused there."""
-    warn_after: float | None = None
-    """How long it may be held without a warning."""
     what: str = ""
     """The work that it is for, as others in the queue see it; empty: the current work of the caller."""
     about: Mapping[str, str] = field(default_factory=lambda: NOTHING)

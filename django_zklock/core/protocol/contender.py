@@ -399,6 +399,7 @@ class Contender(SessionObserver):
             limit=spec.limit or 0,
             owner=caller.owner,
             max_hold=round((spec.max_hold or 0.0) * 1000),
+            warn_after=round((spec.warn_after or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
         )

@@ -70,6 +70,8 @@ class ContenderInfo:
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if it is unknown."""
     max_hold: float = 0.0
     """Seconds from the grant, after which it loses the lock; 0 if it has no maximum hold, or if that is unknown."""
+    warn_after: float = 0.0
+    """Seconds from the grant, after which its hold is long; 0 if it has no `warn_after`, or if that is unknown."""
     session_timeout: float = 0.0
     """Seconds after which ZooKeeper ends its session if its process is silent; 0 if that is unknown."""
     idle_since: datetime | None = None
@@ -126,6 +128,7 @@ class ContenderInfo:
             limit=payload.limit or None,
             owner=payload.owner,
             max_hold=payload.max_hold / 1000,
+            warn_after=payload.warn_after / 1000,
             session_timeout=payload.session_timeout / 1000,
             idle_since=_idle_since(payload, node) if payload.idle else None,
             lasts=payload.lasts if payload.lasts in LASTING else "",

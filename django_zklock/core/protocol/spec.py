@@ -26,6 +26,7 @@ class QueueSpec:
     min_hold: float = 0.0  # seconds from the grant; on a release before, an operator hold replaces the znode
     max_waiters: int | None = None  # how many may wait; one more gives up at once
     max_hold: float | None = None  # seconds from the grant, after which the holder loses the lock
+    warn_after: float | None = None  # seconds from the grant, after which the holder logs a warning
     linger: float = 0.0  # seconds for which this process keeps a released lock for its next owners here
     template: str = ""  # of the key
     lasts: str = ""  # "leader", "run" or "lease" if the hold is meant to last; see `Payload`

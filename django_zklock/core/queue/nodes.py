@@ -205,6 +205,8 @@ class Payload:
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if unknown."""
     max_hold: int = 0
     """Milliseconds after which a holder loses the lock by itself; 0 if it does not."""
+    warn_after: int = 0
+    """Milliseconds after which a hold is long; 0 if its options do not say so."""
     session_timeout: int = 0
     """The timeout of its session, in milliseconds: ZooKeeper ends the session when it has heard nothing for so long."""
     idle: str = ""

@@ -142,6 +142,8 @@ class GrantSession:
     """None if it is over. The loop's thread writes it; any thread reads it."""
     refused: int = 0
     """The error code with which ZooKeeper has refused the last heartbeat, or 0. Written and read likewise."""
+    closing: bool = False
+    """Whether this process ends it, in order. Any thread reads it."""
 
     def __init__(self, loop: Loop) -> None:
         self.pid = os.getpid()  # of the process that it belongs to; a forked child has no part of it

@@ -119,7 +119,6 @@ class Session(GrantSession):
         self._ask_anew_timer = NEVER
         self._restart_pause = 0.0
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
-        self.closing = False  # read by any thread
         self._closed = threading.Event()
 
     # --- start and end ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer, integer, seconds
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.management.zklock.status import fail_if_incomplete, read_all, write_skipped
-from django_zklock.report import formatting
+from django_zklock.report import formatting, verdict
 
 HEAD: Final = ("lock", "state", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
 CUT: Final = ("lock", "holder", "runs")
@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     snapshot = read_all(options)
-    locks = [lock for lock in snapshot.locks if _is_wanted(lock, options)]
+    incidents, _facts = verdict.by_key(snapshot)
+    states = {lock.key: verdict.state_of(lock, incidents.get(lock.key)) for lock in snapshot.locks}
+    locks = [lock for lock in snapshot.locks if _is_wanted(lock, states[lock.key], options)]
     if options.sort in ORDERS:
         locks.sort(key=ORDERS[options.sort], reverse=True)
     locks = locks[: options.limit]
@@ -46,15 +48,17 @@ def run(out: Output, options: argparse.Namespace) -> None:
     elif snapshot.problem and not snapshot.locks:
         write_line(out, "number of locks unknown: not connected")
     else:
-        _write(out, options, snapshot, locks)
+        _write(out, options, snapshot, locks, states)
     fail_if_incomplete(snapshot)
 
 
-def _write(out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: list[LockInfo]) -> None:
+def _write(
+    out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: list[LockInfo], states: dict[str, str]
+) -> None:
     red, yellow = options.style.ERROR, options.style.WARNING
-    colours = {"deadlocked": red, "unreadable": red, "long": yellow, "operator": yellow}
+    colours = {"deadlocked": red, "unreadable": red, "blocked": red, "slow": yellow, "long": yellow, "operator": yellow}
     if locks:
-        write_table(out, HEAD, [_row(lock) for lock in locks], colours=colours, cut=CUT)
+        write_table(out, HEAD, [_row(lock, states[lock.key]) for lock in locks], colours=colours, cut=CUT)
     for lock in locks:
         if lock.problem or lock.expired_holds or lock.is_used_up:
             write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
@@ -64,18 +68,18 @@ def _write(out: Output, options: argparse.Namespace, snapshot: Snapshot, locks: 
     write_skipped(out, snapshot)
 
 
-def _is_wanted(lock: LockInfo, options: argparse.Namespace) -> bool:
+def _is_wanted(lock: LockInfo, state: str, options: argparse.Namespace) -> bool:
     return (
         any(fnmatch.fnmatchcase(text, options.pattern) for text in (lock.key, formatting.key_text(lock.key)))
-        and options.state in (None, *lock.states())
+        and options.state in (None, state, *lock.states())
         and options.host in (None, *(holder.host for holder in lock.holders))
         and (not options.longer_than or lock.held_longer_than(options.longer_than))
     )
 
 
-def _row(lock: LockInfo) -> tuple[str, ...]:
+def _row(lock: LockInfo, state: str) -> tuple[str, ...]:
     wait = formatting.duration(lock.longest_wait)
-    shown = (formatting.key_text(lock.key), lock.state(), formatting.kind_text(lock))
+    shown = (formatting.key_text(lock.key), state, formatting.kind_text(lock))
     if not lock.holders:
         return (*shown, "", "", "", str(lock.waiting), wait, "")
     first, more = lock.holders[0], f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""

@@ -11,16 +11,23 @@ import threading
 import weakref
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
 
+from django_zklock.core import clock
+from django_zklock.testing.server.codes import Mode
 from django_zklock.testing.server.database import Database, Sessions, now
 from django_zklock.testing.server.faults import FaultControls, Faults
 from django_zklock.testing.server.loop import Loop
 from django_zklock.testing.server.service import Service
-from django_zklock.testing.server.tree import CONTAINER
+from django_zklock.testing.server.tree import CONTAINER, Origin
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+FOR_EVER: Final = 1e9
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,28 @@ class DevServer(FaultControls):
         """Return the data of a node; None if it does not exist."""
         node = self._call(lambda: self._service.db.tree.nodes.get(path))
         return None if node is None else node.data or b""
+
+    def join(self, prefix: str, data: bytes) -> tuple[int, str]:
+        """
+        Create an ephemeral sequential node, and what is missing above it. Return its session and its path.
+
+        The session has no connection, so no fault reaches it. It lasts until `expire`.
+        """
+
+        def join() -> tuple[int, str]:
+            db = self._service.db
+            session = db.open_session()
+            session.timeout = FOR_EVER
+            db.sessions.touch(session, clock.now())
+            origin = Origin(session.id, db.zxid, now())
+            for above in reversed(PurePosixPath(prefix).parents):
+                if str(above) not in db.tree.nodes:
+                    db.tree.create(str(above), b"", None, Mode.PERSISTENT, origin, sequential=False)
+            path = db.tree.create(prefix, data, None, Mode.EPHEMERAL_SEQUENTIAL, origin, sequential=True)
+            db.fire()
+            return session.id, path
+
+        return self._call(join)
 
     def delete(self, paths: Set[str]) -> None:
         """Delete the nodes of these paths, also ephemerals. Containers stay until the server finds them empty."""

@@ -318,7 +318,15 @@ def test_a_holder_that_does_not_say_since_when_holds_at_most_since_it_came(zoo):
     assert holder.held_since == holder.came
     assert holder.granted is holder.ends is None
     assert not lock.held_longer_than(0.1)
-    assert lock.state(long_held=1) == "held"
+    with zoo.configured(DEFAULTS={"warn_after": 0.1}):
+        assert lock.state() == "held"
+
+
+def test_a_holder_says_after_which_time_its_hold_is_long(zoo):
+    """Also if only its code knows: then all that look judge it by that."""
+    with zk_lock("k", warn_after=90.5):
+        (lock,) = fresh().locks
+    assert lock.holders[0].long_after == 90.5
 
 
 def test_a_fresh_snapshot_is_shared(zoo, proxy):

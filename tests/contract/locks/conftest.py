@@ -1,5 +1,7 @@
 """The order of locks that a test has seen."""
 
+import json
+
 import pytest
 
 from django_zklock.core import hooks
@@ -16,7 +18,7 @@ class Seen:
     @property
     def edges(self):
         """The edges by their templates, the outer and the inner one."""
-        edges = [order.read_edge(line) for line in self.path.read_text().splitlines()]
+        edges = [order.Edge(*json.loads(line)) for line in self.path.read_text().splitlines()]
         return {(edge.outer, edge.inner): edge for edge in edges}
 
 
@@ -25,5 +27,5 @@ def seen(tmp_path, monkeypatch):
     """See the order of locks in this test."""
     seen = Seen(tmp_path / "order")
     monkeypatch.setenv(order.FILE, str(seen.path))
-    monkeypatch.setattr(hooks, "watchers", [order.Watcher()])
+    monkeypatch.setattr(hooks, "watchers", [order.Watcher().asks])
     return seen

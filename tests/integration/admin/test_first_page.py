@@ -29,10 +29,9 @@ CHECKOUT = Part.view("POST /checkout/", "shop.views.checkout", "web-1", 78)
 
 
 @pytest.fixture
-def stage(zoo, monkeypatch):
+def stage(zoo):
     """Queues in which each holder that others wait for hangs."""
-    monkeypatch.setattr("django_zklock.admin.LockAdmin.long_held", 0.001)
-    with staged(zoo) as stage:
+    with zoo.configured(DEFAULTS={"warn_after": 0.001}), staged(zoo) as stage:
         yield stage
 
 

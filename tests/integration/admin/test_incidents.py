@@ -1,6 +1,7 @@
 """Staged incidents: cause and remedy on the page, by `status` and in JSON; `test_incident_drill` has processes."""
 
 import json
+import re
 import time
 import uuid
 from datetime import timedelta
@@ -48,8 +49,8 @@ def contend(contend):
     return join
 
 
-def record(rows, outcome, host="worker-1", **more):
-    now = timezone.now()
+def record(rows, outcome, host="worker-1", ago=0, **more):
+    now = timezone.now() - timedelta(seconds=ago)
     for number in range(rows):
         fields = {"pid": 77, "at": now, "token": number + 1, "session": number, **more}
         Event(key="orders/1", outcome=outcome, host=host, **fields).save()
@@ -105,6 +106,52 @@ def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(operator, conte
     assert cards(operator)[0]["identity"] == before["identity"]
 
 
+@pytest.mark.parametrize("outcome", [Event.TRIED, Event.TIMED_OUT])
+def test_a_holder_that_hangs_is_named_if_callers_were_refused_since_its_grant(operator, contend, outcome):
+    """A periodic task that is skipped, or a view that answers 409: nobody waits."""
+    contend("orders/1")
+    record(1, outcome, ago=100)
+    eventually(lambda: "zklock-state zklock-long" in operator.get(f"{LIST}?q=").content.decode(), 30)
+    assert cards(operator) == [], "nobody has wanted it since"
+    record(20, outcome)
+    assert_named(operator, "hung", "worker-1", "The last caller was refused, or skipped its work")
+    assert [(card["cause"], card["blocked"]) for card in cards(operator)] == [("hung", 0)], "no second incident"
+
+
+def test_callers_that_an_operator_keeps_out_lead_to_the_operator(operator):
+    hold = operations.hold_lock("orders/1", seconds=600, reason="deploy 42", by="anna")
+    record(20, Event.TIMED_OUT)
+    assert_named(operator, "hot", "20 callers were refused", "anna holds it until", "deploy 42", "before that ends")
+    assert f"zklock end-hold --token={hold.token}" in status()[0]
+    assert "act/end/?key=orders%2F1" in operator.get(LIST).content.decode()
+    operations.end_hold("orders/1", token=hold.token, by="anna", reason="done")
+
+
+@pytest.mark.parametrize(("lasts", "remedy"), [("run", "before that ends"), ("", "Hold it for a shorter time")])
+def test_callers_that_one_holder_keeps_out_learn_its_name(operator, contend, lasts, remedy):
+    contend("orders/1", lasts=lasts)
+    record(20, Event.TIMED_OUT)
+    assert_named(operator, "hot", "20 callers were refused", "pid 77 has held it", remedy)
+
+
+def test_callers_that_many_holders_keep_out_name_none(operator, contend):
+    record(20, Event.TIMED_OUT, ago=30)
+    contend("orders/1")
+    assert_named(operator, "hot", "20 callers were refused", "Hold it for a shorter time")
+    assert "worker-1" not in cards(operator)[0]["explanation"]
+
+
+def test_the_list_the_page_and_the_terminal_have_the_word_of_the_card(operator, contend):
+    contend("orders/1")
+    contend("orders/1", "worker-2", 5)
+    await_cause(operator, "hung")
+    word = '<span class="zklock-state zklock-slow">Slow</span>'
+    for path in ("?q=", "?state=slow", "orders_2F1/change/"):
+        assert word in operator.get(f"{LIST}{path}").content.decode(), path
+    assert re.search(r"^orders/1 +slow ", ending("list", "--state=slow")[1], re.MULTILINE)
+    assert "\nSlow.\n" in ending("show", "orders/1")[1]
+
+
 def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend, zoo, monkeypatch):
     """Each with its remedy and a command. The ages are certain, or null: a hold without a grant time may be younger."""
     monkeypatch.setattr(holders, "FORGOTTEN", 0.0)
@@ -123,6 +170,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend,
         contend(key, "worker-2", 5)
     causes = ["deadlock", "counter", "host", "foreign", "hung", "operator"]
     eventually(lambda: [card["cause"] for card in cards(operator)] == causes, 30)
+    assert 'lock/?host=worker-1">All locks of this host</a>' in operator.get(LIST).content.decode()
     printed, code = status()
     first = "\n".join(printed.splitlines()[:LINES])
     for card in cards(operator):
@@ -219,21 +267,6 @@ def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator, c
     assert "act/break/" in operator.get(f"{LIST}root/change/").content.decode()
 
 
-def test_callers_that_are_refused_behind_a_holder_that_hangs_are_no_second_incident(operator, contend):
-    contend("pay/7")
-    contend("pay/7", "other-2", 2)
-    await_cause(operator, "hung")
-    assert [card["cause"] for card in cards(operator)] == ["hung"]
-
-
-def test_a_process_that_hangs_with_many_locks_leads_to_the_locks_of_its_host(operator, contend):
-    for number in range(4):
-        contend(f"stock/{number}", owner=1)
-        contend(f"stock/{number}", f"web-{number}", number, owner=1)
-    await_cause(operator, "host")
-    assert 'lock/?host=worker-1">All locks of this host</a>' in operator.get(LIST).content.decode()
-
-
 def test_recent_causes_are_named_and_lead_to_their_history(operator):
     """They have the lock, but the rows have higher tokens: ZooKeeper was restored."""
     record(2, Event.STALE)
@@ -270,6 +303,18 @@ def test_deaths_of_the_holders_of_one_lock_are_a_matter_of_that_lock(operator):
 def test_deaths_of_processes_with_several_locks_are_a_matter_of_their_host(operator):
     kill("a", "b", "c")
     assert [(card["cause"], card["host"]) for card in cards(operator)] == [("ended", "worker-1")]
+
+
+def test_holds_from_before_an_outage_of_the_database_are_no_deaths(operator):
+    """Their ends may have been lost. A row that was written late tells of the outage."""
+    kill("pay", "pay", "pay", "a", "b", "c")
+    before, later = timezone.now() - timedelta(minutes=6), timezone.now() - timedelta(minutes=2)
+    Event(key="k", outcome=Event.TIMED_OUT, at=before).save()
+    Event.objects.filter(key="k").update(recorded=later)
+    assert cards(operator) == []
+    Event.objects.filter(key="k").update(recorded=before)
+    table._recent.clear()
+    assert [card["cause"] for card in cards(operator)] == ["ended", "dying"]
 
 
 def test_tables_that_cannot_be_read_are_not_green(operator):

@@ -30,8 +30,8 @@ def locks():
     return {lock.key: lock for lock in inspection.snapshot(max_age=0).locks}
 
 
-def causes(long_held=LONG):
-    seen = verdict.look(inspection.snapshot(max_age=0), inspection.ensemble(reply_timeout=10), long_held)
+def causes():
+    seen = verdict.look(inspection.snapshot(max_age=0), inspection.ensemble(reply_timeout=10))
     return [(incident.cause, incident.keys) for incident in seen.incidents]
 
 
@@ -51,6 +51,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
         stack.enter_context(zoo.running(LEASE.format(address=serving.address)))
         BackgroundCall(lambda: zk_leader("reports").run(lead))
         stack.callback(over.set)
+        stack.enter_context(zoo.configured(DEFAULTS={"warn_after": LONG}))
         stack.enter_context(zk_lock("plain"))
         for key in (*keys, "plain"):
             zoo.wait_contenders(key, 1, 60)
@@ -62,7 +63,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
 
         eventually(all_are_long_held, 60, causes)
         seen = locks()
-        assert {key: state_text(seen[key], seen[key].state(LONG)) for key in keys} == keys
+        assert {key: state_text(seen[key], seen[key].state()) for key in keys} == keys
         assert causes() == [("hung", ("plain",))]
         assert "A leader holds it until it ends." in zklock("show", "reports")
         assert "A command holds it for as long as it runs." in zklock("show", "daemon")

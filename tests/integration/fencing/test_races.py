@@ -18,9 +18,9 @@ from support.zoo import eventually
 from django_zklock.contrib.fences.block import FencedBlock
 from django_zklock.contrib.fences.models import Fence as FenceRow
 from django_zklock.contrib.fences.rows import advance
+from django_zklock.contrib.tokens.stores import DatabaseTokens
 from django_zklock.exceptions import StaleToken
 from django_zklock.fencing import Fence
-from django_zklock.fencing.stores import DatabaseTokens
 
 WRITERS = 6
 WRITES = 10  # of each

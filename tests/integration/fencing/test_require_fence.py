@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 from django.db.models import F
@@ -24,9 +25,9 @@ from support.zoo import TESTS, eventually, guid_of, next_line
 
 from django_zklock import zk_lock
 from django_zklock.contrib.fences.models import Fence
+from django_zklock.contrib.tokens import require_fence
 from django_zklock.core.queue.escaping import escape
 from django_zklock.exceptions import InvalidLockName, LockLost, LockNotHeld, StaleToken
-from django_zklock.fencing import require_fence
 
 VIEWS = ["function", "async-function", "row", "class", "dispatched", "async-class", "async-dispatched"]
 KEY = "k" * 40
@@ -67,6 +68,16 @@ def test_a_signed_token_contains_no_secrets(zoo):
         assert issued < lease_until <= until
 
 
+def test_without_the_app_a_hold_says_what_to_install(zoo):
+    apps = [app for app in settings.INSTALLED_APPS if app != "django_zklock.contrib.tokens"]
+    with (
+        zk_lock("stock/7") as hold,
+        override_settings(INSTALLED_APPS=apps),
+        pytest.raises(ImproperlyConfigured, match=r'add "django_zklock\.contrib\.tokens" to INSTALLED_APPS'),
+    ):
+        hold.signed_token()
+
+
 def test_a_hold_that_is_over_signs_nothing(zoo):
     with zk_lock("stock/7") as hold:
         pass
@@ -88,8 +99,8 @@ settings.configure(
 )
 import django; django.setup()
 from django.core.management import call_command
-from django_zklock.fencing import FenceVerifier
-from django_zklock.fencing.stores import DatabaseTokens
+from django_zklock.contrib.tokens import FenceVerifier
+from django_zklock.contrib.tokens.stores import DatabaseTokens
 from django.test import override_settings
 call_command("migrate", verbosity=0)
 print("ready", flush=True)

@@ -14,8 +14,8 @@ from support.ledgers.models import Account
 
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.contrib.fences.rows import advance
+from django_zklock.contrib.tokens.stores import DatabaseTokens
 from django_zklock.exceptions import StaleToken
-from django_zklock.fencing.stores import DatabaseTokens
 
 
 def outcome(store, key, token):

@@ -50,6 +50,13 @@ async def test_the_life_of_a_lease(zoo, served):
     assert zoo.children(KEY) == []
 
 
+async def test_without_the_app_of_tokens_a_signed_one_is_refused_before_the_lock(zoo, served, settings):
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_zklock.contrib.tokens"]
+    details = await refused(served.acquire(signed_token=True), grpc.StatusCode.INVALID_ARGUMENT)
+    assert "signed_token needs django_zklock.contrib.tokens" in details
+    assert zoo.children(KEY) == []
+
+
 async def test_a_busy_lock_has_a_place_and_its_holder(served):
     await served.acquire()
     busy = await served.acquire()

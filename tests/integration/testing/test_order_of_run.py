@@ -77,6 +77,7 @@ def test_without_strict_a_summary_tells_them(project):
     project.write("project_settings.py", SETTINGS + LOCKS)
     done = project.run("-m", "pytest")
     assert (done.stdout.count(ADVICE), done.returncode) == (1, 0), done.stdout
+    assert WHY not in done.stdout
 
 
 def test_a_marked_test_means_its_order(project):
@@ -143,15 +144,25 @@ def test_a_test_may_delete_the_file_and_the_environment(project):
     assert ("3 passed" in done.stdout, done.returncode) == (True, 0), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--parallel", "2")], ids=["one process", "parallel"])
+WHY = 'The run fails, because ZKLOCK["STRICT"] is True.'
+
+
+@pytest.mark.parametrize("options", ["-v1", "-v0", "--parallel=2"])
 def test_the_runner_of_django_collects_them(project, options):
-    if options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
+    if "parallel" in options and django.VERSION < (6,) and multiprocessing.get_start_method() == "forkserver":
         pytest.skip("Django 5.2 does not set up the processes of a forkserver")
     project.write("project_settings.py", STRICT + 'TEST_RUNNER = "django_zklock.testing.ZkLockRunner"\n')
     project.write("test_shop.py", SUITE)
-    done = project.run("manage.py", "test", *options)
+    done = project.run("manage.py", "test", options)
     assert "Traceback" not in done.stderr, done.stderr
-    assert ("wait for each other" in done.stdout, done.returncode) == (True, 1), done.stdout + done.stderr
+    assert ("wait for each other" in done.stderr, done.returncode) == (True, 1), done.stdout + done.stderr
+    assert done.stderr.rstrip().endswith(WHY)
+
+
+@pytest.mark.parametrize("options", [[], ["-qq"], ["--no-summary"], ["-p", "no:terminal"]], ids=" ".join)
+def test_a_strict_run_of_pytest_says_at_its_end_why_it_fails(project, options):
+    done = project.run("-m", "pytest", *options)
+    assert (done.returncode, done.stdout.rstrip().endswith(WHY)) == (1, True), done.stdout
 
 
 PRODUCTION = """

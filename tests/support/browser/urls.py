@@ -1,6 +1,5 @@
 """The admin, what probes and scrapes read, a view that refreshes the snapshot of all locks, and one with a lock."""
 
-import os
 import time
 
 from django.contrib import admin
@@ -22,9 +21,6 @@ if THEMED:  # as its guide says of the models of other packages
     @admin.register(Lock)
     class ThemedLockAdmin(LockAdminMixin, ModelAdmin):
         pass
-
-
-LockAdminMixin.long_held = float(os.environ.get("SITE_LONG_HELD", LockAdminMixin.long_held))
 
 
 def refresh_snapshot(request):

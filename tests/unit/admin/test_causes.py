@@ -1,7 +1,6 @@
 """Which causes the report finds in given queues and servers, and who is to blame."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.lookinfo import HOLDER, NOTHING, NOW
@@ -127,10 +126,54 @@ def test_one_process_with_three_slow_locks_hangs_and_three_processes_do_not():
             for number, pid in enumerate(pids)
         ]
 
+    idle = queue("job/3", {"owner": 3, "pid": 7})
+    assert found(*slow(7, 7), idle) == [("host", ("job/0", "job/1", "job/3"))], "nobody waits for one of them"
     assert found(*slow(7, 7, 7)) == [("host", ("job/0", "job/1", "job/2"))]
     assert [cause for cause, _keys in found(*slow(7, 8, 9))] == ["hung"] * 3
     victims = [queue("job/3", {"owner": 53, "pid": 7}, waiters=(60,)), queue("x", 61, waiters=(53,))]
     assert ("host", ("job/0", "job/1")) not in found(*slow(7, 7), *victims)
+
+
+def test_a_process_is_blamed_for_the_holds_that_are_late_themselves():
+    """One of its threads hangs. The others serve short requests, each under a lock of its own."""
+    short = [queue(f"cart/{number}", {"owner": number, "pid": 7, "age": 0.4}) for number in range(7)]
+    kept = queue("kept", {"owner": 9, "pid": 7, "idle_since": NOW})
+    assert found(queue("stock", {"owner": 8, "pid": 7}, waiters=(50,)), kept, *short) == [("hung", ("stock",))]
+
+
+def test_processes_of_one_name_and_number_are_told_apart_by_their_sessions():
+    mail = [queue(f"mail/{number}", {"owner": number, "pid": 1, "session_id": 99}) for number in range(3)]
+    assert found(queue("stock", {"owner": 8, "pid": 1}, waiters=(50,)), *mail) == [("hung", ("stock",))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "client", "title"),
+    [
+        ("read-write", "zklock", "3 processes have held prices for 1 min 30 s"),
+        ("semaphore", "zklock", "3 processes have held prices for 1 min 30 s"),
+        ("semaphore", "Curator", "Another client blocks prices"),
+    ],
+)
+def test_several_holders_of_one_lock_are_one_incident(kind, client, title):
+    holders = [{"owner": number, "pid": number, "client": client} for number in (1, 2, 3)]
+    (incident,) = verdict(queue("prices", *holders, waiters=(50,), kind=kind)).incidents
+    assert (str(incident.describe()["title"]), len(incident.holders), incident.blocked) == (title, 3, 1)
+
+
+def test_permits_that_one_process_has_leaked_are_counted():
+    leaked = [{"owner": number, "pid": 5} for number in range(4)]
+    (incident,) = verdict(queue("pool", *leaked, {"owner": 9, "age": 1.0}, waiters=(50,), kind="semaphore")).incidents
+    shown = incident.describe()
+    assert shown["title"] == "web-1 · pid 5 has held pool for 1 min 30 s"
+    assert "4 of 5 permits." in shown["explanation"]
+
+
+@pytest.mark.parametrize(("warn_after", "default", "is_named"), [(80, 60, True), (100, 60, False), (0, 100, False)])
+def test_a_hold_is_judged_by_its_own_warn_after_else_by_that_of_all(settings, warn_after, default, is_named):
+    settings.ZKLOCK = {**settings.ZKLOCK, "DEFAULTS": {"warn_after": default}}
+    lock = queue("report", {"owner": 1, "warn_after": warn_after}, waiters=(2,))
+    assert lock.state() == ("long" if is_named else "contended")
+    assert [cause for cause, _keys in found(lock)] == ["hung"] * is_named
 
 
 def test_a_permit_that_another_holder_will_release_is_not_behind():
@@ -163,15 +206,36 @@ def test_a_long_queue_is_named_at_once(waiting, fields, causes):
     [
         (59.0, {}, []),
         (61.0, {}, ["crowded"]),
+        (61.0, {"warn_after": 5}, ["crowded"]),
+        (61.0, {"warn_after": 90}, []),
         (61.0, {"lasts": "lease"}, []),
         (61.0, {"age": 90.0}, ["hung"]),
         (61.0, operator(age=30.0), []),
     ],
-    ids=["less than a minute", "a minute", "for a lease", "behind a holder that hangs", "behind an operator"],
+    ids=[
+        "less than a minute",
+        "a minute",
+        "warned of early",
+        "less than warn_after",
+        "for a lease",
+        "behind a holder that hangs",
+        "behind an operator",
+    ],
 )
 def test_a_long_wait_is_named_though_no_holder_hangs(wait, fields, causes):
     lock = replace(queue("stock", {"owner": 1, "age": 1.0, **fields}, waiting=3), longest_wait=wait)
     assert [incident.cause for incident in verdict(lock).incidents] == causes
+
+
+@pytest.mark.parametrize(
+    ("waiting", "title"), [(1, "Long wait: stock"), (2, "Long wait: stock"), (3, "Long queue: stock")]
+)
+def test_a_queue_begins_with_three_waiters(waiting, title):
+    lock = replace(queue("stock", {"owner": 1, "age": 1.0}, waiting=waiting), longest_wait=61.0)
+    (incident,) = verdict(lock).incidents
+    shown = incident.describe()
+    assert shown["title"] == title
+    assert ("max_waiters" in shown["remedy"]) is (waiting == 3)
 
 
 def test_a_crowd_behind_a_victim_is_that_of_the_root():
@@ -266,13 +330,12 @@ def test_silence_is_a_missing_reply_and_not_the_state_of_the_connection():
     assert [incident.cause for incident in said.incidents] == ["quorum"]
 
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SERVER = replace(RUNS[0], zxid=5 << 32 | 7)
 
 
-def identity_in(*servers, problem="", locks=()):
+def identity_in(*servers, problem=""):
     connection = replace(NOTHING.connection, state="lost" if problem else "connected")
-    snapshot = replace(NOTHING, problem=problem, connection=connection, locks=locks, total=len(locks))
+    snapshot = replace(NOTHING, problem=problem, connection=connection)
     (incident,) = look(snapshot, judged(*servers, has_quorum=not problem)).incidents
     return incident.identity
 
@@ -281,11 +344,6 @@ def split(*addresses, epoch=5, counter=7):
     zxids = [(epoch + number) << 32 | counter for number in range(len(addresses))]
     servers = [replace(SERVER, address=address, zxid=zxid) for address, zxid in zip(addresses, zxids, strict=True)]
     return identity_in(*servers)
-
-
-def test_a_deadlock_of_several_hosts_has_one_identity_whichever_host_comes_first():
-    deadlocks = [CAUSES["deadlock"](host=host, keys=("a", "b")) for host in ("web-1", "web-2")]
-    assert len({deadlock.identity for deadlock in deadlocks}) == 1
 
 
 def test_a_split_is_that_of_its_servers_and_their_epochs():
@@ -304,54 +362,23 @@ def test_a_lost_quorum_is_that_of_the_servers_that_are_down():
     assert identity_in(replace(DOWN, address="zk1:2181"), *others, problem="no answer") != lost
 
 
-def test_an_unknown_znode_is_one_incident_and_the_next_one_another():
-    def unreadable(name, waiting=0):
-        return identity_in(SERVER, locks=(LockInfo(key="k", path="/k", problem=f"holds {name!r}", waiting=waiting),))
-
-    assert unreadable("a", 7) == unreadable("a")
-    assert unreadable("b") != unreadable("a")
-
-
-def of(**fields):
-    holders = tuple((key, replace(HOLDER, token=token)) for key, token in fields.pop("tokens", ()))
-    return CAUSES[fields.pop("cause")](**fields, holders=holders).identity
-
-
 @pytest.mark.parametrize(
     ("first", "same", "others"),
     [
+        ({"cause": "host", "host": "web-1", "keys": ("a", "b")}, {"keys": ("c",)}, [{"host": "web-2"}]),
         (
-            {"cause": "host", "host": "web-1", "tokens": [("a", 5), ("b", 7)]},
-            {"tokens": [("c", 9), ("b", 7), ("a", 5)], "keys": ("c",)},
-            [{"tokens": [("a", 8)]}, {"host": "web-2", "tokens": []}],
+            {"cause": "hung", "host": "web-1", "keys": ("a",)},
+            {"host": "web-2"},
+            [{"keys": ("b",)}, {"cause": "foreign"}],
         ),
-        (
-            {"cause": "hung", "keys": ("a",), "tokens": [("a", 5)]},
-            {"age": 90.0, "blocked": 7},
-            [{"tokens": [("a", 6)]}, {"cause": "foreign", "tokens": []}],
-        ),
-        (
-            {"cause": "silent", "keys": ("a",), "tokens": [("a", 5)], "since": NOON},
-            {"age": 90.0},
-            [{"since": NOON + timedelta(hours=1)}],
-        ),
-        (
-            {"cause": "flapping", "host": "web-1", "since": NOON, "values": {"count": 3}},
-            {"values": {"count": 9}},
-            [{"since": "later"}, {"cause": "ended"}],
-        ),
-        (
-            {"cause": "hot", "keys": ("a",), "since": NOON, "values": {"refused": 30}},
-            {"values": {"refused": 99}, "blocked": 3},
-            [{"since": "later"}, {"keys": ("b",)}],
-        ),
-        (
-            {"cause": "counter", "keys": ("a",)},
-            {"blocked": 3},
-            [{"cause": "unreadable"}, {"keys": ("b",)}],
-        ),
+        ({"cause": "flapping", "host": "web-1"}, {"age": 90.0}, [{"host": "web-2"}, {"cause": "ended"}]),
     ],
 )
-def test_an_incident_is_itself(first, same, others):
-    assert of(**{**first, **same}) == of(**first)
-    assert of(**first) not in [of(**{**first, **other}) for other in others]
+def test_an_incident_is_that_of_its_locks_or_of_its_host(first, same, others):
+    """Readers that hang, one after the other, are one. So is a lock whose next holder hangs."""
+
+    def identity(**fields):
+        return CAUSES[fields.pop("cause")](**fields).identity
+
+    assert identity(**{**first, **same}) == identity(**first)
+    assert identity(**first) not in [identity(**{**first, **other}) for other in others]

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from support.tokens import MemoryTokens
 
 from django_zklock import conf
-from django_zklock.conf import Keys
+from django_zklock.contrib.tokens import signing as tokens
+from django_zklock.contrib.tokens.keys import Keys, token_keys
+from django_zklock.contrib.tokens.signing import FenceVerifier, TokenHolder, VerifiedToken, unseal
 from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
-from django_zklock.fencing import signing as tokens
-from django_zklock.fencing.signing import FenceVerifier, TokenHolder, VerifiedToken, unseal
 from django_zklock.names.template import MAX_KEY, Template
 
 OLD, NEW, THEIRS = ("old" * 12, "new" * 12, "theirs" * 6)
@@ -153,7 +153,7 @@ def test_keys_are_rotated_without_a_gap():
 )
 def test_the_keys_come_from_the_settings(settings, signs, verifies):
     with override_settings(**settings):
-        assert unseal(tokens.seal(fence(), conf.token_keys()), Keys([signs]))
+        assert unseal(tokens.seal(fence(), token_keys()), Keys([signs]))
         for key in verifies:
             assert verify(seal(fence(), [key]), keys=None)
         for key in {OLD, NEW, THEIRS} - {*verifies}:  # not SECRET_KEY if there are TOKEN_KEYS
@@ -167,7 +167,9 @@ def test_invalid_keys_are_refused_at_once(keys):
         FenceVerifier(MemoryTokens(), keys=keys)
     assert NEW not in str(caught.value)
     with override_settings(ZKLOCK={"TOKEN_KEYS": keys}), pytest.raises(ImproperlyConfigured, match="TOKEN_KEYS"):
-        conf.token_keys()
+        token_keys()
+    (problem,) = conf.problems({"URL": "zk://h", "TOKEN_KEYS": keys})
+    assert (problem.id, NEW in str(problem)) == ("E011", False)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-68, -60), (600, 608)], ids=["over", "not begun"])

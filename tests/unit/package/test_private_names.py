@@ -46,10 +46,7 @@ KNOWN = {
     # Python 3.11 to 3.15
     "_GeneratorContextManagerBase": ("decorators/validation.py", "contextlib"),
     "_actions": ("management/commands/zklock.py", "argparse"),
-    "_WorkItem": ("testing/awaits.py", "concurrent.futures.thread"),
     "_active": ("core/fork.py", "threading"),
-    "_callbacks": ("testing/awaits.py", "asyncio.futures"),
-    "_done_callbacks": ("testing/awaits.py", "concurrent.futures._base"),
     "_get_running_loop": ("core/execution/owner.py", "asyncio.events"),
 }
 """The file that uses a name, and the module of the library that has it."""

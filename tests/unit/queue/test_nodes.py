@@ -104,7 +104,7 @@ def test_texts_in_any_script_are_read_as_they_were_written(text, pid):
 @example(("\ud800" * 5000,) * 6, 5000)  # Python converts no number of so many digits to a text
 def test_a_payload_never_exceeds_its_limit(texts, power):
     fields = dict(zip(("guid", "host", "thread", "what", "since", "template"), texts, strict=True))
-    fields |= dict.fromkeys(("max_hold", "session_timeout", "waited"), 2**31 - 1)
+    fields |= dict.fromkeys(("max_hold", "warn_after", "session_timeout", "waited"), 2**31 - 1)
     about = {"task": fields["what"], "request": fields["template"], fields["host"]: fields["thread"]}
     payload = Payload(**fields, pid=10**power, about=about)
     data = payload.encode()

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import django_zklock
-from django_zklock.conf import Keys
 from django_zklock.contrib.leases import coordinator
+from django_zklock.contrib.tokens import signing
+from django_zklock.contrib.tokens.keys import Keys
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import markers, nodes, release_request
 from django_zklock.core.queue.deadlock import WaitsFor
@@ -25,7 +26,6 @@ from django_zklock.core.queue.untrusted import LARGEST, LATEST, digits, integer,
 from django_zklock.core.zk.gateway import Node
 from django_zklock.dashboard.acts import Target
 from django_zklock.exceptions import InvalidToken, UnreadableQueue
-from django_zklock.fencing import signing
 from django_zklock.inspection.ensemble import _read
 from django_zklock.report import formatting
 

@@ -17,11 +17,12 @@ from django_zklock import conf, zk_lock
 from django_zklock.conf.leases import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.access import Access, hash_of
 from django_zklock.contrib.leases.refusal import Refusal
+from django_zklock.contrib.tokens import FenceVerifier, require_fence
+from django_zklock.contrib.tokens.keys import token_keys
 from django_zklock.core.zk import process
 from django_zklock.core.zk.options import Secret, TlsOptions, TlsProblem
 from django_zklock.core.zk.outside import context
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.fencing import FenceVerifier, require_fence
 from django_zklock.inspection import ensemble
 
 MARK = "MARKEDSECRET"
@@ -84,7 +85,7 @@ def test_the_configuration_hides_its_secrets_one_by_one():
     with override_settings(**raw(URL=f"zk+tls://u:{MARK}@h/x", TLS=tls)):
         config = conf.current()
     assert config.auth == (("digest", f"u:{MARK}"),)
-    assert MARK not in repr((config.auth, config.tls.key_password, conf.token_keys()))
+    assert MARK not in repr((config.auth, config.tls.key_password, token_keys()))
 
 
 def test_a_wrong_password_of_a_key_is_not_shown(tmp_path):

@@ -209,12 +209,10 @@ REFUSED = [
     ("E008", "TLS", [{"CHECK_HOSTNAME": "no"}]),
     ("E010", "LOCKS", [[], {"": {"path": "a"}}, {3: {"path": "a"}}, {"a": {}}, {"a": {"path": None}}]),
     ("E010", "LOCKS", [{"a": {"path": path}} for path in ("", "a/../b", "a/{b", "a/{b._c}")]),
-    # The keys of tokens are long texts in a list.
-    ("E011", "TOKEN_KEYS", ["k" * 32, [], ["k" * 31], ["k" * 32, ""], [b"k" * 32], {"k" * 32: 1}]),
     ("E012", "ADMIN_LINKS", [3, {"a": 3}, {"a": "https://{host}/"}, {"a": "//host"}, {"a": "/{id!r}"}]),
     ("E014", "STRICT", [0, "yes"]),
     ("E014", "REAL_IN_TESTS", [1, "no"]),
-    ("E022", "LOCK_ORDER", ["off", True, [("a",)], [("a", 1)], [("a", "")], {"a": "b"}]),
+    ("E022", "LOCK_ORDER", ["off", True, [("a",)], [("a", 1)], [("a", "")], {"a": "b"}, [("a", "b/{c")]]),
     ("E015", "MAX_LINGERING", [-1, 1.5, "5", True, math.inf]),
     ("E020", "MAX_METRIC_LOCKS", [-1, "5", 1.5, True]),
     ("E021", "JUTE_MAXBUFFER", [0, 131071, 2**31, -1, 1e6, "1M", "0xfffff", "9" * 5000, True, math.inf]),
@@ -293,10 +291,9 @@ def test_tls_is_turned_on_by_url_or_dict_and_verifies(url, tls, built):
     ),
     acl=st.sampled_from([None, "SECRET", [("digest", "u:SECRET", "x")], [("digest", "u:SECRET", "r")]]),
     tls=st.sampled_from([None, "SECRET", {"KEY_PASSWORD": "SECRET"}, {"KEY_PASSWORD": ["SECRET"], "CERT": "c"}]),
-    keys=st.sampled_from([None, "SECRET", ["SECRET"]]),
 )
-def test_credentials_appear_in_no_text(url, auth, acl, tls, keys):
-    raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls, "TOKEN_KEYS": keys}
+def test_credentials_appear_in_no_text(url, auth, acl, tls):
+    raw = {"URL": url, "AUTH": auth, "ACL": acl, "TLS": tls}
     conf.forget()
     with override_settings(ZKLOCK=raw):
         try:
@@ -370,14 +367,14 @@ def test_options_of_a_lock_come_before_the_defaults():
     ("raw", "path"),
     [
         (None, "stock"),
-        ({"TOKEN_KEYS": ["k" * 32]}, "stock"),
+        ({"STRICT": True}, "stock"),
         ({"LOCKS": {"stock": {"path": "stock/{sku}"}}}, "stock/{sku}"),
         ({"LOCKS": {"stock": "no dict"}}, "stock"),
         ({"LOCKS": 7}, "stock"),
     ],
 )
 def test_path_of_a_lock_is_known_without_an_ensemble(raw, path):
-    """A receiver of tokens may use the names of the locks without a valid `ZKLOCK`."""
+    """A receiver of signed tokens may use the names of the locks without a valid `ZKLOCK`."""
     with override_settings(ZKLOCK=raw):
         assert conf.path_for("stock") == path
 
@@ -432,3 +429,36 @@ def test_session_gets_all_that_the_settings_say():
             acl="creator",
             tls=TlsOptions(ca="ca", cert="cert", key="key", key_password="pw", check_hostname=False),
         )
+
+
+# --- the order of locks -----------------------------------------------------------------------------------------------
+
+ENTRIES = {"order": {"path": "order/{pk}"}, "stock": {"path": "stock/{sku}"}}
+
+
+@pytest.mark.parametrize("name", ["stock", "stock/{pk}", "stock/7"])
+def test_the_order_of_locks_names_entries_paths_or_keys(name):
+    assert not ids(STRICT=True, LOCKS=ENTRIES, LOCK_ORDER=[("order", name), (name, name)])
+
+
+@pytest.mark.parametrize("name", ["stok", "stocks/{sku}", "stock"])
+def test_with_strict_the_order_of_locks_names_locks_that_exist(name):
+    problem = only_problem(STRICT=True, LOCKS={"order": {"path": "order/{pk}"}}, LOCK_ORDER=[(name, "order")])
+    assert (problem.id, f"has {name!r}, which is not an entry" in problem.message) == ("E022", True)
+
+
+def test_a_misspelt_name_in_the_order_of_locks_has_a_suggestion():
+    assert 'Did you mean "stock"?' in only_problem(STRICT=True, LOCKS=ENTRIES, LOCK_ORDER=[("stok", "order")]).hint
+
+
+CONTRADICTIONS = {
+    "two": [("order", "stock"), ("stock", "order")],
+    "as a path": [("order", "stock"), ("stock/{pk}", "order/{order}")],
+    "three": [("order", "stock"), ("stock", "till"), ("till", "order")],
+}
+
+
+@pytest.mark.parametrize("pairs", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_pairs_that_contradict_each_other_are_refused(pairs):
+    problem = only_problem(LOCKS=ENTRIES, LOCK_ORDER=pairs)
+    assert (problem.id, "contradicts itself" in problem.message) == ("E022", True)

@@ -2,12 +2,20 @@
 
 import pytest
 
-from django_zklock.testing.order import Edge, advice, circles
+from django_zklock.testing.order import Edge, Edges, advice
+
+
+def edge(outer, inner, lines, is_sorted=False, *, gates=()):
+    """Return the edge of two templates; the lines are one text, the innermost first."""
+    return Edge(outer, inner, lines.split(", "), list(gates), is_sorted)
 
 
 def told(*edges):
-    """Return what is said of these edges: an outer and an inner template, a place, and more options."""
-    return [advice(circle) for circle in circles([edge if isinstance(edge, Edge) else Edge(*edge) for edge in edges])]
+    """Return what is said of these edges."""
+    seen = Edges()
+    for pair in edges:
+        seen.add(pair if isinstance(pair, Edge) else edge(*pair))
+    return [advice(circle) for circle in seen.circles()]
 
 
 def test_two_orders_are_told_with_both_places_and_the_cure():
@@ -56,8 +64,62 @@ def test_the_names_of_fields_do_not_matter():
     assert "A lock of 'account/{target}' is acquired inside another one of 'account/{source}'" in text
 
 
-def test_a_function_that_acquires_all_locks_is_told_with_its_callers():
-    first = Edge("a", "b", "locking.py:7", callers=("views.py:3", "urls.py:1"))
-    last = Edge("b", "a", "locking.py:7", callers=("tasks.py:9", "urls.py:1"))
-    (text,) = told(first, last)
+def test_a_function_that_acquires_all_locks_is_told_with_the_caller_that_differs():
+    (text,) = told(
+        ("a", "b", "locking.py:7, locking.py:9, views.py:3, urls.py:1"),
+        ("b", "a", "locking.py:7, locking.py:9, tasks.py:9, urls.py:1"),
+    )
     assert "locking.py:7 (called at views.py:3) does, locking.py:7 (called at tasks.py:9) does not." in text
+
+
+def test_of_three_places_with_one_line_each_has_its_caller():
+    (text,) = told(("a", "b", "x:1, y:2"), ("b", "c", "x:1, y:2"), ("c", "a", "x:1, z:3"))
+    assert "Always lock 'a' before 'b' before 'c': x:1 (called at y:2) does, x:1 (called at z:3) does not." in text
+
+
+def test_a_line_with_both_orders_is_not_told_twice():
+    (text,) = told(("a", "b", "x:1, y:2"), ("b", "a", "x:1, y:2"))
+    assert "Always lock 'a' before 'b': x:1 has both orders." in text
+
+
+def test_after_many_names_two_orders_are_still_told():
+    names = [(f"basket/{row}", f"mail/{row}", "x:1") for row in range(2000)]
+    assert len(told(*names, ("a", "b", "x:2"), ("b", "a", "x:3"))) == 1
+
+
+# --- gates --------------------------------------------------------------------------------------------------------
+
+GATED = edge("a", "b", "x:1", gates=["gate"])
+ONE_GATE = [
+    [GATED, edge("b", "a", "x:2", gates=["gate"])],
+    [GATED, edge("b", "a", "x:2", gates=["gate", "another"])],
+    [edge("a", "a", "x:1", gates=["gate"])],
+    [GATED, edge("b", "c", "x:2"), edge("c", "a", "x:3", gates=["gate"])],
+]
+
+
+@pytest.mark.parametrize("edges", ONE_GATE, ids=["two orders", "one of two gates", "one template", "three locks"])
+def test_orders_under_one_gate_are_not_told(edges):
+    assert not told(*edges)
+
+
+TWO_WAYS = [
+    [GATED, edge("b", "a", "x:2")],
+    [GATED, edge("b", "a", "x:2", gates=["another"])],
+    [GATED, edge("b", "a", "x:2", gates=["gate"]), edge("b", "a", "x:2")],
+    [GATED, edge("b", "a", "x:2", gates=["gate"]), edge("a", "b", "x:1", gates=["another"])],
+    [edge("a", "gate", "x:1"), edge("gate", "a", "x:2")],
+]
+
+
+@pytest.mark.parametrize(
+    "edges", TWO_WAYS, ids=["one order outside", "two gates", "once outside", "once by another gate", "the gate itself"]
+)
+def test_orders_that_no_gate_keeps_apart_are_told(edges):
+    assert len(told(*edges)) == 1
+
+
+def test_two_orders_under_a_gate_do_not_hide_a_longer_circle():
+    ways = [GATED, edge("b", "a", "x:2", gates=["gate"]), edge("b", "c", "x:3"), edge("c", "a", "x:4")]
+    (text,) = told(*ways)
+    assert "Always lock 'a' before 'b' before 'c'" in text

@@ -36,6 +36,7 @@ class Migration(migrations.Migration):
                             ("cut off", "Held and cut off"),
                             ("timed out", "Waited, and not granted"),
                             ("failed", "No answer, or refused"),
+                            ("tried", "Tried, and not granted"),
                             ("deadlock", "Deadlock"),
                             ("stale", "Fenced write refused"),
                             ("refused", "Release refused"),

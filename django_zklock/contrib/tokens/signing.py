@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from asgiref.sync import sync_to_async
 
-from django_zklock import conf
-from django_zklock.conf import Keys
-from django_zklock.conf.keys import checked, hidden
+from django_zklock.contrib.tokens.keys import Keys, checked, hidden, token_keys
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.untrusted import LATEST, digits, integer, json_object, number, text, unpadded
 from django_zklock.exceptions import InvalidToken, StaleToken
@@ -121,7 +119,7 @@ class FenceVerifier:
         return fence
 
     def _trusted(self, signed: str, key: str) -> VerifiedToken:
-        fence = unseal(signed, conf.token_keys() if self._keys is None else self._keys)
+        fence = unseal(signed, token_keys() if self._keys is None else self._keys)
         if fence.key != key:
             raise InvalidToken(f"The fencing token is for the lock {fence.key!r}, not for {key!r}.", lock=key)
         self._check_time(fence)
@@ -154,7 +152,7 @@ def sign(hold: Hold, until: float) -> str:
         issued=_floored(now),
         lease_until=_floored(lease_until),
     )
-    return seal(fence, conf.token_keys())
+    return seal(fence, token_keys())
 
 
 def seal(fence: VerifiedToken, keys: Keys) -> str:

@@ -1,4 +1,4 @@
-"""The keys of signed texts, which no error report shows."""
+"""The keys of signed tokens, `ZKLOCK["TOKEN_KEYS"]`, which no error report shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signing import BadSignature, Signer
 
-from django_zklock.conf.table import InvalidValue, is_text
+from django_zklock import conf
+from django_zklock.conf.table import InvalidValue, Row, is_text
 
 _SHORTEST: Final = 32  # characters; an attacker who has a token can try any number of keys on it
 ADVICE: Final = "Put the newest first. `secrets.token_urlsafe(48)` generates a good key."
@@ -64,3 +65,12 @@ def checked(keys: Keys | str | None, where: str = "keys") -> Keys | None:
     if isinstance(keys, str):
         raise ImproperlyConfigured(f"{where} {keys}. {ADVICE}")
     return keys
+
+
+def token_keys() -> Keys:
+    """Return `TOKEN_KEYS`, else `SECRET_KEY` and its fallbacks. Raises `ImproperlyConfigured` if they are invalid."""
+    own = checked(hidden(conf.entry("TOKEN_KEYS")), 'ZKLOCK["TOKEN_KEYS"]')
+    return Keys((conf.setting("SECRET_KEY"), *conf.setting("SECRET_KEY_FALLBACKS"))) if own is None else own
+
+
+conf.add_key("TOKEN_KEYS", Row("E011", read_keys, ADVICE))

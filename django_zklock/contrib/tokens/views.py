@@ -17,11 +17,11 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse
 
 from django_zklock import conf
-from django_zklock.conf.keys import checked, hidden
+from django_zklock.contrib.tokens.keys import checked, hidden
+from django_zklock.contrib.tokens.signing import LEEWAY, FenceVerifier, TokenStore
+from django_zklock.contrib.tokens.stores import DatabaseTokens
 from django_zklock.core.log import Logger
 from django_zklock.exceptions import InvalidToken, StaleToken, ZkLockError
-from django_zklock.fencing.signing import LEEWAY, FenceVerifier, TokenStore
-from django_zklock.fencing.stores import DatabaseTokens
 from django_zklock.http import requests
 from django_zklock.http.responses import respond
 from django_zklock.names.binding import KeyBinder, Name

@@ -8,8 +8,8 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
+from django_zklock.contrib.tokens.signing import TokenStore
 from django_zklock.exceptions import StaleToken
-from django_zklock.fencing.signing import TokenStore
 
 __all__ = ["DatabaseTokens", "TokenStore"]
 
