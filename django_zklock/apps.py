@@ -42,11 +42,8 @@ class ZkLockConfig(AppConfig):
 
         This opens no connection and does not import kazoo: commands without locks run it, and so do forking servers.
         """
-        for name in ("settings", "session_timeout", "seconds", "semaphores", "views", "decorators", "tls_files"):
-            checks.register(_check(name), "zklock")
-        for name in ("transport", "access"):
-            checks.register(_check(name), "zklock", checks.Tags.security, deploy=True)
-        checks.register(_check("root"), "zklock", deploy=True)
+        checks.register(_check("settings"), "zklock")
+        checks.register(_check("deployment"), "zklock", checks.Tags.security, deploy=True)
         setting_changed.connect(on_setting_changed, dispatch_uid="zklock.on_setting_changed")
         import_module("django_zklock.contrib.celery").register()
         if "ZKLOCK_LOCK_ORDER" in os.environ:  # set by a test run, for the processes that it starts

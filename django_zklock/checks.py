@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,7 +22,7 @@ from django.views import View
 from django_zklock import conf
 from django_zklock.conf import url
 from django_zklock.conf.options import LockOptions, over_defaults
-from django_zklock.core.zk.options import TlsProblem
+from django_zklock.core.zk.options import TlsFileAbsent, TlsProblem
 from django_zklock.decorators import library
 from django_zklock.decorators.context import FunctionContext
 from django_zklock.http.requests import atomic_databases, opted_out
@@ -46,27 +45,23 @@ SHORTEST_SESSION = 6.0
 
 
 def check_settings(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Report every problem of `settings.ZKLOCK`."""
-    return [
-        checks.Error(problem.message, hint=problem.hint, id=f"zklock.{problem.id}")
-        for problem in conf.problems(conf.raw())
-    ]
+    """Report every problem of `settings.ZKLOCK`; if it has none, warn of unwise values, and of locked functions."""
+    problems = conf.problems(conf.raw())
+    if not problems:
+        return _messages(check_session_timeout, check_seconds, check_semaphores, check_views, check_tasks, check_files)
+    return [checks.Error(problem.message, hint=problem.hint, id=f"zklock.{problem.id}") for problem in problems]
 
 
-def _of_config(
-    check: Callable[[conf.Config], Iterator[checks.CheckMessage]],
-) -> Callable[..., list[checks.CheckMessage]]:
-    """Return a check of valid settings; `check_settings` reports others."""
-
-    @functools.wraps(check)
-    def checked(**kwargs: Any) -> list[checks.CheckMessage]:
-        return [] if conf.problems(conf.raw()) else list(check(conf.current()))
-
-    del checked.__wrapped__  # Django refuses a check whose signature has no **kwargs
-    return checked
+def check_deployment(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of valid settings that are unwise on another machine than that of a developer."""
+    return [] if conf.problems(conf.raw()) else _messages(check_transport, check_access, check_root)
 
 
-@_of_config
+def _messages(*of_config: Callable[[conf.Config], Iterator[checks.CheckMessage]]) -> list[checks.CheckMessage]:
+    config = conf.current()
+    return [message for check in of_config for message in check(config)]
+
+
 def check_session_timeout(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of a lease that is shorter than ordinary pauses of a process."""
     if config.session_timeout < SHORTEST_SESSION:
@@ -79,7 +74,6 @@ def check_session_timeout(config: conf.Config) -> Iterator[checks.CheckMessage]:
         )
 
 
-@_of_config
 def check_seconds(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of numbers of seconds that may be milliseconds."""
     for name, value in _times(config):
@@ -103,7 +97,6 @@ def _times(config: conf.Config) -> Iterator[tuple[str, object]]:
             yield f'{where}["{option}"]', table.get(option)
 
 
-@_of_config
 def check_semaphores(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of two entries that have the same path, but different limits."""
     first_entries: dict[str, tuple[str, int]] = {}  # name and limit, by path
@@ -122,11 +115,10 @@ def check_semaphores(config: conf.Config) -> Iterator[checks.CheckMessage]:
             )
 
 
-@_of_config
 def check_transport(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of a plain-text connection to another machine."""
     # AUTH does not help: it protects znodes, but an attacker who takes over a session is their owner.
-    if config.tls is None and not all(url.is_loopback(host) for host, _ in config.hosts):
+    if config.tls is None and _is_remote(config):
         yield checks.Warning(
             "The connection to ZooKeeper leaves this machine in plain text.",
             hint="ZooKeeper derives the password of a session from its id, and any client can read the id. So an "
@@ -136,10 +128,13 @@ def check_transport(config: conf.Config) -> Iterator[checks.CheckMessage]:
         )
 
 
-@_of_config
+def _is_remote(config: conf.Config) -> bool:
+    return not all(url.is_loopback(host) for host, _ in config.hosts)
+
+
 def check_access(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of znodes that everybody may change, and of servers whose names are not checked, on another machine."""
-    if all(url.is_loopback(host) for host, _ in config.hosts):
+    if not _is_remote(config):
         return
     if config.acl == "open" or (config.acl != "creator" and any(map(_lets_all_write, config.acl))):
         tls = "TLS encrypts, but does not ask who connects. " if config.tls else ""
@@ -166,8 +161,7 @@ def _lets_all_write(entry: tuple[str, str, str]) -> bool:
     return bool({*rights} - {"r"}) and (scheme == "world" or (scheme == "ip" and who.endswith("/0")))
 
 
-@_of_config
-def check_tls_files(config: conf.Config) -> Iterator[checks.CheckMessage]:
+def check_files(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Report files of TLS that are wrong; warn of those that are not here, as they may be on other machines."""
     if config.tls is None:
         return
@@ -176,13 +170,12 @@ def check_tls_files(config: conf.Config) -> Iterator[checks.CheckMessage]:
     try:
         outside.context(config.tls, CHECK_TIME)
     except OSError as error:
-        absent = not isinstance(error, TlsProblem) or error.absent
-        kind, ident = (checks.Warning, "W008") if absent else (checks.Error, "E008")
+        is_wrong = isinstance(error, TlsProblem) and not isinstance(error, TlsFileAbsent)
+        kind, ident = (checks.Error, "E008") if is_wrong else (checks.Warning, "W008")
         hint = "No process with these settings can connect to ZooKeeper. Correct the setting or the file."
         yield kind(f"{error}.", hint=hint, id=f"zklock.{ident}")
 
 
-@_of_config
 def check_root(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of the default root, which all projects without a `ROOT` share."""
     if config.base == conf.DEFAULT_ROOT:
@@ -194,30 +187,31 @@ def check_root(config: conf.Config) -> Iterator[checks.CheckMessage]:
         )
 
 
-@_of_config
 def check_views(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Report locked views with a wrong policy, with a missing transaction, or with one that begins before the lock."""
     if not conf.setting("ROOT_URLCONF"):
         return
     aliases = atomic_databases()
-    answers = _has_middleware()
+    views = list(_views(get_resolver().url_patterns))
     messages: dict[str, checks.CheckMessage] = {}
-    begun: dict[str, None] = {}
-    for view in _views(get_resolver().url_patterns):
-        for message in (
-            *_wrong_policy(view, config),
-            *(() if answers else _unanswered(view, config)),
-            *_opted_out(view, aliases, config),
-        ):
+    for view in views:
+        for message in (*_wrong_policy(view, config), *_opted_out(view, aliases, config)):
             messages.setdefault(message.msg, message)
-        begun.update(dict.fromkeys(_begun_outside(view, aliases, config)))
     yield from messages.values()
+    if not _has_middleware() and any(_is_unanswered(view, config) for view in views):
+        yield checks.Warning(
+            "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
+            hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',
+            id="zklock.W009",
+        )
+    begun: dict[str, None] = {}
+    for view in views:
+        begun.update(dict.fromkeys(_begun_outside(view, aliases, config)))
     if begun:
         yield _one_warning(list(begun))
 
 
-@_of_config
-def check_decorators(config: conf.Config) -> Iterator[checks.CheckMessage]:
+def check_tasks(config: conf.Config) -> Iterator[checks.CheckMessage]:
     """Warn of tasks below whose lock a decorator without `functools.wraps` hides the arguments."""
     functions: list[Any] = []
     with suppress(Exception):  # a task that cannot be made, which its first use reports
@@ -297,14 +291,10 @@ def _options(locked: LockedFunction, config: conf.Config) -> list[LockOptions]:
     return [config.options_for(name, locked.options) for name in names]
 
 
-def _unanswered(view: Any, config: conf.Config) -> Iterator[checks.CheckMessage]:
+def _is_unanswered(view: Any, config: conf.Config) -> bool:
+    """Return whether a lock of the view raises if it is busy, and its framework does not answer."""
     locks = filter(None, [_locked(view)]) if _answers_in_handlers(view) else _locks_of(view)
-    if any(options.get("on_conflict") != "skip" for locked in locks for options in _options(locked, config)):
-        yield checks.Warning(
-            "Views are locked, and no middleware answers 409 if a lock is busy, or 503 if ZooKeeper does not answer.",
-            hint=f'Add "{MIDDLEWARE}" to MIDDLEWARE. Otherwise the answer is 500.',
-            id="zklock.W009",
-        )
+    return any(options.get("on_conflict") != "skip" for locked in locks for options in _options(locked, config))
 
 
 def _answers_in_handlers(view: Any) -> bool:

@@ -1,7 +1,7 @@
 """
 The options of locks and tasks. Each is written once, here: its name, its type, its check and its meaning.
 
-A `bool` or a `Literal` is its own check, and other types have a `Check` in `Annotated`. None is valid where the type
+A `bool` or a `Literal` is its own check, and other types have a reader in `Annotated`. None is valid where the type
 allows it. The default of an option of locks is that of the field of this name in `LockSpec`, or in its `Policy`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import NoneType
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict, get_arg
 
 from django.db import DEFAULT_DB_ALIAS
 
-from django_zklock.conf.table import LONGEST_WAIT, InvalidValue, boolean, is_text, seconds, whole_number
+from django_zklock.conf.table import LONGEST_WAIT, Row, accepts, boolean, is_text, seconds
 from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.core.queue.operator_hold import LONGEST
 from django_zklock.core.queue.untrusted import integer
@@ -41,54 +40,40 @@ ReleaseOn: TypeAlias = Literal["commit", "exit"]
 UniqueUntil: TypeAlias = Literal["until_start", "until_done"]
 
 
-# --- checks -------------------------------------------------------------------------------------------------------
+# --- readers ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The check of an option, in a call and in the settings."""
+def _word_of(*words: str) -> Callable[[Any], object]:
+    """Return a reader of one of these words."""
 
-    expected: str
-    """The values that it accepts, for the error."""
-    read: Callable[[Any], object]
-    """Return the value to use. Raise `ValueError` or `TypeError` for any other value."""
+    def read(value: object) -> object:
+        if value not in words:
+            raise ValueError
+        return value
 
-
-def read_seconds(value: object, *, positive: bool = False, most: float = LONGEST_WAIT) -> float:
-    """Read a number of seconds, or a timedelta."""
-    number = seconds(value)
-    if number is None or number > most or (positive and not number):
-        raise InvalidValue
-    return number
+    return read
 
 
-def read_word(words: tuple[str, ...], value: object) -> object:
-    """Read one of these words."""
-    if value not in words:
-        raise InvalidValue
-    return value
-
-
-def read_databases(value: object) -> tuple[str, ...]:
+def _databases(value: object) -> tuple[str, ...]:
     """Read the databases of `atomic`, each once."""
     if isinstance(value, bool):
         return (DEFAULT_DB_ALIAS,) if value else ()
     aliases = [value] if isinstance(value, str) else value
     if not isinstance(aliases, (list, tuple)) or not all(map(is_text, aliases)):
-        raise InvalidValue
+        raise ValueError
     return tuple(dict.fromkeys(aliases))
 
 
-def read_json(value: object) -> object:
+def _json(value: object) -> object:
     """Read a value that JSON can represent."""
     json.dumps(value)
     return value
 
 
-SECONDS: Final = Check(f"a number of seconds from 0 to {LONGEST_WAIT:.0f}", read_seconds)
-COUNT: Final = Check("a whole number from 0, or None (no limit)", whole_number)
-read_positive: Final = partial(read_seconds, positive=True)
+_positive: Final = partial(seconds, positive=True)
+_count: Final = accepts("a whole number from 0, or None (no limit)", integer)
 read_limit: Final = partial(integer, least=1, most=MOST_PERMITS)
+_UP_TO: Final = f"from 0 to {LONGEST_WAIT:.0f}"
 
 
 # --- options ------------------------------------------------------------------------------------------------------
@@ -115,7 +100,7 @@ class LeaderOptions(TypedDict, total=False):
     """
     grace: Annotated[
         Seconds | None,
-        Check(f"{SECONDS.expected}, or None (as long as the lease)", read_seconds),
+        accepts(f"a number of seconds {_UP_TO}, or None (as long as the lease)", seconds),
     ]
     """
     How long the connection may be suspended before the abort. Default None: as long as the lease.
@@ -124,20 +109,17 @@ class LeaderOptions(TypedDict, total=False):
     """
     compat: Annotated[
         Compat | None,
-        Check(
-            '"kazoo", or None (our own names, whose queue processes of Curator share)',
-            partial(read_word, get_args(Compat)),
-        ),
+        accepts('"kazoo", or None (our own names, whose queue processes of Curator share)', _word_of("kazoo")),
     ]
     """The client whose processes share the queue: the znodes get names as from that client. Not for semaphores."""
     max_hold: Annotated[
         Seconds | None,
-        Check(f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})", read_positive),
+        accepts(f"a number of seconds above 0 (None = no limit; at most {LONGEST_WAIT:.0f})", _positive),
     ]
     """Seconds of holding after which the lock is lost and the work is aborted. Default None: no limit."""
     warn_after: Annotated[
         Seconds | None,
-        Check(f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})", read_positive),
+        accepts(f"a number of seconds above 0 (None = no warning; at most {LONGEST_WAIT:.0f})", _positive),
     ]
     """Seconds of holding after which a warning is logged and `lock_held_long` is sent. Default None: no warning."""
 
@@ -147,7 +129,7 @@ class SideOptions(LeaderOptions, total=False):
 
     timeout: Annotated[
         Seconds | None,
-        Check(f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})", read_seconds),
+        accepts(f"a number of seconds (0 = do not wait, None = no limit; at most {LONGEST_WAIT:.0f})", seconds),
     ]
     """
     Seconds that a block or a call waits for the lock. 0 does not wait, None waits without limit. Default 5.
@@ -156,7 +138,7 @@ class SideOptions(LeaderOptions, total=False):
     """
     reentrant: bool
     """Whether the owner may acquire it again (default). If not, that raises `LockBusy` at once."""
-    atomic: Annotated[Atomic, Check("True, False, the alias of a database, or a list of aliases", read_databases)]
+    atomic: Annotated[Atomic, accepts("True, False, the alias of a database, or a list of aliases", _databases)]
     """
     The databases on which the block is a transaction inside the lock; True means the default database.
 
@@ -169,21 +151,21 @@ class SideOptions(LeaderOptions, total=False):
     If this is not given, acquiring the lock there raises `LockInTransaction`.
     """
     min_hold: Annotated[
-        Seconds, Check(f"a number of seconds from 0 to {LONGEST:.0f} (a week)", partial(read_seconds, most=LONGEST))
+        Seconds, accepts(f"a number of seconds from 0 to {LONGEST:.0f} (a week)", partial(seconds, most=LONGEST))
     ]
     """
     Seconds from the grant in which no other contender gets the lock, even if the work is done earlier. Default 0.
 
     For jobs that several hosts start at about the same time.
     """
-    linger: Annotated[Seconds, SECONDS]
+    linger: Annotated[Seconds, accepts(f"a number of seconds {_UP_TO}", seconds)]
     """
     Seconds for which this process keeps the lock after a release, for its own next owners. Default 0.
 
     They get it without a request to ZooKeeper. A waiter in another process gets it at the first release after `linger`
     seconds, and at once if no owner here uses it. Only for exclusive locks.
     """
-    max_waiters: Annotated[int | None, COUNT]
+    max_waiters: Annotated[int | None, _count]
     """
     How many callers may wait for the lock. One more raises `LockBusy` at once. Default None: no limit.
 
@@ -197,7 +179,7 @@ class KindOptions(SideOptions, total=False):
     kind: KindOfLock
     """An exclusive lock (default), or a side of a read-write lock. All kinds of one key share a queue."""
     limit: Annotated[
-        int | None, Check(f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)", read_limit)
+        int | None, accepts(f"a number of permits from 1 to {MOST_PERMITS}, or None (no semaphore)", read_limit)
     ]
     """How many owners of a semaphore hold it at a time; `operations.set_limit` overrides it. None: no semaphore."""
 
@@ -236,7 +218,7 @@ class LockArguments(NamedLock, BlockArguments, total=False):
 class RepeatOptions(TypedDict, total=False):
     """The options of Celery tasks that are sent again."""
 
-    max_conflicts: Annotated[int | None, COUNT]
+    max_conflicts: Annotated[int | None, _count]
     """How often a busy task is sent again before the error is raised. Default None: no limit."""
     on_lost: OnLost
     """
@@ -251,7 +233,7 @@ class TaskOptions(RepeatOptions, total=False):
 
     skip_value: Annotated[
         Any,
-        Check("a value that JSON can represent; leave it out to have a skipped task end as REVOKED", read_json),
+        accepts("a value that JSON can represent; leave it out to have a skipped task end as REVOKED", _json),
     ]
     """The result of a skipped call. Without it, that is None, and a task ends as REVOKED."""
 
@@ -263,7 +245,7 @@ class UniqueOptions(TypedDict, total=False):
     """Until when the task is not sent again with the same key. Default None: it may be sent at any time."""
     on_duplicate: OnDuplicate | None
     """Whether a later caller gets the AsyncResult of the first task (default), or `AlreadyQueued` is raised."""
-    unique_for: Annotated[Seconds | None, Check("a number of seconds above 0, or a timedelta", read_positive)]
+    unique_for: Annotated[Seconds | None, accepts("a number of seconds above 0, or a timedelta", _positive)]
     """
     Seconds after which a task that never started no longer prevents another one.
 
@@ -295,26 +277,26 @@ class LockedOptions(KindOptions, TaskOptions, UniqueOptions, total=False):
 # --- what follows from them ---------------------------------------------------------------------------------------
 
 
-def _check_of(hint: Any) -> Check:
-    """Return the check of an option with this type."""
-    if hint is bool:
-        return Check("True or False", boolean)
-    if get_origin(hint) is Literal:
-        return Check(f"one of: {', '.join(get_args(hint))}", partial(read_word, get_args(hint)))
-    check: Check
+def _reader_of(hint: Any) -> Callable[[Any], Any]:
+    """Return the reader of an option with this type."""
+    read: Callable[[Any], Any] = boolean
     if get_origin(hint) is Annotated:
-        hint, check = get_args(hint)
-    else:  # a `Literal`, or None
-        check = _check_of(get_args(hint)[0])
+        hint, read = get_args(hint)
+    elif hint is not bool:  # a `Literal`, or None
+        words = get_args(hint if get_origin(hint) is Literal else get_args(hint)[0])
+        read = accepts(f"one of: {', '.join(words)}", _word_of(*words))
     if NoneType not in get_args(hint):
-        return check
-    return Check(check.expected, lambda value: None if value is None else check.read(value))
+        return read
+    return lambda value: None if value is None else read(value)
 
 
-CHECKS: Final = {name: _check_of(hint) for name, hint in get_type_hints(LockedOptions, include_extras=True).items()}
+CHECKS: Final = {
+    name: Row("E009", _reader_of(hint), "Change it, or remove it to use the default.")
+    for name, hint in get_type_hints(LockedOptions, include_extras=True).items()
+}
 """The check of each option."""
 
-OPTION_NAMES: Final = tuple(name for name in CHECKS if name not in UniqueOptions.__annotations__)
+OPTIONS: Final = {name: row for name, row in CHECKS.items() if name not in UniqueOptions.__annotations__}
 """The options that the settings may have."""
 
 

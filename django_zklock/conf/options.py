@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from django_zklock.conf.arguments import CHECKS, OPTION_NAMES
-from django_zklock.conf.table import Problems, must_be
+from django_zklock.conf.arguments import CHECKS, OPTIONS
+from django_zklock.conf.table import Problems, Row, read_keys
 
 LockOptions: TypeAlias = Mapping[str, Any]
 """
@@ -91,25 +91,8 @@ def _written(name: str, options: LockOptions) -> str:
 
 
 def read_options(
-    value: object,
-    where: str,
-    problems: Problems,
-    *,
-    known: Collection[str] = OPTION_NAMES,
-    more: tuple[str, ...] = (),
+    value: object, where: str, problems: Problems, *, known: Mapping[str, Row] = OPTIONS, more: Collection[str] = ()
 ) -> LockOptions:
     """Read the `known` options of one lock, or of all. The keys in `more` are allowed, too, but not read here."""
-    if not isinstance(value, Mapping):
-        problems.add("E009", f"{where} is a {type(value).__name__}, not a dict.", 'For example {"timeout": 5}.')
-        return NOT_GIVEN
-    problems.add_unknown_keys(where, value, (*more, *known))
-    options: dict[str, Any] = {}
-    for name in known:
-        if name in value:
-            try:
-                options[name] = CHECKS[name].read(value[name])
-            except (TypeError, ValueError):
-                key = f'{where}["{name}"]' if where else name
-                hint = "Change it, or remove it to use the default." if where else ""
-                problems.add("E009", f"{key} {must_be(CHECKS[name].expected, value[name])}.", hint)
-    return options
+    given = problems.dict_of(value, "E009", where, 'For example {"timeout": 5}.')
+    return read_keys(given, known, where, problems, more=more, none_is_given=True)

@@ -8,11 +8,13 @@ The system checks and `current()` report the same problems in the same words. No
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Any, Final
@@ -29,14 +31,15 @@ from django_zklock.conf.table import (
     Problem,
     Problems,
     Row,
+    accepts,
     boolean,
     did_you_mean,
     is_text,
-    must_be,
     positive_seconds,
     read_keys,
     whole_number,
 )
+from django_zklock.core.queue.untrusted import digits, integer, number
 from django_zklock.core.zk.options import Acl, Secret, SessionOptions, TlsOptions
 from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.template import Template, shape
@@ -63,10 +66,8 @@ class Config(SessionOptions):
     """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
     """For how many days `django_zklock.contrib.events` keeps a row."""
-    checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Names of locks that `conf.spelling` has checked. Any thread adds to it; none removes."""
-    entries_of_templates: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
-    """The entries that have the locks of a template, for `conf.spelling`. Any thread adds to it; none removes."""
+    checked_names: set[object] = field(default_factory=set, compare=False, repr=False)
+    """Names and options of calls that `conf.spelling` has checked. Any thread adds to it; none removes."""
     specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """The specs of locks without fields, which `locks.lock` has resolved. Any thread adds to it, or clears it."""
 
@@ -227,25 +228,22 @@ def _query(url: zk_url.Address, problems: Problems) -> dict[str, Any]:
 
 def _tls(value: object, url: zk_url.Address, problems: Problems) -> TlsOptions | None:
     where = _at("TLS")
-    if isinstance(value, Mapping):
-        tls = TlsOptions(**read_keys(value, _TLS_KEYS, where, problems))
-        if tls.cert is None and (tls.key or tls.key_password):
-            problems.add("E008", f"{where} has a key without a certificate.", "Give CERT too.")
-        return tls
-    if value is not None and not isinstance(value, bool):
-        problems.add("E008", f"{where} is a {type(value).__name__}, not a dict.", f"Keys: {', '.join(_TLS_KEYS)}.")
     if value is False and url.tls:
         problems.add("E008", f"{where} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
-    return TlsOptions() if value or url.tls else None
+    if value is None or isinstance(value, bool):
+        return TlsOptions() if value or url.tls else None
+    given = problems.dict_of(value, "E008", where, f"Keys: {', '.join(_TLS_KEYS)}.")
+    tls = TlsOptions(**read_keys(given, _TLS_KEYS, where, problems))
+    if tls.cert is None and (tls.key or tls.key_password):
+        problems.add("E008", f"{where} has a key without a certificate.", "Give CERT too.")
+    return tls
 
 
 def _locks(value: object, problems: Problems) -> Mapping[str, LockOptions]:
-    if not isinstance(value, Mapping):
-        problems.add("E010", f"{_at('LOCKS')} is a {type(value).__name__}, not a dict.", _LOCKS_EXAMPLE)
-        return MappingProxyType({})
-    if not all(isinstance(name, str) and name for name in value):
+    entries = problems.dict_of(value, "E010", _at("LOCKS"), _LOCKS_EXAMPLE)
+    if not all(isinstance(name, str) and name for name in entries):
         problems.add("E010", f"{_at('LOCKS')} has a name that is empty or not a str.", _LOCKS_EXAMPLE)
-    return MappingProxyType({name: _lock(_at("LOCKS", name), entry, problems) for name, entry in value.items()})
+    return MappingProxyType({name: _lock(_at("LOCKS", name), entry, problems) for name, entry in entries.items()})
 
 
 def _lock(where: str, entry: object, problems: Problems) -> LockOptions:
@@ -302,6 +300,9 @@ _OVERRIDES: Final = '"compat": None, "max_hold": None, "min_hold": 0 or "linger"
 _LOCKS_EXAMPLE: Final = 'For example {"inventory": {"path": "inventory/{sku}", "timeout": 5}}.'
 _NO_ADDRESS: Final = zk_url.Address(hosts=(), chroot="")
 _MOST_DAYS: Final = 10_000
+_SMALLEST_BUFFER: Final = 2**17  # bytes: a heartbeat for 100 long keys has to fit
+_LARGEST_BUFFER: Final = 2**31 - 1
+_BYTES: Final = f"a number of bytes from {_SMALLEST_BUFFER} to {_LARGEST_BUFFER}"
 # A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.
 # Browsers read a backslash as a slash, read `//` as the beginning of a host, and drop tabs and line breaks.
 _LINK: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
@@ -325,27 +326,34 @@ def _root(value: object) -> str:
     return zk_url.znode_path(path)
 
 
+def _rows(value: object, columns: int, fault: str) -> tuple[Any, ...]:
+    """Return a list whose rows have `columns` valid strings. A lone surrogate in one of them could not be sent."""
+    rows = value if isinstance(value, (list, tuple)) else [None]
+    if not all(isinstance(row, (list, tuple)) and len(row) == columns and all(map(is_text, row)) for row in rows):
+        raise InvalidValue(fault)
+    return tuple(map(tuple, rows))
+
+
 def _auth(value: object) -> tuple[tuple[str, str], ...]:
-    pairs = [("digest", value)] if value and isinstance(value, str) else value
-    if not isinstance(pairs, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in pairs):
-        raise InvalidValue("is not a list of pairs")
+    is_one = value and isinstance(value, str)
+    pairs = _rows([("digest", value)] if is_one else value, 2, "is not a list of pairs")
     if any(scheme == "digest" and not zk_url.is_credential(*secret.partition(":")) for scheme, secret in pairs):
         raise InvalidValue("has a digest credential that is not user:password")
     return tuple((scheme, Secret(secret)) for scheme, secret in pairs)
 
 
-def _is_row_of_text(row: object, columns: int) -> bool:
-    """Return whether `row` has `columns` valid strings. A lone surrogate in one of them could not be sent."""
-    return isinstance(row, (list, tuple)) and len(row) == columns and all(map(is_text, row))
-
-
 def _acl(value: object) -> Acl:
     if value in ("open", "creator"):
         return value
-    rows = value if isinstance(value, (list, tuple)) else ()
-    if not rows or not all(_is_row_of_text(row, 3) and set(row[2]) <= set("crwda") for row in rows):
-        raise InvalidValue('is neither "open" nor "creator" nor a list of entries')
-    return tuple((scheme, identity, permissions) for scheme, identity, permissions in rows)
+    fault = 'is neither "open" nor "creator" nor a list of entries'
+    rows = _rows(value, 3, fault)
+    if not rows or not all(set(permissions) <= set("crwda") for _, _, permissions in rows):
+        raise InvalidValue(fault)
+    return rows
+
+
+def _lock_order(value: object) -> tuple[tuple[str, str], ...]:
+    return _rows(value, 2, "is not a list of pairs")
 
 
 def _file(value: object) -> str:
@@ -353,16 +361,7 @@ def _file(value: object) -> str:
 
 
 def _buffer_size(value: object) -> int:
-    size = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value) else value
-    if not isinstance(size, int) or not 2**17 <= size < 2**31:  # a heartbeat for 100 long keys has to fit
-        raise must_be(f"a number of bytes from {2**17} to {2**31 - 1}", value)
-    return size
-
-
-def _days(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_DAYS:
-        raise must_be(f"a number of days above 0, up to {_MOST_DAYS}", value)
-    return float(value)
+    return integer(digits(value) if isinstance(value, str) else value, _SMALLEST_BUFFER, _LARGEST_BUFFER)
 
 
 def _links(value: object) -> Mapping[str, str]:
@@ -373,12 +372,6 @@ def _links(value: object) -> Mapping[str, str]:
         if not _LINK.match(link) or not _has_plain_fields(link):
             raise InvalidValue(f'has "{label}", which is not a URL with plain fields')
     return MappingProxyType(dict(links))
-
-
-def _lock_order(value: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, (list, tuple)) or not all(_is_row_of_text(pair, 2) for pair in value):
-        raise InvalidValue("is not a list of pairs")
-    return tuple((outer, inner) for outer, inner in value)
 
 
 def _has_plain_fields(text: str) -> bool:
@@ -392,6 +385,9 @@ def _has_plain_fields(text: str) -> bool:
     )
 
 
+_days: Final = accepts(
+    f"a number of days above 0, up to {_MOST_DAYS}", partial(number, least=math.ulp(0.0), most=_MOST_DAYS)
+)
 _KEYS: Final = {
     "URL": Row("E003", _url, zk_url.EXAMPLE),
     "ROOT": Row("E004", _root, f"For example {DEFAULT_ROOT}."),
@@ -405,7 +401,9 @@ _KEYS: Final = {
     "LOCK_ORDER": Row(
         "E022", _lock_order, 'For example [("orders/{order}", "stock/{sku}")]: the first is acquired before the second.'
     ),
-    "JUTE_MAXBUFFER": Row("E021", _buffer_size, "Give the jute.maxbuffer of the servers, 1048575 by default."),
+    "JUTE_MAXBUFFER": Row(
+        "E021", accepts(_BYTES, _buffer_size), "Give the jute.maxbuffer of the servers, 1048575 by default."
+    ),
     "MAX_LINGERING": Row("E015", whole_number, "It is 1000 by default."),
     "MAX_METRIC_LOCKS": Row("E020", whole_number, "It is 100 by default."),
     "EVENT_DAYS": Row("E017", _days, "It is 7 by default."),

@@ -33,42 +33,60 @@ def check_spelling(config: Config, name: str, given: LockOptions, known: Collect
     path of an entry is its lock, but without its options. Of these, the caller uses the `known` ones that are not
     `given`. Raises `InvalidLockName` with `STRICT`.
     """
-    if name in config.locks or name in config.checked_names:
+    if name in config.locks:
         return
-    _warn_of_none(config, name)
-    checked = name if "{" in name else _DIGITS.sub("", name)  # perhaps by an f-string: there may be millions of them
-    is_full = "{" not in name and len(config.checked_names) >= MOST_CHECKED
-    is_new = checked not in config.checked_names and not is_full
-    if is_new or config.strict:
-        entries = _entries_with_path(config, name)
-        if entries is None:
-            _report_separate(config, name, checked)
-        elif is_new:
-            _report_lost_options(config, name, checked, entries, given, known)
+    is_formatted = "{" not in name  # perhaps by an f-string: there may be millions of them
+    is_each = is_formatted and config.strict  # names that differ in digits only may be two entries
+    call = (_DIGITS.sub("", name) if is_formatted else name, tuple(given), tuple(known))
+    if call in config.checked_names and not is_each:
+        return
+    _warn_of_missing(config, name)
+    if is_formatted and not is_each and len(config.checked_names) >= MOST_CHECKED:
+        return
+    _check_entries(config, name, set(known) - given.keys(), () if is_each else (call,))
 
 
-def _report_separate(config: Config, name: str, checked: str) -> None:
-    """Raise with `STRICT`, or warn if the name is similar to an entry."""
+def _warn_of_missing(config: Config, name: str) -> None:
+    """Warn once of a "None" in a name: names with one may be many."""
+    for missing in NO_VALUES.intersection(name.split("/")):
+        text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
+        _warn_once(config, "a missing value", text)
+
+
+def _check_entries(config: Config, name: str, used: Collection[str], checked: tuple[object, ...]) -> None:
+    """Compare a name with the entries; remember what is `checked` by that."""
+    entries = config.entries_of_key(Template.parse(name).example)
+    if config.strict and not entries and not name.startswith(_OWN):
+        text = f'{_fault(name)}. Add it there, because ZKLOCK["STRICT"] is True. {_meant(config, name)}'
+        raise InvalidLockName(text.rstrip())
+    config.checked_names.update(checked)  # before a warning, which may be an error
+    if entries:
+        _warn_of_lost_options(config, name, entries, used)
+    else:
+        _warn_if_similar(config, name)
+
+
+def _fault(name: str) -> str:
+    return f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
+
+
+def _warn_if_similar(config: Config, name: str) -> None:
+    """Warn if a name that is no entry is similar to one."""
     meant = _meant(config, name)
-    fault = f'{name!r} is not an entry of ZKLOCK["LOCKS"], nor the path of one'
-    if config.strict and not name.startswith(_OWN):
-        raise InvalidLockName(f'{fault}. Add it there, because ZKLOCK["STRICT"] is True. {meant}'.rstrip())
-    config.checked_names.add(checked)  # before the warning, which may be an error
     if meant:
         is_formatted = "/" in name and "{" not in name
-        text = f"{fault}, so it is a separate lock. {meant} If not, add it to LOCKS."
+        text = f"{_fault(name)}, so it is a separate lock. {meant} If not, add it to LOCKS."
         _warn_once(config, meant if is_formatted else text, text)
 
 
-def _report_lost_options(
-    config: Config, name: str, checked: str, entries: Sequence[str], given: LockOptions, known: Collection[str]
-) -> None:
+def _warn_of_lost_options(config: Config, name: str, entries: Sequence[str], used: Collection[str]) -> None:
     """Warn of a path as a name, unless the call has all options of an entry with that path."""
-    lost = {entry: _lost_options(config, entry, given, known) for entry in entries}
-    is_lost = all(lost.values())
-    if is_lost or any(len(config.locks[entry]) == 1 for entry in lost):  # else another call may not give them
-        config.checked_names.add(checked)
-    if lost and is_lost:
+    lost = {
+        entry: [option for option in used if _differs(config, entry, option)]
+        for entry in entries
+        if _is_path(name, config.locks[entry]["path"])
+    }
+    if lost and all(lost.values()):
         names = " or ".join(map(repr, lost))
         options = ", ".join(sorted(set().union(*lost.values())))
         text = (
@@ -78,17 +96,10 @@ def _report_lost_options(
         _warn_once(config, text if "{" in name else names, text)
 
 
-def _entries_with_path(config: Config, name: str) -> tuple[str, ...] | None:
-    """Return the entries of which this name is the path, perhaps with values; None if no entry has this lock at all."""
-    entries = config.entries_of_templates.get(name)
-    if entries is None:
-        all_entries = config.entries_of_key(Template.parse(name).example)
-        entries = tuple(entry for entry in all_entries if _is_path(name, config.locks[entry]["path"]))
-        if not all_entries:
-            return None
-        if "{" in name:
-            config.entries_of_templates[name] = entries
-    return entries
+def _differs(config: Config, entry: str, option: str) -> bool:
+    """Return whether a lock has another value of the option if it has the options of this entry."""
+    own = config.locks[entry]
+    return option in own and config.defaults.get(option, UNSET) != own[option]
 
 
 def _is_path(name: str, path: str) -> bool:
@@ -99,28 +110,11 @@ def _is_path(name: str, path: str) -> bool:
     return all(part == other or "{" not in part for part, other in zip(parts, others, strict=True))
 
 
-def _lost_options(config: Config, entry: str, given: LockOptions, known: Collection[str]) -> list[str]:
-    """Return the options of an entry that a call with its path does not have."""
-    return [
-        option
-        for option, value in config.locks[entry].items()
-        if option in known and option not in given and config.defaults.get(option, UNSET) != value
-    ]
-
-
 def _warn_once(config: Config, key: str, text: str) -> None:
     """Warn once with this key: there may be many names with values."""
     if key not in config.checked_names:
         config.checked_names.add(key)
         warn(text)
-
-
-def _warn_of_none(config: Config, name: str) -> None:
-    """Warn once of a "None" in a name: names with one may be many."""
-    missing = next((part for part in name.split("/") if part in NO_VALUES), None)
-    if missing is not None:
-        text = f"{name!r} has the part {missing!r}, the text of no value. Use a field such as {{pk}}: it refuses None."
-        _warn_once(config, "a missing value", text)
 
 
 def _meant(config: Config, name: str) -> str:

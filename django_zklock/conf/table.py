@@ -1,15 +1,16 @@
-"""Read a dict of settings by a table of its keys, and collect the problems, so that one error names them all."""
+"""Read a dict of settings or options by a table of its keys, and collect the problems: one error names them all."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from django_zklock.core.queue.escaping import printable
-from django_zklock.core.queue.untrusted import is_encodable
+from django_zklock.core.queue.untrusted import integer, is_encodable, number
 
 # Seconds: 24 days. ZooKeeper stores a session timeout in milliseconds, in 32 bits. All waits have the same limit.
 LONGEST_WAIT: Final = 2_147_483.0
@@ -43,10 +44,17 @@ class Problems(list[Problem]):
     def add(self, id: str, message: str, hint: str) -> None:
         self.append(Problem(id=id, message=message, hint=hint))
 
-    def add_unknown_keys(self, where: str, keys: Collection[object], known: Collection[str]) -> None:
+    def add_unknown_keys(self, where: str, keys: Iterable[object], known: Collection[str]) -> None:
         for key in keys:
             if key not in known:
                 self.add("E002", f'{where} has an unknown key "{key}".', did_you_mean(key, known))
+
+    def dict_of(self, value: object, id: str, where: str, hint: str) -> Mapping[Any, Any]:
+        """Return a value that must be a dict. Anything else is a problem, and counts as empty."""
+        if isinstance(value, Mapping):
+            return value
+        self.add(id, f"{where} is a {type(value).__name__}, not a dict.", hint)
+        return {}
 
 
 def did_you_mean(word: object, known: Collection[str]) -> str:
@@ -76,21 +84,24 @@ def read_keys(
     problems: Problems,
     *,
     more: Collection[str] = (),
+    none_is_given: bool = False,
 ) -> dict[str, Any]:
     """
     Return the valid values, by their keys in lower case.
 
-    A key whose value is None counts as not given. The keys in `more` are allowed, too, but not read here.
+    A key whose value is None mostly counts as not given. The keys in `more` are allowed, too, but not read here.
+    Without `where`, the keys are the arguments of a call.
     """
     problems.add_unknown_keys(where, given, (*table, *more))
     values: dict[str, Any] = {}
     for name, row in table.items():
-        if given.get(name) is None:
+        if name not in given or (given[name] is None and not none_is_given):
             continue
         try:
             values[name.lower()] = row.read(given[name])
         except InvalidValue as error:
-            problems.add(row.id, f'{where}["{name}"] {error}.', error.hint or row.advice)
+            key = f'{where}["{name}"]' if where else name
+            problems.add(row.id, f"{key} {error}.", (error.hint or row.advice) if where else "")
     return values
 
 
@@ -103,6 +114,18 @@ def must_be(expected: str, value: object) -> InvalidValue:
     return InvalidValue(f"must be {expected}; got {kind}{printable(repr(value), _SHOWN)}")
 
 
+def accepts(expected: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a reader whose error for an invalid value, which is no secret, says what it expects."""
+
+    def read_or_say(value: object) -> Any:
+        try:
+            return read(value)
+        except (TypeError, ValueError):
+            raise must_be(expected, value) from None
+
+    return read_or_say
+
+
 def boolean(value: object) -> bool:
     """Read True or False."""
     if not isinstance(value, bool):
@@ -110,31 +133,19 @@ def boolean(value: object) -> bool:
     return value
 
 
-def whole_number(value: object) -> int:
-    """Read a whole number from 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise must_be("a whole number from 0", value)
-    return value
+def seconds(value: object, *, positive: bool = False, most: float = LONGEST_WAIT) -> float:
+    """Read a number of seconds, or a timedelta. Raises `ValueError`."""
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    return number(given, math.ulp(0.0) if positive else 0, most)
 
 
-def positive_seconds(value: object) -> float:
-    """Read seconds above 0 from a number, a timedelta, or a text such as an environment variable."""
-    try:
-        number = seconds(float(value) if isinstance(value, str) else value)
-    except ValueError:
-        number = None
-    if not number:
-        raise must_be("a time above 0", value)
-    return number
+def _time_of_text(value: object) -> float:
+    return seconds(float(value) if isinstance(value, str) else value, positive=True)
 
 
-def seconds(value: object) -> float | None:
-    """Return a number or a timedelta in seconds; None for anything else, or if it is not from 0 to `LONGEST_WAIT`."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 <= value <= LONGEST_WAIT else None  # also None for NaN
+whole_number: Final = accepts("a whole number from 0", integer)
+positive_seconds: Final = accepts("a time above 0", _time_of_text)
+"""Read seconds above 0 from a number, a timedelta, or a text such as an environment variable."""
 
 
 def is_text(value: object) -> bool:

@@ -9,6 +9,7 @@ the thread "zklock-log", from a bounded queue. Records of all other threads are 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import sys
@@ -20,23 +21,12 @@ from typing import Any, Final
 
 from django_zklock.core import fork
 
-MOST_RECORDS: Final = 10_000
-"""How many records wait for slow handlers. Later ones are dropped, and counted."""
+MOST_CALLS: Final = 10_000
+"""How many calls wait for slow handlers. Later ones are dropped."""
 
-LONGEST_DELAY: Final = 0.25
-"""Seconds in which a handler can delay the thread of a user, once: later records do not wait behind it."""
+_MOMENT: Final = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")  # of a record
 
-_LOGGING_FILES = (logging.LoggerAdapter.warning.__code__.co_filename, __file__)
-_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")  # of a record
-
-
-class _ThreadLocal(threading.local):
-    """Whether the current thread is one of the protocol's."""
-
-    is_protocol = False
-
-
-_current = _ThreadLocal()
+_current = threading.local()
 
 
 def mark_protocol_thread() -> None:
@@ -46,7 +36,7 @@ def mark_protocol_thread() -> None:
 
 def on_protocol_thread() -> bool:
     """Return whether the current thread is one of the protocol's, which must not run other people's code."""
-    return _current.is_protocol
+    return getattr(_current, "is_protocol", False)
 
 
 def work_fields(about: Mapping[str, str]) -> dict[str, str]:
@@ -56,152 +46,115 @@ def work_fields(about: Mapping[str, str]) -> dict[str, str]:
 
 class Logger(logging.LoggerAdapter[logging.Logger]):
     """
-    A logger by name. Its records are handled on another thread if a protocol thread makes them.
+    A logger by name. Its records are handled on the thread of the log if a protocol thread makes them.
 
-    With `always`, any other thread does so, too: at the end of a block, a slow handler would delay the release. The
-    handlers get the context variables of the caller, who waits for them for `LONGEST_DELAY` seconds at most.
+    With `always`, any other thread does so, too: at the end of a block, a slow handler would delay the release, and one
+    that raises would replace the error. The handlers get the context variables of the caller.
     """
 
     def __init__(self, name: str, *, always: bool = False) -> None:
         super().__init__(logging.getLogger(name), {})
         self._always = always
 
-    def log(self, level: int, msg: object, *args: Any, stacklevel: int = 2, **kwargs: Any) -> None:
+    def log(  # type: ignore[override]
+        self,
+        level: int,
+        msg: object,
+        *args: Any,
+        about: Mapping[str, str] | None = None,
+        extra: Mapping[str, object] | None = None,
+        exc_info: Any = None,
+        stack: object = None,
+    ) -> None:
         """
         Log `msg % args` as the logger does. `about` is the work that it is about: a task is named at the end.
 
-        `stack` becomes the `stack_info` of the record. Its text is made where the record is handled.
+        `stack` becomes the `stack_info` of the record. Its text is made on the thread of the log.
         """
         # The logger's own `isEnabledFor` may wait for the mutex of `logging`, which is held while it is configured.
         if level <= self.logger.manager.disable or level < logging.Logger.getEffectiveLevel(self.logger):
             return
-        if about := kwargs.pop("about", None):
-            kwargs["extra"] = {**kwargs.get("extra", {}), **work_fields(about)}
-            if "task" in about:
-                msg, args = f"{msg} [task %s %s]", (*args, about["task"], about.get("id", ""))
-        stack = kwargs.pop("stack", None)
-        if stack is None and not self._always and not _current.is_protocol:
-            self.logger.log(level, msg, *args, stacklevel=stacklevel, **kwargs)
+        task = work_fields(about or {})
+        if task:
+            msg, args = f"{msg} [task %s %s]", (*args, *task.values())
+        extra = {**(extra or {}), **task}
+        if stack is None and not self._always and not on_protocol_thread():
+            self.logger.log(level, msg, *args, exc_info=exc_info, extra=extra, stacklevel=2)
             return
-        made = self._made(level, msg, args, **kwargs)
-        if _current.is_protocol:
-            _records.put(self._handle, made, kwargs.get("extra"), stack)
-        else:  # filters see the context of the caller, and a test finds the record
-            _records.put_and_wait(copy_context().run, self._handle, made, kwargs.get("extra"), stack)
+        path, line, function, _stack = logging.Logger.findCaller(self.logger, stacklevel=2)
+        error = sys.exc_info() if exc_info else None
+        made = logging.LogRecord(self.logger.name, level, path, line, msg, args, error, function)
+        _calls.add(functools.partial(copy_context().run, self._handle, made, extra, stack))
 
-    def _made(
-        self, level: int, msg: object, args: Any, *, exc_info: object = None, extra: object = None
-    ) -> logging.LogRecord:
-        """Return a record of this moment. The user's factory of records is other people's code, too."""
-        frame = sys._getframe(2)
-        while frame.f_code.co_filename in _LOGGING_FILES and frame.f_back is not None:
-            frame = frame.f_back
-        code, error = frame.f_code, sys.exc_info() if exc_info else None
-        return logging.LogRecord(
-            self.logger.name, level, code.co_filename, frame.f_lineno, msg, args, error, code.co_name
-        )
-
-    def _handle(self, made: logging.LogRecord, extra: Any, stack: object) -> None:
-        """Handle the record on the thread for that, as `Logger.log` does."""
-        if not self.logger.isEnabledFor(made.levelno):
-            return
-        stack_info = None if stack is None else str(stack)
-        what = made.msg, made.args or (), made.exc_info, made.funcName, extra, stack_info
+    def _handle(self, made: logging.LogRecord, extra: Mapping[str, object], stack: object) -> None:
+        """Handle the record on the thread of the log. `makeRecord`, which agents wrap, is other people's code, too."""
+        what = made.msg, made.args or (), made.exc_info, made.funcName, extra, None if stack is None else str(stack)
         record = self.logger.makeRecord(made.name, made.levelno, made.pathname, made.lineno, *what)
-        vars(record).update((name, value) for name, value in vars(made).items() if name in _MOMENT)
+        vars(record).update({name: vars(made).get(name) for name in _MOMENT})
         self.logger.handle(record)
 
 
-class _Records:
-    """The queue of the records, and the thread that handles them. It starts with the first record."""
+class _Calls:
+    """The calls of other people's code that wait for the thread of the log. It starts with the first of them."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = queue.SimpleQueue()
-        self._mutex = threading.Lock()  # no other people's code runs under it
-        self._thread: threading.Thread | None = None  # guarded by _mutex
-        self._dropped = 0  # since the last report; guarded by _mutex
-        self._is_slow = False  # since a wait was too long; written without a lock, as a wrong value costs one wait
+        self._waiting: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._has_thread = threading.Lock()  # locked from the start of the thread on; nobody waits for it
 
-    def put(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the thread of the log, unless too many calls wait for it."""
-        with self._mutex:
-            if self._calls.qsize() >= MOST_RECORDS:
-                self._dropped += 1
-                return
-            self._calls.put((call, args))
-            if self._thread is None or not self._thread.is_alive():
-                try:
-                    thread = threading.Thread(target=self._run, name="zklock-log", daemon=True)
-                    thread.start()
-                except Exception:  # noqa: BLE001 - the process ends, or has no room for another thread
-                    return  # `flush`, or a later record, handles it
-                self._thread = thread
-
-    def put_and_wait(self, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` on the thread of the log. Wait for that, unless a handler is slow, or logs itself."""
-        waits = not self._is_slow and threading.current_thread() is not self._thread
-        self.put(call, *args)
-        if waits:
-            self._is_slow = not self.flush(LONGEST_DELAY)
+    def add(self, call: Callable[[], object]) -> None:
+        """Run `call()` on the thread of the log; not at all if too many calls wait for it."""
+        if self._waiting.qsize() < MOST_CALLS:
+            self._waiting.put(call)
+        if self._has_thread.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._run_all, name="zklock-log", daemon=True).start()
+            except BaseException as error:
+                self._has_thread.release()
+                if not isinstance(error, (RuntimeError, MemoryError)):  # else the process ends, or has no room for it
+                    raise
 
     def flush(self, timeout: float) -> bool:
-        """Wait until the records until now are handled; return whether that took at most `timeout` seconds."""
-        if self._thread is None or not self._thread.is_alive():
-            while not self._calls.empty():
-                self._run_next()
-            return True
-        handled = threading.Event()
-        self._calls.put((handled.set, ()))
-        return handled.wait(timeout)
+        """Wait until the calls until now are done; return whether that took at most `timeout` seconds."""
+        done = threading.Event()
+        self._waiting.put(done.set)
+        while not self._has_thread.locked() and not done.is_set():
+            with contextlib.suppress(queue.Empty):  # another thread flushes, too
+                _run(self._waiting.get_nowait())
+        return done.wait(timeout)
 
-    def _run(self) -> None:
+    def _run_all(self) -> None:
         while True:
-            self._run_next()
-
-    def _run_next(self) -> None:
-        call, args = self._calls.get()
-        with self._mutex:
-            dropped, self._dropped = self._dropped, 0
-        if dropped:
-            _run_handler(_report_dropped, dropped)
-        _run_handler(call, *args)
-        if self._is_slow and self._calls.empty():
-            self._is_slow = False
+            _run(self._waiting.get())
 
 
-def _report_dropped(count: int) -> None:
-    logger.warning("%d log records were dropped: the log handlers are too slow", count)
-
-
-def _run_handler(call: Callable[..., object], *args: Any) -> None:
+def _run(call: Callable[[], object]) -> None:
     try:
-        call(*args)
-    except Exception:  # noqa: BLE001 - whatever a handler raises
+        call()
+    except BaseException:  # noqa: BLE001 - whatever a handler raises, such as `SystemExit`
         # The next record must be handled all the same. `logging` also prints the errors of handlers.
         with contextlib.suppress(OSError, ValueError):  # there is no terminal
             traceback.print_exc()
 
 
-logger = Logger("django_zklock.log")
-_records = _Records()
+_calls = _Calls()
 
 
 def defer(call: Callable[..., object], *args: Any) -> None:
     """Call other people's code: on the thread of the log if this is a protocol thread, else at once."""
-    if _current.is_protocol:
-        _records.put(call, *args)
+    if on_protocol_thread():
+        _calls.add(functools.partial(call, *args))
     else:
         call(*args)
 
 
 def flush(timeout: float) -> bool:
     """Wait until all records of the protocol's threads are handled, at most `timeout` seconds."""
-    return _records.flush(timeout)
+    return _calls.flush(timeout)
 
 
 def _forget_in_child() -> None:
-    global _records
-    _records = _Records()  # the parent has the thread, and handles the records
+    global _calls
+    _calls = _Calls()  # the parent has the thread, and handles the records
 
 
 fork.in_child(_forget_in_child)

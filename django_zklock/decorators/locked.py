@@ -10,7 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from asgiref.sync import AsyncToSync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -19,20 +19,11 @@ from django.http import HttpRequest
 from django_zklock import conf
 from django_zklock.conf.arguments import (
     UNSET,
-    AbortOn,
-    Atomic,
-    Compat,
-    KindOfLock,
     KindOptions,
     LockedOptions,
     NamedFunction,
     OnConflict,
-    OnDuplicate,
-    OnLost,
-    ReleaseOn,
-    Seconds,
     TaskOptions,
-    UniqueUntil,
     Unset,
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
@@ -54,7 +45,6 @@ from django_zklock.names.binding import KeyBinder, KeyBinding, Names
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
-    from typing_extensions import Unpack
 
     V = TypeVarWithDefault("V", default=None)
 
@@ -83,7 +73,7 @@ _OF_CALLS: Final = ("on_conflict", *TaskOptions.__annotations__)
 def zk_locked(
     name: Names | Unset = UNSET,
     *more: NoReturn,
-    on_conflict: Literal["raise", "wait", "retry"] | Unset = UNSET,
+    on_conflict: Literal["raise", "wait", "retry"] = ...,
     **options: Unpack[NamedFunction],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @overload
@@ -91,35 +81,10 @@ def zk_locked(
     name: Names | Unset = UNSET,
     *more: NoReturn,
     skip_value: V = ...,
-    on_conflict: OnConflict | Unset = UNSET,
+    on_conflict: OnConflict = ...,
     **options: Unpack[NamedFunction],
 ) -> SkippingDecorator[V]: ...
-def zk_locked(
-    name: Names | Unset = UNSET,
-    *more: NoReturn,
-    timeout: Seconds | Unset | None = UNSET,
-    on_conflict: OnConflict | Unset = UNSET,
-    kind: KindOfLock | Unset = UNSET,
-    limit: int | Unset | None = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release_on: ReleaseOn | Unset = UNSET,
-    abort_on: AbortOn | Unset = UNSET,
-    grace: Seconds | Unset | None = UNSET,
-    max_hold: Seconds | Unset | None = UNSET,
-    min_hold: Seconds | Unset = UNSET,
-    warn_after: Seconds | Unset | None = UNSET,
-    linger: Seconds | Unset = UNSET,
-    max_waiters: int | Unset | None = UNSET,
-    compat: Compat | Unset | None = UNSET,
-    max_conflicts: int | Unset | None = UNSET,
-    skip_value: Any = UNSET,
-    on_lost: OnLost | Unset = UNSET,
-    unique: UniqueUntil | Unset | None = UNSET,
-    on_duplicate: OnDuplicate | Unset | None = UNSET,
-    unique_for: Seconds | Unset | None = UNSET,
-    **unknown: Any,
-) -> Any:
+def zk_locked(name: Names | Unset = UNSET, *more: NoReturn, **given: Unpack[LockedOptions]) -> Any:
     """
     Run a view, a task or any function only while it holds a lock.
 
@@ -128,8 +93,8 @@ def zk_locked(
     names, or a callable that returns a list of keys, means several locks, which are acquired as by `zk_locks`. Without
     a name, `@zk_locked()` locks by the dotted name of a function of an imported module, as in `shop.tasks.restock`.
 
-    `conf.arguments` explains the options. Several locks have the options of their own entries. But `timeout`,
-    `on_conflict` and the options for tasks are those given here, or those of `ZKLOCK["DEFAULTS"]`.
+    `conf.arguments.LockedOptions` explains the options. Several locks have the options of their own entries. But
+    `timeout`, `on_conflict` and the options for tasks are those given here, or those of `ZKLOCK["DEFAULTS"]`.
 
     Put it below a decorator that makes a task of the function, such as `@shared_task`, and above
     `@transaction.atomic`: in an open transaction the lock raises `LockInTransaction`. The transaction of
@@ -137,8 +102,7 @@ def zk_locked(
     rendered before the release, too. A `StreamingHttpResponse` raises `TypeError`, because its body would be computed
     without the lock. A view raises, too; `LockConflictMiddleware` makes 409 or 503 of that.
     """
-    given = {option: value for option, value in locals().items() if option in _OPTIONS and value is not UNSET}
-    check_arguments("zk_locked", name, more, unknown, LockedOptions)
+    check_arguments("zk_locked", name, more, given, LockedOptions)
     options = given_options(given)
     if options.get("unique") is None and (options.get("on_duplicate") or options.get("unique_for")):
         raise ValueError('on_duplicate and unique_for need unique="until_start" or unique="until_done".')
@@ -276,17 +240,8 @@ class LockedFunction:
         return options
 
     def _with_defaults(self, options: LockOptions, binding: KeyBinding, context: FunctionContext) -> LockOptions:
-        """
-        Return the options with the defaults of the context.
-
-        A function ignores a policy of `ZKLOCK["DEFAULTS"]` that its kind cannot have.
-        """
-        policy = options.get("on_conflict")
-        if policy is not None and policy not in context.policies:
-            self.check_policy(binding.names, conf.current(), context)
-            policy = None
-        if policy is None:
-            policy = context.on_conflict_with_timeout if "timeout" in options else context.on_conflict
+        """Return the options with the defaults of the context."""
+        policy = self._policy(options, binding.names, context)
         if "skip_value" in self.options and policy != "skip":
             raise ImproperlyConfigured(
                 f'The {context.kind} {self.name} has a skip_value, but nothing skips it: on_conflict is "{policy}". '
@@ -296,6 +251,15 @@ class LockedFunction:
         if context.is_again and policy != "skip":
             timeout = context.timeout
         return {**options, "timeout": timeout if context.waits else 0.0, "on_conflict": policy}
+
+    def _policy(self, options: LockOptions, names: Sequence[str], context: FunctionContext) -> str:
+        """Return the option `on_conflict`. One of `ZKLOCK["DEFAULTS"]` that the function cannot have is ignored."""
+        policy: str | None = options.get("on_conflict")
+        if policy in context.policies:
+            return policy
+        if policy is not None:
+            self.check_policy(names, conf.current(), context)
+        return context.on_conflict_with_timeout if "timeout" in options else context.on_conflict
 
     def check_policy(
         self, names: Sequence[str], config: conf.Config, context: FunctionContext | type[FunctionContext]

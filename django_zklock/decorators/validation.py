@@ -91,6 +91,26 @@ def _returns_no_text(function: object) -> bool:
 
 def check_function(function: object, options: LockOptions) -> None:
     """Raise `TypeError` for anything that cannot run inside a lock with these options."""
+    _check_kind(function)
+    if _is_generator(function):
+        raise TypeError(
+            f"{_name_of(function)} is a generator or a context manager. Its work runs after the call has returned and "
+            'the lock is released; use "with zk_lock(...)" inside it.'
+        )
+    if _is_receiver(function):
+        raise TypeError(
+            f"A signal has {_name_of(function)} already, and would call it without its @zk_locked. Put @zk_locked "
+            "directly above the function, below the decorator that connects it."
+        )
+    if options.get("atomic") and iscoroutinefunction(function):
+        raise TypeError(
+            f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and atomic=True "
+            "into a sync function and await sync_to_async(function)(...)."
+        )
+
+
+def _check_kind(function: object) -> None:
+    """Raise `TypeError` for what is no function: a class, a task, a static method, or a value."""
     if isinstance(function, type):
         raise TypeError(
             f'@zk_locked locks functions, not the class {function.__name__}; for a view, decorate its handlers ("get", '
@@ -107,21 +127,6 @@ def check_function(function: object, options: LockOptions) -> None:
         raise TypeError(f"@zk_locked got a {kind}, not a function; put it below @{kind}, on the function itself.")
     if not callable(function):
         raise TypeError(_needs_name(f"it got {function!r}"))
-    if _is_generator(function):
-        raise TypeError(
-            f"{_name_of(function)} is a generator or a context manager. Its work runs after the call has returned and "
-            'the lock is released; use "with zk_lock(...)" inside it.'
-        )
-    if _is_receiver(function):
-        raise TypeError(
-            f"A signal has {_name_of(function)} already, and would call it without its @zk_locked. Put @zk_locked "
-            "directly above the function, below the decorator that connects it."
-        )
-    if options.get("atomic") and iscoroutinefunction(function):
-        raise TypeError(
-            f"{_name_of(function)} is async, and Django has no transactions in async code; put lock and atomic=True "
-            "into a sync function and await sync_to_async(function)(...)."
-        )
 
 
 def _is_receiver(function: object) -> bool:
@@ -192,14 +197,18 @@ def _is_lazy(value: Any, kinds: tuple[type, ...]) -> bool:
         return not value.done()
     if issubclass(kind, threading.Thread):
         return value.ident is None
-    rows = value.object_list if issubclass(kind, Page) else value
-    if issubclass(type(rows), QuerySet):
-        return rows._result_cache is None and not rows.query.is_empty()
-    if issubclass(type(rows), RawQuerySet):
-        return rows._result_cache is None
+    if _is_unread(value.object_list if issubclass(kind, Page) else value):
+        return True
     if not issubclass(kind, kinds) or issubclass(kind, IOBase) or hasattr(kind, "__length_hint__"):
         return False
     return not issubclass(kind, Iterator) or iter(value) is value  # a mock only looks like one
+
+
+def _is_unread(rows: Any) -> bool:
+    """Return whether this is a QuerySet that has read no rows, and would find some."""
+    if issubclass(type(rows), RawQuerySet):
+        return rows._result_cache is None
+    return issubclass(type(rows), QuerySet) and rows._result_cache is None and not rows.query.is_empty()
 
 
 def _check_body(response: StreamingHttpResponse, name: str) -> None:

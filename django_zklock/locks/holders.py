@@ -58,7 +58,7 @@ def permit_limit(queue: Queue, data: bytes, change: bytes | None) -> int:
     counts. A contender further back than this has never had a permit.
     """
     own = own_limit(data)
-    return queue.limit or own if change is None else max(queue.limit or 0, own, LimitRecord.decode(change).before)
+    return queue.limit or own if change is None else max(queue.limit or 0, own, LimitRecord.read(change).before)
 
 
 def waits_for(queue: Queue, index: int, indexes: Container[int]) -> str:

@@ -6,16 +6,12 @@ import datetime
 import decimal
 import enum
 import json
-import unicodedata
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from django_zklock.core.queue.escaping import MAX_SEGMENT, quoted
 from django_zklock.exceptions import InvalidLockName
-
-_DEEPEST = 8  # lists and dicts within each other
-_LITERALS = {None: "null", True: "true", False: "false"}  # in lists and dicts
 
 NO_VALUES = frozenset({"None", "[object Object]"})
 """Texts that Python and JavaScript give for a value that is missing, or has no text of its own."""
@@ -27,41 +23,51 @@ class NoneArgument:
     """An optional argument that is None. Unlike a None by mistake, it has a text."""
 
 
-_to_json = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def text_of(value: object, what: str, most: int = MAX_SEGMENT) -> str:
+def text_of(value: object, what: str) -> str:
     """
     Return the text of `value`; raise `InvalidLockName`, with `what` as its subject, if its type is not accepted.
 
-    A list or a dict has at most so many items, all levels counted.
-
-    Values of one type that are equal have one text. The text survives JSON, which turns a tuple into a list, a dict's
-    key into a string, and an enum into its value. Celery's JSON keeps all other types. So a task has the same key in
-    the process that sends it and in the worker.
+    Values of one type that are equal have one text. The text survives JSON, which turns an enum into its value.
+    Celery's JSON keeps all other types. So a task has the same key in the process that sends it and in the worker.
 
     `str(value)` would accept any object, and give `Order object (None)` or an address in memory.
     """
     value = _behind_proxy(value)
-    scalar = _scalar(value, what)
-    if scalar is not None:
-        return scalar
-    if isinstance(value, (list, tuple, Mapping)):
-        return _Container(what, most).text(value, 1)
+    if isinstance(value, enum.Enum):
+        return text_of(value.value, what)
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
-        return f"[{_LITERALS[value]}]"  # as in a list of one item: without brackets, it would be the key of a text, too
+        return "[true]" if value else "[false]"  # without brackets, it would be the key of a text, too
     if isinstance(value, NoneArgument):
-        return f"[{_LITERALS[None]}]"
-    if value is None:
-        raise InvalidLockName(
-            f"{what} is None. Pass a value. A parameter of a decorated function may be None if None is its default."
-        )
+        return "[null]"
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, (int, float, decimal.Decimal)):
+        return _number(value, what)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return _moment(value, what)
+    text = _row(value, what)
+    if text is None:
+        raise InvalidLockName(f"{what} is {_refusal(value)}")
+    return text
+
+
+def _refusal(value: object) -> str:
+    """Return why a value has no text, and what to pass instead."""
     kind = quoted(type(value).__name__)
+    if value is None:
+        return "None. Pass a value. A parameter of a decorated function may be None if None is its default."
     if callable(value):
-        raise InvalidLockName(f"{what} is a callable ({kind}). Name an attribute or a property instead.")
-    lazy = "Pass str() of the lazy text, or an id if the text depends on the language."
-    hint = lazy if kind == "'__proxy__'" else "Name an attribute of it, such as {order.pk}."
-    raise InvalidLockName(f"{what} is of type {kind}. {hint}")
+        return f"a callable ({kind}). Name an attribute or a property instead."
+    if kind == "'__proxy__'":
+        return f"of type {kind}. Pass str() of the lazy text, or an id if the text depends on the language."
+    if isinstance(value, (list, tuple, set, frozenset, Mapping)):
+        return (
+            f"of type {kind}. Make one text of its items, always in the same order, or lock each item: @zk_locked and "
+            "zk_locks take several names. In @zk_locked, the name may be a callable that returns the key."
+        )
+    return f"of type {kind}. Name an attribute of it, such as {{order.pk}}."
 
 
 def _behind_proxy(value: object) -> object:
@@ -74,28 +80,14 @@ def _behind_proxy(value: object) -> object:
     return value
 
 
-def _scalar(value: object, what: str) -> str | None:
-    if isinstance(value, enum.Enum):
-        return text_of(value.value, what)
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
+def _number(value: float | decimal.Decimal, what: str) -> str:
+    """Return the shortest text: that of an int if it is equal to one. A database adds zeros, as in 9.90."""
+    if isinstance(value, int):
         if value.bit_length() > 4 * MAX_SEGMENT:  # Python refuses to print a huge int, or takes quadratic time
             raise InvalidLockName(f"{what} is an int of {value.bit_length()} bits. Use a smaller one.")
         return str(int(value))
-    if isinstance(value, uuid.UUID):
-        return str(value)
     if isinstance(value, float):
         value = decimal.Decimal(repr(value))  # the shortest text that gives this float, as in JSON
-    if isinstance(value, decimal.Decimal):
-        return _decimal(value, what)
-    if isinstance(value, (datetime.date, datetime.time)):
-        return _moment(value, what)
-    return _row(value, what)
-
-
-def _decimal(value: decimal.Decimal, what: str) -> str:
-    """Return the shortest text: that of an int if it is equal to one. A database adds zeros, as in 9.90."""
     if not value.is_finite():
         raise InvalidLockName(f"{what} is {value}, which is no number. Use a finite one.")
     value = value or decimal.Decimal(0)  # also for -0 and 0E+500
@@ -137,42 +129,11 @@ def _row(value: object, what: str) -> str | None:
             pk, key = vars(value).get(link.attname), f"a value of {quoted(link.attname)}, or with that deferred"
     if pk is None:
         raise InvalidLockName(f"{what} is a {label} without {key}. Save it first.")
-    return f"{meta.label_lower}:{text_of(pk, what)}"
+    return f"{meta.label_lower}:{_key_text(pk, what)}"
 
 
-class _Container:
-    """
-    A list or a dict as JSON without spaces, sorted by key. Numbers and dates are strings there, too.
-
-    It counts the items that it writes, so a huge value is refused before it is written.
-    """
-
-    def __init__(self, what: str, most: int) -> None:
-        self._what = what
-        self._remaining = most  # an item takes at least one character
-
-    def text(self, value: object, depth: int) -> str:
-        value = _behind_proxy(value)
-        self._remaining -= 1
-        if self._remaining < 0 or depth > _DEEPEST:
-            raise InvalidLockName(f"{self._what} is too large for a name. Use an attribute of it, or {{name:digest}}.")
-        if isinstance(value, Mapping):
-            return "{" + ",".join(f"{_to_json(key)}:{text}" for key, text in sorted(self._items(value, depth))) + "}"
-        if isinstance(value, (list, tuple)) and _scalar(value, self._what) is None:
-            return "[" + ",".join([self.text(item, depth + 1) for item in value]) + "]"
-        if value is None or isinstance(value, bool):
-            return _LITERALS[value]
-        return _to_json(text_of(value, self._what))
-
-    def _items(self, value: Mapping[object, object], depth: int) -> list[tuple[str, str]]:
-        items: dict[str, str] = {}
-        for key, item in value.items():
-            if isinstance(key, bool) or not isinstance(key, (str, int)):
-                raise InvalidLockName(
-                    f"{self._what} has a key of type {quoted(type(key).__name__)}, which JSON changes. Use a text."
-                )
-            name = unicodedata.normalize("NFC", text_of(key, self._what))  # `escape` does so, but only after the sort
-            if name in items:
-                raise InvalidLockName(f"{self._what} has two keys that are equal in JSON: {quoted(name)}.")
-            items[name] = self.text(item, depth + 1)
-        return list(items.items())
+def _key_text(pk: object, what: str) -> str:
+    """Return the text of a primary key; of a composite one as JSON without spaces."""
+    if not isinstance(pk, tuple):
+        return text_of(pk, what)
+    return json.dumps([text_of(part, what) for part in pk], ensure_ascii=False, separators=(",", ":"))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from django_zklock.core.queue.escaping import (
     AS_FIELD,
-    MAX_SEGMENT,
     SAFE,
     check_characters,
     check_segment,
@@ -82,9 +83,9 @@ class Template:
         Values are equal here if their texts are. So `7`, `"7"` and `Decimal("7.00")` give one key, and so does one
         moment in two time zones.
 
-        Accepts str, int, UUID, Decimal, date, datetime, time, enums of these, instances of Django models, and lists,
-        tuples and dicts of all these. Raises `InvalidLockName` for any other value, and for a text that `escape`
-        refuses. An exception of a property passes through, except `AttributeError`.
+        Accepts str, int, UUID, Decimal, float, bool, date, datetime, time, enums of these, and instances of Django
+        models. Raises `InvalidLockName` for any other value, and for a text that `escape` refuses. An exception of a
+        property passes through, except `AttributeError`.
         """
         key = "/".join([segment if isinstance(segment, str) else segment.render(values) for segment in self._segments])
         if len(key) > MAX_KEY:
@@ -236,7 +237,7 @@ class _Field:
             except AttributeError as error:
                 owner = quoted(type(value).__name__)
                 raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
-        text = text_of(value, self.what, MAX_DIGESTED if self.is_digest else MAX_SEGMENT)
+        text = text_of(value, self.what)
         if text in self.missing:
             _warn_of_no_value(self.what, text)
         if self.is_digest:
@@ -323,9 +324,9 @@ def _parse(text: str) -> Template:
 def _field(text: str, what: str) -> _Field:
     value, colon, spec = text.partition(":")
     root, *attributes = value.split(".")
-    if colon and spec != "digest" and difflib.get_close_matches(spec, ["digest"]):
+    if spec != "digest" and difflib.get_close_matches(spec, ["digest"]):
         raise InvalidLockName(f"{what} has the field {quoted(text)}; did you mean {{{value}:digest}}?")
-    if (colon and spec != "digest") or not all(name.isidentifier() for name in (root, *attributes)):
+    if colon + spec not in ("", ":digest") or not all(name.isidentifier() for name in (root, *attributes)):
         raise InvalidLockName(
             f"{what} has the field {quoted(text)}; only a name and its attributes are allowed between braces, "
             f"as in {{order.pk}}: no index, no call, no format and no conversion. For braces in a value, {AS_FIELD}."
@@ -336,13 +337,11 @@ def _field(text: str, what: str) -> _Field:
     return _Field(root, tuple(attributes), bool(colon), f"field {quoted(text)} of {what}", missing)
 
 
-def _segment(split: list[str | _Field], what: str) -> str | _Segment:
+def _segment(split: list[Any], what: str) -> str | _Segment:
     parts: list[str | _Field] = []
-    for part in split:
-        if isinstance(part, str) and parts and isinstance(parts[-1], str):
-            parts[-1] += part
-        elif part:
-            parts.append(part)
+    for is_literal, group in itertools.groupby(split, lambda part: isinstance(part, str)):
+        pieces = list(group)
+        parts += ["".join(pieces)] if is_literal else pieces
     if not parts:
         raise InvalidLockName(
             f"{what} has an empty segment; remove the leading, trailing or doubled slash, or {AS_FIELD}."

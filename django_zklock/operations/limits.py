@@ -124,7 +124,7 @@ def _replace_marker(
     reply.
     """
     names = () if directory is None else directory.children
-    last = LimitRecord.decode(b"" if directory is None else directory.data)
+    last = LimitRecord.read(b"" if directory is None else directory.data)
     if last.id == change.id:
         return Done(True)
     # A marker that this release cannot read sets a limit, too.

@@ -155,13 +155,13 @@ def test_the_messages_of_troubleshooting_are_those_of_a_client(guide):
     settings, plain = guide.settings(), guide.servers[0].address.replace("127.0.0.1", "localhost")
     (tls, *_) = re.findall(r"localhost:\d+", settings["URL"])
     mistakes = {
-        "it speaks no TLS; ...": {"URL": f"zk+tls://{plain}/myproject"},
+        "it speaks no TLS; use its port for TLS": {"URL": f"zk+tls://{plain}/myproject"},
         "it closes connections without an answer; ...": {"URL": f"zk://{tls}/myproject", "TLS": None},
-        "its TLS certificate is not valid here: ...": {"URL": f"zk+tls://127.0.0.1:{tls.split(':')[1]}/myproject"},
-        "TLS failed: ...": {"TLS": {"CA": settings["TLS"]["CA"]}},
+        "its TLS certificate is not valid here: ": {"URL": f"zk+tls://127.0.0.1:{tls.split(':')[1]}/myproject"},
+        "set or renew CERT": {"TLS": {"CA": settings["TLS"]["CA"]}},
     }
+    assert "| `it closes connections without an answer; ...` |" in TROUBLES, "the others name their remedy"
     for message, changed in mistakes.items():
-        assert f"| `{message}`" in TROUBLES
         problem = guide.problem({**settings, **changed, "CONNECT_TIMEOUT": 1})
         assert message.removesuffix("...") in problem, problem
 

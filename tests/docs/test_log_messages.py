@@ -30,7 +30,11 @@ def loggers(tree, module):
     if module != "django_zklock.core.log":  # whose messages are those of the other modules
         names["self.logger"] = KAZOO
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and "Logger" in ast.dump(node.value.func):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.value.func).endswith("Logger")
+        ):
             (argument,) = node.value.args
             name = module if ast.unparse(argument) == "__name__" else ast.literal_eval(argument)
             names[ast.unparse(node.targets[0])] = name

@@ -15,7 +15,7 @@ import django_zklock
 from django_zklock import conf, exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf import settings as read_settings
-from django_zklock.conf.arguments import OPTION_NAMES
+from django_zklock.conf.arguments import OPTIONS
 from django_zklock.conf.leases import LeaseClient
 from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.protocol.registry import PATH_EXTRA
@@ -140,12 +140,12 @@ def test_the_table_of_options_is_that_of_the_code(call):
 
 def test_the_settings_explain_every_option_that_they_can_have():
     explained = re.findall(r"^\* \*\*`(\w+)`\*\*", SETTINGS, flags=re.MULTILINE)
-    assert set(OPTION_NAMES) <= set(explained)
+    assert set(OPTIONS) <= set(explained)
 
 
 def test_the_settings_say_which_options_may_be_none():
     (said,) = re.findall(r"it is a value of\s+(.*?)\. For all others", SETTINGS, re.DOTALL)
-    valid = {name for name in OPTION_NAMES if not conf.problems({"URL": "zk://zk1/shop", "DEFAULTS": {name: None}})}
+    valid = {name for name in OPTIONS if not conf.problems({"URL": "zk://zk1/shop", "DEFAULTS": {name: None}})}
     assert valid == set(re.findall(r"`(\w+)`", said))
 
 
@@ -171,7 +171,7 @@ OF_CLIENTS = ("MAX_LEASES", "MAX_WAITING", "MAX_RATE")
 def placed(key, value):
     client = {"TOKENS": ["0" * 64]}
     settings = {"URL": "zk://zk1/shop", "DEFAULTS": {}, "LEASES": {"CLIENTS": {"billing": client}}}
-    if key in OPTION_NAMES:
+    if key in OPTIONS:
         settings["DEFAULTS"][key] = value
     elif key in OF_LEASES:
         settings["LEASES"][key] = value
@@ -194,7 +194,7 @@ def test_the_bounds_of_values_are_those_of_the_validator(key, least, most):
 
 
 def test_every_bounded_value_is_in_the_table_of_bounds():
-    keys = {*OPTION_NAMES, *read_settings._KEYS, *OF_LEASES, *OF_CLIENTS}
+    keys = {*OPTIONS, *read_settings._KEYS, *OF_LEASES, *OF_CLIENTS}
     numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
     assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
 

@@ -8,13 +8,11 @@ ADDED = "TEST_REPLY_TIMEOUT"  # the variable with the seconds that a process add
 
 
 def add(seconds, set_=setattr):
-    """Add seconds to the limits of answers, releases, log handlers, and of the end of a session."""
-    from django_zklock.core import log
+    """Add seconds to the limits of answers and releases, and of the end of a session."""
     from django_zklock.core.locks import acquisition, held
     from django_zklock.core.protocol import releases
     from django_zklock.core.zk import process
 
-    set_(log, "LONGEST_DELAY", log.LONGEST_DELAY + seconds)
     set_(process.reset, "__defaults__", (process.CLOSE_TIMEOUT + seconds,))
 
     set_(acquisition, "REPLY_TIMEOUT", acquisition.REPLY_TIMEOUT + seconds)

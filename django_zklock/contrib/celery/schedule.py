@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import escape
-from django_zklock.core.queue.nodes import unknown_fields, with_unknown
+from django_zklock.core.queue.record import unknown_fields
 from django_zklock.core.queue.untrusted import integer, iso_time, json_object
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
@@ -70,7 +70,7 @@ class ScheduleRecords:
         self._path = f"{base}/{FOLDER}/{escape(schedule, what='the name of the schedule')}"
         self._runs: dict[str, Run] = {}  # by the name of the entry
         self._version: int | None = None  # of the znode; None: there is none yet
-        self._unknown = b""  # the fields of later releases, which each later record keeps
+        self._unknown: dict[str, Any] = {}  # the fields of later releases, which each later record keeps
         self._renew_at = 0.0  # on `clock.now()`
 
     def load(self) -> None:
@@ -137,7 +137,7 @@ class ScheduleRecords:
         texts = {name: (run.at.isoformat(), run.count) for name, run in runs.items()}
         # The token as a text: it has 64 bits, and many readers of JSON have 53.
         known = {"version": 1, "token": str(self.hold.token), "runs": texts}
-        data = with_unknown(json.dumps(known).encode(), self._unknown)
+        data = json.dumps(known | self._unknown).encode()
         if len(data) > LARGEST:
             raise ImproperlyConfigured(f"The schedule has {len(runs)} entries, too many for one znode.")
         version = self._version

@@ -20,8 +20,7 @@ from django_zklock.core.zk.gateway import Node, to_datetime
 if TYPE_CHECKING:
     from typing import Self
 
-_SHORT: Final = 120  # the most characters of a host or thread
-_ITEM: Final = 64  # the most characters of the name of an item
+_SHORT: Final = 120  # the most characters of what another client has written
 OURS: Final = "zklock"
 CURATOR: Final = "Curator"
 KAZOO: Final = "kazoo"
@@ -116,12 +115,12 @@ class ContenderInfo:
             session_id=node.owner,
             came=to_datetime(node.ctime),
             client=client,
-            host=printable(payload.host, _SHORT),
+            host=payload.host,
             pid=payload.pid,
-            thread=printable(payload.thread, _SHORT),
-            what=printable(payload.what),
-            about={printable(name, _ITEM): printable(item) for name, item in payload.about.items()},
-            template=printable(payload.template),
+            thread=payload.thread,
+            what=payload.what,
+            about=payload.about,
+            template=payload.template,
             operator=operator,
             kind=child.kind.word,
             release_request=release_request.requested(node.data),
@@ -178,7 +177,7 @@ def foreign_payload(data: bytes) -> Payload:
             host = printable(str(ipaddress.ip_address(text)), _SHORT)
         except ValueError:
             what = printable(text, _SHORT)
-    return Payload(version=0, guid="", host=host, pid=0, thread="", what=what, since="", template="")
+    return Payload(host=host, what=what)
 
 
 def _idle_since(payload: Payload, node: Node) -> datetime | None:

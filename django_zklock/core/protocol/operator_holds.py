@@ -161,7 +161,7 @@ class MinimumHold:
         label = self._label
         payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
         # These are about the holder's znode.
-        payload = replace(payload, release_request={}, waits_for={}, unknown=b"")
+        payload = replace(payload, release_request={}, waits_for={}, unknown={})
         if label is None:
             reason = f"held for at least {self._spec.min_hold:g} s"
             return operator_hold.hold_data(payload, by=payload.what, reason=reason, seconds=self._seconds, minimum=True)

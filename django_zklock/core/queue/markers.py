@@ -7,16 +7,15 @@ the name of a marker. Its data are for people.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON, printable
-from django_zklock.core.queue.nodes import unknown_fields, with_unknown
-from django_zklock.core.queue.untrusted import integer, json_object, moment, texts
+from django_zklock.core.queue.escaping import MAX_BY, MAX_REASON
+from django_zklock.core.queue.record import Record, line, whole
+from django_zklock.core.queue.untrusted import moment
 
 START: Final = "!"
 """The first character of the names of markers. No segment of a key begins with it: there it is percent-encoded."""
@@ -64,33 +63,15 @@ class SetLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRecord:
+class LimitRecord(Record):
     """The data of one change of a limit. Its marker and the directory of the lock both have them."""
 
-    by: str
-    reason: str
-    before: int = 0
+    by: str = line(MAX_BY)
+    reason: str = line(MAX_REASON)
+    before: int = whole(MOST_PERMITS)
     """The highest limit that was set earlier, by which a contender may still hold a permit; 0 if there was none."""
-    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    id: str = line(MAX_BY, lambda: str(uuid.uuid4()))
     """The id of the change, by which its author recognizes it after a lost reply."""
-    unknown: bytes = b""
-    """The fields of later releases. The record of the next change keeps them."""
-
-    def encode(self) -> bytes:
-        """Return JSON."""
-        texts = {"by": printable(self.by, MAX_BY), "reason": printable(self.reason, MAX_REASON)}
-        fields = {"version": 1, **texts, "before": self.before, "id": self.id}
-        return with_unknown(json.dumps(fields, separators=(",", ":")).encode(), self.unknown)
-
-    @classmethod
-    def decode(cls, data: bytes) -> LimitRecord:
-        """Return the record in `data`. A value that is missing or invalid is empty or 0. Never raises."""
-        fields = json_object(data)
-        return cls(
-            **texts(fields, {"by": MAX_BY, "reason": MAX_REASON, "id": MAX_BY}, default=""),
-            before=integer(fields.get("before"), 0, MOST_PERMITS, default=0),
-            unknown=unknown_fields(fields, ("version", "by", "reason", "before", "id")),
-        )
 
 
 def set_limit(name: str, data: bytes, ctime: float) -> SetLimit | None:
@@ -98,7 +79,7 @@ def set_limit(name: str, data: bytes, ctime: float) -> SetLimit | None:
     limit = limit_in(name)
     if not limit:
         return None
-    record = LimitRecord.decode(data)
+    record = LimitRecord.read(data)
     try:
         when = moment(ctime)
     except ValueError:

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import enum
 import functools
-import json
 import re
 import uuid
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from django_zklock.core.errors import UnreadableQueue
-from django_zklock.core.queue.escaping import SEQUENCE_TAIL, quoted
-from django_zklock.core.queue.untrusted import integer, json_object
+from django_zklock.core.queue.escaping import MAX_REASON, SEQUENCE_TAIL, quoted
+from django_zklock.core.queue.record import Record, line, lines, whole
 
 MAX_PAYLOAD = 16 * 1024
-"""Bytes that a payload of this release has at most."""
+"""Bytes that a payload of this release has at most: a character that prints has four."""
 
-_MAX_DESCRIPTION = 1024  # bytes that the texts of the contender itself take together
-_LONGEST = 1024  # characters of a text that is read; a key has at most 1000
-_SHORT = 40  # characters that a guid or a time keeps; they have at most 36, and are useless when they are cut
-_MOST = 2**31 - 1  # the largest number
-_MOST_ITEMS = 16  # items of `about` that are kept; a later release may write more than this one
-_MOST_UNKNOWN = 1024  # bytes of the fields of later releases that are kept
-_ITEM = 64  # characters that the name of an item of `about` keeps
-# The pairs that `encode` tries in this order: how many characters texts keep, and how many the values of `about`.
-_CUTS = ((512, 512), (256, 256), (128, 128), (64, 64), (32, 64), (16, 64), (16, 0), (4, 0))
-_IDENTITY = frozenset({"id"})  # of a task, which finds its own run before by it
-_LONGEST_IDENTITY = 512  # characters that such a value keeps
-
-_UNCUT = frozenset({"guid", "since", "idle", "lasts"})  # they keep `_SHORT` characters
-
-_to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+_SHORT = 40  # characters of a guid or a time; they have at most 36, and are useless when they are cut
+_LONG = 200  # characters of the description of a work
 
 _SEQUENCE = r"(?P<sequence>[0-9]{10}|-[0-9]{9}|-[1-9][0-9]{9})"
 _CURATOR = re.compile(
@@ -183,145 +169,57 @@ def _unreadable(name: str) -> UnreadableQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
+class Payload(Record):
     """The description of a contender, for people who look at the queue. It never has the arguments of a call."""
 
-    version: int = 1
-    guid: str
-    host: str
-    pid: int
-    thread: str
-    what: str
+    guid: str = line(_SHORT)
+    host: str = line(100)
+    pid: int = whole()
+    thread: str = line(100)
+    what: str = line(_LONG)
     """The work: the name of a view, or the name and id of a task."""
-    since: str
+    since: str = line(_SHORT)
     """When the contender entered the queue: ISO 8601 in UTC, by the clock of its host."""
-    template: str
-    about: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The work of `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
-    "request": its method and route. With traces, there are "trace" and "span", see `locks.trace`."""
-    limit: int = 0
+    template: str = line(_LONG)
+    limit: int = whole()
     """The limit in the code of this contender; 0 if it wants no permit."""
-    owner: int = 0
+    owner: int = whole()
     """The number of its thread, greenlet or asyncio task, unique in its session; 0 if unknown."""
-    max_hold: int = 0
+    max_hold: int = whole()
     """Milliseconds after which a holder loses the lock by itself; 0 if it does not."""
-    warn_after: int = 0
+    warn_after: int = whole()
     """Milliseconds after which a hold is long; 0 if its options do not say so."""
-    session_timeout: int = 0
+    session_timeout: int = whole()
     """The timeout of its session, in milliseconds: ZooKeeper ends the session when it has heard nothing for so long."""
-    idle: str = ""
+    idle: str = line(_SHORT)
     """Since when a lock that lingers is idle, in the form of `since`; empty if it is in use."""
-    waited: int = 0
+    waited: int = whole()
     """Milliseconds from the creation of the znode to the grant. A holder writes it after a second; 0 before that."""
-    lasts: str = ""
+    lasts: str = line(_SHORT)
     """ "leader", "run" or "lease" if it is meant to hold the lock for as long as its program runs; else empty."""
-    renewed_within: int = 0
+    renewed_within: int = whole()
     """Milliseconds from the last write of the payload, within which its work writes it again; 0 if it does not."""
-    release_request: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The release request to this holder, if there is one; see `queue.release_request`. It is never cut."""
-    waits_for: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The wait of the owner of this lock for another one, see `queue.deadlock`. It is never cut."""
-    unknown: bytes = b""
-    """The fields of later releases, see `unknown_fields`."""
-
-    def encode(self) -> bytes:
-        """Return JSON. The texts of the contender itself are cut to 1024 bytes in all, and end in an ellipsis."""
-        data = b""
-        for limit, item in _CUTS:
-            data = self._json(limit, item)
-            if len(data) <= _MAX_DESCRIPTION:
-                break
-        for name, fields in (("release_request", self.release_request), ("waits_for", self.waits_for)):
-            if fields:
-                data = with_unknown(data, _to_json({name: dict(fields)}).encode())
-        return with_unknown(data, self.unknown) if self.unknown else data
-
-    def _json(self, limit: int, item: int) -> bytes:
-        fields: dict[str, object] = {"version": self.version}
-        for name in _FIELDS:
-            value = getattr(self, name)
-            most = _SHORT if name in _UNCUT else limit
-            if isinstance(value, int):
-                value = value if 0 <= value <= _MOST else 0
-            elif not value.isascii() or len(value) > most:
-                value = _text(value, most)
-            if value or name not in _OPTIONAL:
-                fields[name] = value
-        fields["about"] = self._about(item)
-        return _to_json(fields).encode()
-
-    def _about(self, limit: int) -> dict[str, str]:
-        """Return the items of the work; their values are cut to `limit`, unless a task is known by them."""
-        about = {}
-        for name, value in list(self.about.items())[:_MOST_ITEMS]:
-            most = _LONGEST_IDENTITY if name in _IDENTITY else limit
-            if most:
-                about[_text(name, _ITEM)] = _text(value, most)
-        return about
+    about: Mapping[str, str] = lines(8, 255)
+    """The work of `what`, item by item, for programs. A task has "task", "id", "queue" and "retries". A view has
+    "request": its method and route. With traces, there are "trace" and "span", see `locks.trace`. By the id, a task
+    finds its own run before: ids have at most 255 characters."""
+    release_request: Mapping[str, str] = lines(4, MAX_REASON)
+    """The release request to this holder, if there is one; see `queue.release_request`."""
+    waits_for: Mapping[str, str] = lines(8, 1000)
+    """The wait of the owner of this lock for another one, see `queue.deadlock`. A key has at most 1000 characters."""
 
     @classmethod
     def decode(cls, data: bytes | None) -> Payload | None:
         """
         Return the payload in `data`, or None if it is not one of ours. Never raises.
 
-        Curator writes an IP address, kazoo a line of text, and other clients may write anything. A missing field, or
-        one of another type, is empty or 0. Fields of later releases are kept in `unknown`.
+        Curator writes an IP address, kazoo a line of text, and other clients may write anything.
         """
-        fields = json_object(data)
-        if not isinstance(fields.get("guid"), str) or not fields["guid"]:
-            return None
-        values: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
-        values |= {name: integer(fields.get(name), 0, _MOST, default=0) for name in _NUMBERS}
-        values |= {name: _items(fields.get(name)) for name in _MAPPINGS}
-        return cls(**values, unknown=unknown_fields(fields, _KNOWN))
-
-
-_TYPES = {name: field.type for name, field in Payload.__dataclass_fields__.items()}
-_NUMBERS = [name for name in _TYPES if _TYPES[name] == "int"]
-_TEXTS = [name for name in _TYPES if _TYPES[name] == "str"]
-_MAPPINGS = ("about", "release_request", "waits_for")
-_KNOWN = (*_NUMBERS, *_TEXTS, *_MAPPINGS)
-# `Payload._json` writes these in this order, after the version. Those with a default are left out if they have it.
-_FIELDS = [name for name in _TYPES if name in _KNOWN[1:] and name not in _MAPPINGS]
-_OPTIONAL = [name for name in _FIELDS if Payload.__dataclass_fields__[name].default in (0, "")]
-
-
-def unknown_fields(fields: Mapping[str, Any], known: Collection[str]) -> bytes:
-    """
-    Return the fields that this release does not know, as JSON; empty if there are none. Never raises.
-
-    A process that writes a znode again keeps them, because a process of a later release may rely on them.
-    """
-    unknown = {name: value for name, value in fields.items() if name not in known}
-    try:
-        data = _to_json(unknown).encode() if unknown else b""
-    except (ValueError, RecursionError):
-        return b""  # such as a lone surrogate; no release writes it
-    return data if len(data) <= _MOST_UNKNOWN else b""
-
-
-def with_unknown(data: bytes, unknown: bytes) -> bytes:
-    """Return a JSON object with unknown fields at its end."""
-    return data[:-1] + b"," + unknown[1:] if unknown else data
+        payload = cls.read(data)
+        return payload if payload.guid else None
 
 
 def own_limit(data: bytes) -> int:
     """Return the limit in the code of the contender with this data; 1 if it has none."""
     payload = Payload.decode(data)
     return max(1, payload.limit) if payload is not None else 1
-
-
-def _text(value: object, limit: int | None = None) -> str:
-    if not isinstance(value, str):
-        return ""
-    # With a lone surrogate, no page or log line could encode the payload. Its escape counts with all its characters.
-    text = value[:_LONGEST]
-    if not text.isascii():
-        text = text.encode("utf-8", "backslashreplace").decode()
-    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _items(value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
-        return {}
-    return {_text(name): _text(item) for name, item in list(value.items())[:_MOST_ITEMS] if isinstance(item, str)}

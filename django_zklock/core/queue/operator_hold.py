@@ -23,7 +23,7 @@ OPERATOR: Final = "operator"
 REASON: Final = "reason"
 SECONDS: Final = "seconds"
 MINIMUM: Final = "minimum"
-TASK_ID: Final = "id"  # a payload cuts it later than other items
+TASK_ID: Final = "id"
 
 MAX_TASK_ID: Final = 200
 """Characters of the id of a task in its reservation."""
@@ -147,12 +147,12 @@ def operator_hold(
         key=key,
         path=path,
         token=token,
-        by=printable(payload.about[OPERATOR], MAX_BY),
-        reason=printable(payload.about.get(REASON, ""), MAX_REASON),
+        by=payload.about[OPERATOR],
+        reason=payload.about.get(REASON, ""),
         since=since,
         seconds=seconds,
         minimum=bool(payload.about.get(MINIMUM)),
-        task_id=printable(payload.about.get(TASK_ID, ""), MAX_TASK_ID),
+        task_id=payload.about.get(TASK_ID, ""),
     )
 
 
@@ -160,7 +160,7 @@ def hold_data(
     payload: Payload, *, by: str, reason: str, seconds: float, minimum: bool = False, task_id: str = ""
 ) -> bytes:
     """
-    Return the data of a hold's znode: the payload with the items that `operator_hold` reads, cut to fit.
+    Return the data of a hold's znode: the payload with the items that `operator_hold` reads.
 
     It is a `minimum` hold, the reservation of a task with this id, or else the hold of a person.
     """
@@ -168,11 +168,5 @@ def hold_data(
     if task_id:
         more = {TASK_ID: task_id}
     by, reason = printable(by or "python", MAX_BY), printable(reason, MAX_REASON)  # without a name, it is no hold
-    while True:
-        about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **more}
-        data = replace(payload, what=f"{'' if more else 'operator '}{by}: {reason}", about=about).encode()
-        decoded = Payload.decode(data)
-        if decoded is not None and decoded.about == about:
-            return data
-        # They did not fit into a payload.
-        by, reason = by[: MAX_BY // 2], printable(reason, max(1, len(reason) * 3 // 4))
+    about = {OPERATOR: by, REASON: reason, SECONDS: f"{seconds:.3f}", **more}
+    return replace(payload, what=f"{'' if more else 'operator '}{by}: {reason}", about=about).encode()

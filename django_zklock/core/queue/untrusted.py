@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django_zklock.core.queue.escaping import check_characters, printable
+from django_zklock.core.queue.escaping import check_characters
 
 LATEST: Final = 4e9
 """Seconds since 1970: a time that every platform can show."""
@@ -66,11 +65,6 @@ def text(
     if default is None:
         raise ValueError(f"not a text of {least} to {most} characters")
     return default
-
-
-def texts(fields: Mapping[str, Any], most: Mapping[str, int], *, default: str | None = None) -> dict[str, str]:
-    """Return the texts with the names in `most`, each in at most so many characters, which print."""
-    return {name: printable(text(fields.get(name), default=default), limit) for name, limit in most.items()}
 
 
 def line(value: object, most: int, *, least: int = 0) -> str:

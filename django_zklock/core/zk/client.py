@@ -361,10 +361,10 @@ class Requests:
         """
         return self._client is not None and self._client.session_id == self._session_id
 
-    def last_zxid(self) -> Callable[[], int]:
-        """Return a function that returns the newest zxid in the replies to the present client."""
-        client = self._client  # the next client has another session, perhaps at another ensemble
-        return lambda: 0 if client is None else int(client.last_zxid)
+    @property
+    def newest_zxid(self) -> int:
+        """The newest zxid in the replies on this connection; 0 if there is none."""
+        return 0 if self._client is None else int(self._client.last_zxid)
 
     @property
     def unanswered(self) -> int:

@@ -36,7 +36,6 @@ from kazoo.retry import ForceRetryError, KazooRetry
 from django_zklock.core import clock, fork
 from django_zklock.core.execution.owner import gevent_patched
 from django_zklock.core.zk.codes import CREDENTIALS
-from django_zklock.core.zk.errors import request_name
 from django_zklock.core.zk.loop import protocol_thread
 from django_zklock.core.zk.outage import (
     CLOSED,
@@ -44,7 +43,6 @@ from django_zklock.core.zk.outage import (
     PAUSE_SHARE,
     REFUSALS,
     REFUSED,
-    SILENT,
     Address,
     NotZooKeeper,
     Outage,
@@ -73,6 +71,7 @@ FILES_FIRST = 0.5  # seconds for the first TLS files, without which there is not
 FIRST_ROUND = 0.8  # of the connect timeout: the longest round before the first connection
 HURRIED_ROUNDS = 2  # rounds of these kinds; later rounds give a slow server more time
 
+SOON = 1.0  # seconds after which a connection that breaks is not blamed on its server, if that has answered a request
 WRITE_WAIT = 0.02  # seconds that requests wait while another thread writes, such as a ping; more if the socket is full
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
 READ_AHEAD = 4096  # bytes; after so many, requests are sent before more replies are handled
@@ -232,7 +231,7 @@ class Connection(ConnectionHandler):
     _refusal = ""  # why the server refuses the session, by its own code
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
-    _unanswered: Sequence[str] = ()  # the requests without a reply when the server closed the present connection
+    _unanswered = False  # there were requests without a reply when the server closed the present connection
     is_over = False  # it has ended, and there is no new one yet
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
 
@@ -284,7 +283,7 @@ class Connection(ConnectionHandler):
                 closed = super()._read_socket(read_timeout)  # the whole reply is here
             return closed
         except ConnectionDropped:  # kazoo forgets the requests without a reply
-            self._unanswered = [request_name(request) for request, *_ in self.client._pending.copy()]
+            self._unanswered = bool(self.client._pending)
             raise
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
@@ -362,32 +361,41 @@ class Connection(ConnectionHandler):
         try:
             return super()._connect_attempt(host, hostip, port, retry)
         finally:
-            lasted = clock.now() - self._connected_at  # no time at all, if there was no connection
-            is_first = 0 <= lasted < LONGEST_PAUSE and not self._answered  # it was closed at the first request
             if self.dropped or self.client._stopped.is_set():
                 pass  # this process has ended it
             elif self._refusal:
-                self.client.outage.refused(self.host, self._address, self._refusal)
+                self.client.outage.closed(self.host, self._address, self._refusal)
             elif clock.now() > self._contact_at + self._timeout:
                 pass  # the process was paused, or cut off, and the server has ended the session: no request is to blame
-            elif is_first or self._unanswered:
-                self.client.outage.closed_at(self.host, self._address, self._unanswered, answered=not is_first)
+            elif self._has_ended_early:
+                self.client.outage.closed(self.host, self._address)
+
+    @property
+    def _has_ended_early(self) -> bool:
+        """Whether the connection was closed at one of its first requests."""
+        if self._answered:
+            return self._unanswered and self._lasted < SOON
+        return self._lasted < LONGEST_PAUSE
+
+    @property
+    def _lasted(self) -> float:
+        """How long there is a connection, or was one, in seconds; infinite if there was none."""
+        return abs(clock.now() - self._connected_at)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
         self._received.clear()
-        self._unanswered = ()
+        self._unanswered = False
         self.is_over = False
         self.handler.host_timeout = self._seconds_for_try()
         self.handler.in_handshake = False
         self._tries += 1
         self.host = (host, port)
         self._address = (hostip, port)
-        self.client.outage.trying(self.host)
         try:
             _, connect_timeout = super()._connect(host, hostip, port)
         except SessionExpiredError:
-            self.client.outage.expired(self.host, self._address)
+            self.client.outage.answered(self.host, self._address, expired=True)
             raise
         except Exception as error:
             cause = cause_of(error, in_handshake=self.handler.in_handshake, connected=self._socket is not None)
@@ -395,9 +403,9 @@ class Connection(ConnectionHandler):
             if cause == REFUSED:
                 self.client.outage.restarts(self._address)
             if cause in {CLOSED, CREDENTIALS} and clock.now() > self._contact_at + self._timeout:
-                self.client.outage.refused(self.host, self._address, cause)  # no session can be saved by a quick try
+                self.client.outage.closed(self.host, self._address, cause)  # no session can be saved by a quick try
             raise
-        self.client.outage.answered(self.host)
+        self.client.outage.answered(self.host, self._address)
         self._connected_at, self._contact_at = clock.now(), self.connect_sent_at
         self._tries = 0
         self._is_open = True
@@ -417,7 +425,6 @@ class Connection(ConnectionHandler):
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
-        self.client.outage.trying(self.host, SILENT)
         if request.session_id:
             request = request._replace(time_out=round(self.negotiated_timeout * 1000))
         self.asked_timeout = request.time_out / 1000
@@ -539,20 +546,23 @@ class Connection(ConnectionHandler):
         if header.err in REFUSALS:
             self._refusal = REFUSALS[header.err]
             raise ConnectionDropped(self._refusal)  # the server closes it now
-        if not self._answered and (header.xid > 0 or header.xid == PING_XID):  # the first reply; not that to `Auth`
-            self._answered = True
-            self.client.outage.accepted()
-        if self.client.outage.closed and header.xid > 0 and self.client._pending:
-            self.client.outage.carried_out(self.host, self._address, request_name(self.client._pending[0][0]))
         if header.xid == PING_XID and self._pings:
             self._contact_at = self._pings.popleft()
             self.client.on_pinged(self._contact_at)
-        if header.err == ConnectionLoss.code or (header.err and header.err not in EXCEPTIONS):
-            self.logger.warning("ZooKeeper replied with the error code %s", header.err)
-            with contextlib.suppress(IndexError, AttributeError):  # a request of kazoo's own
-                self.client._pending[0][1].code = header.err
-            header = header._replace(err=SystemZookeeperError.code)
+        if header.xid > 0 or header.xid == PING_XID:  # not the reply to `Auth`
+            self._answered = True
+            if self.client.outage.closings and self._lasted >= SOON:
+                self.client.outage.works(self._address)
+        if header.err and (header.err == ConnectionLoss.code or header.err not in EXCEPTIONS):
+            header = self._with_known_error(header)
         return header, buffer, offset
+
+    def _with_known_error(self, header: Any) -> Any:
+        """Return the header with a server error, and keep its own code for the request that it answers."""
+        self.logger.warning("ZooKeeper replied with the error code %s", header.err)
+        with contextlib.suppress(IndexError, AttributeError):  # a request of kazoo's own
+            self.client._pending[0][1].code = header.err
+        return header._replace(err=SystemZookeeperError.code)
 
     # kazoo calls select before each read and each write. The next two methods first try without it, as that nearly
     # always works. kazoo reads the length of each reply and then the rest; the first method reads ahead instead.

@@ -105,20 +105,21 @@ def translate(error: BaseException, request: Any, code: int = 0) -> ZkError:
     unreadable reply, the outcome is unknown. A read has no outcome: the same error may come on each new connection,
     so the caller gets it.
     """
-    translated = _translated(error, request, code)
+    ours = next((ours for theirs, ours in _TRANSLATION if isinstance(error, theirs)), None)
+    translated = _unexpected(error, request, code) if ours is None else ours()
     translated.__cause__ = error
     return translated
 
 
-def _translated(error: BaseException, request: Any, unknown: int) -> ZkError:
-    for theirs, ours in _TRANSLATION:
-        if isinstance(error, theirs):
-            return ours()
+def _unexpected(error: BaseException, request: Any, unknown: int) -> ZkError:
+    """Return our error for one of kazoo's that locks do not handle by themselves."""
     code = unknown or getattr(error, "code", 0)
-    path = getattr(request, "path", "")
-    of_acl = path.rpartition("/")[0] or "/" if isinstance(request, _OF_CHILDREN) else path
-    why = meaning(code, of_acl, _RIGHTS.get(type(request), "")) if code else f"{type(error).__name__}: {error}"
-    what = f"{request_name(request)} of {path}" if path else request_name(request)
+    why = f"{type(error).__name__}: {error}"
+    if code:
+        why = meaning(code, _path_of_acl(request), _RIGHTS.get(type(request), ""))
+    what = request_name(request)
+    if getattr(request, "path", ""):
+        what += f" of {request.path}"
     translated: ZkError = OutcomeUnknown()
     if not unknown and (code < _API_ERROR or code in _OTHER_REFUSALS):
         translated = RequestRefused(f"ZooKeeper refused the request {what}: {why}.")
@@ -126,6 +127,12 @@ def _translated(error: BaseException, request: Any, unknown: int) -> ZkError:
         translated = RequestRefused(f"ZooKeeper's reply to {what} is unclear: {why}.")
     translated.code = code
     return translated
+
+
+def _path_of_acl(request: Any) -> str:
+    """Return the path of the znode whose ACL decides about a request; empty if it names none."""
+    path: str = getattr(request, "path", "")
+    return path.rpartition("/")[0] or "/" if isinstance(request, _OF_CHILDREN) else path
 
 
 def failure(results: Sequence[object]) -> Exception | None:

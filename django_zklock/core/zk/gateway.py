@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from kazoo.exceptions import EXCEPTIONS, NoAuthError, SystemZookeeperError
+from kazoo.exceptions import EXCEPTIONS, SystemZookeeperError
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core import clock
@@ -28,7 +28,7 @@ from django_zklock.core.zk.errors import (
     failure,
     translate,
 )
-from django_zklock.core.zk.multi import Check, Create, Delete, MultiRead, Operation, Read, SetData
+from django_zklock.core.zk.multi import Create, Delete, MultiRead, Operation, Read, SetData
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 CLOCK_NODE: Final = "!clock"
 """The name of the znode by which the leader tells the time. It begins like a marker, so it is part of no key."""
 
-_UNUSABLE = (
-    '{} was not created, because ZKLOCK["ACL"] would not let this process use it. Correct it, or ZKLOCK["AUTH"].'
-)
 _LATEST: Final = 253402300799.0  # seconds since 1970: the end of the year 9999
 _PERSISTENT = 0
 _EPHEMERAL = 1
@@ -137,7 +134,6 @@ class Gateway:
         self._extend_lease = extend_lease  # gets the time at which the write was sent
         self._base = options.base
         self._acl = acls(options)
-        self._is_acl_proven = isinstance(options.acl, str)  # a list may have a mistake
 
     # --- reads --------------------------------------------------------------------------------------------------
 
@@ -288,9 +284,6 @@ class Gateway:
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply] = _ignore) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
         requests = [self._request(operation) for operation in operations]
-        if not self._is_acl_proven:
-            created = [operation.path for operation in operations if isinstance(operation, Create)]
-            requests += [wire.CheckVersion(path, _ANY_VERSION) for path in created]  # it must be readable
         self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), callback)))
 
     def _request(self, operation: Operation) -> Any:
@@ -314,21 +307,10 @@ class Gateway:
         They are containers: the server deletes them some time after the last child is gone. The chroot and ROOT are
         persistent: the operator may have set their ACL, or closed the znode above. A `lasting` znode is persistent,
         too. kazoo's recipes need that, as they create the directory only once.
-
-        A list as `ACL` may have a mistake, and then nobody could use the znode, even with the list corrected. So a
-        transaction that leaves nothing first tries whether this session can use what it creates.
         """
-        parent, child = path.rpartition("/")[0], f"{path}/!acl"
+        parent = path.rpartition("/")[0]
         lasting = lasting or f"{self._base}/".startswith(f"{path}/")
-
-        def create(tried: WriteReply = None) -> None:
-            if tried is None:
-                self._is_acl_proven = True
-            elif tried.path == child and isinstance(tried.__cause__, NoAuthError):
-                callback(RequestRefused(_UNUSABLE.format(path)))
-                return
-            create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
-            self._requests.send((create(path, b"", self._acl, flags), on_reply))
+        create, flags = (wire.Create, _PERSISTENT) if lasting else (CreateContainer, _CONTAINER)
 
         def on_reply(reply: object) -> None:
             if isinstance(reply, NodeMissing) and parent:
@@ -337,12 +319,7 @@ class Gateway:
             else:
                 callback(reply if isinstance(reply, ZkError) and not isinstance(reply, NodeExists) else None)
 
-        if self._is_acl_proven:
-            create()
-        else:  # the last delete needs a permission of the parent; if that is refused, the plain create decides
-            trial = (Create(path=path), Create(path=child), Check(path=child), Delete(path=child), Delete(path=path))
-            requests = [self._request(operation) for operation in trial]
-            self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), create)))
+        self._requests.send((create(path, b"", self._acl, flags), on_reply))
 
     # --- quorum -------------------------------------------------------------------------------------------------
 
@@ -367,7 +344,7 @@ class Gateway:
     @property
     def newest_zxid(self) -> int:
         """The newest zxid in the replies to this session. A process that writes it was alive after that transaction."""
-        return self._requests.last_zxid()()
+        return self._requests.newest_zxid
 
     def try_create(self, callback: Callback[WriteReply]) -> None:
         """

@@ -52,10 +52,11 @@ class TlsOptions:
 
 
 class TlsProblem(OSError):
-    """A file of the TLS settings is missing or cannot be used. The text names the setting and the file."""
+    """A file of the TLS settings cannot be used. The text names the setting and the file."""
 
-    absent = False
-    """Whether it cannot be read here; on another machine it may."""
+
+class TlsFileAbsent(TlsProblem):
+    """The file cannot be read here. On another machine it may."""
 
 
 @contextlib.contextmanager
@@ -65,17 +66,16 @@ def _naming(setting: str, path: str) -> Iterator[None]:
         with open(path, "rb"):
             pass
         yield
-    except (OSError, ValueError) as error:
+    except (ssl.SSLError, TlsProblem, ValueError) as error:
+        reason = str(error)
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             reason = "it is not the key of CERT"
         elif isinstance(error, ssl.SSLError):
             reason = "it is damaged, or KEY_PASSWORD is wrong" if setting == "KEY" else "it has no certificate"
             reason += "; the files must have the format PEM"
-        else:
-            reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
-        problem = TlsProblem(f'{setting} in ZKLOCK["TLS"] is {path}: {reason}')
-        problem.absent = isinstance(error, OSError) and not isinstance(error, (ssl.SSLError, TlsProblem))
-        raise problem from error
+        raise TlsProblem(f'{setting} in ZKLOCK["TLS"] is {path}: {reason}') from error
+    except OSError as error:
+        raise TlsFileAbsent(f'{setting} in ZKLOCK["TLS"] is {path}: {str(error.strerror).lower()}') from error
 
 
 class Secret(str):

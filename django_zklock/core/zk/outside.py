@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from django_zklock.core import clock, fork
 from django_zklock.core.zk.loop import quiet_thread
-from django_zklock.core.zk.options import TlsOptions, TlsProblem
+from django_zklock.core.zk.options import TlsFileAbsent, TlsOptions
 from django_zklock.core.zk.outage import Address
 
 NO_HOST = "no such host"
@@ -21,7 +21,7 @@ UNRESOLVED = "its name is not resolved; the resolver (DNS) does not answer"
 _UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))  # the resolver has answered
 
 LATE = 1.0  # seconds without an answer, after which the resolver is at fault
-FRESH = 10.0  # seconds for which an answer that came too late is as good as a new one
+FRESH = 1.0  # seconds for which an answer is as good as a new one; a slow one may come too late for its caller
 
 _T = TypeVar("_T")
 
@@ -38,14 +38,13 @@ class Outside(Generic[_T]):
         self._result: Callable[[], _T] | None = None  # returns the newest value, or raises the newest error
         self._ended = threading.Event()
         self._ended.set()
-        self._is_new = False  # nobody has got the newest result yet
         self._mutex = threading.Lock()
         self.begun_at = float("-inf")  # on clock.now(), of the newest call
 
     def begin(self) -> None:
-        """Make the call, unless it is under way or has come too late for those who wanted it. For any thread."""
+        """Make the call, unless it is under way or was made a moment ago. For any thread."""
         with self._mutex:
-            if not self._ended.is_set() or (self._is_new and clock.now() < self.begun_at + FRESH):
+            if not self._ended.is_set() or clock.now() < self.begun_at + FRESH:
                 return
             self._ended.clear()
             self.begun_at = clock.now()
@@ -64,8 +63,6 @@ class Outside(Generic[_T]):
         self._ended.wait(max(0.0, self.begun_at + within - clock.now()))
         if self._result is None:
             raise TimeoutError("timed out")
-        if self._ended.is_set():
-            self._is_new = False
         return self._result()
 
     def _run(self) -> None:
@@ -75,7 +72,6 @@ class Outside(Generic[_T]):
         except Exception as error:  # noqa: BLE001 - it is raised where the value is needed
             self._result = functools.partial(_raise, error)
         finally:
-            self._is_new = True
             self._ended.set()
 
 
@@ -120,17 +116,14 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
     def look_up() -> tuple[Address, ...]:
         try:
             entries = socket.getaddrinfo(*host, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-        except OSError as error:
-            if error.errno in _UNKNOWN:
+            known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in entries)
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, UnicodeError) or error.errno in _UNKNOWN:
                 known.clear()
                 raise OSError(NO_HOST) from error
             if not known:  # an error of the system has its own text, such as that too many files are open
                 is_answer = isinstance(error, socket.gaierror)
                 raise OSError(UNRESOLVED if is_answer else str(error.strerror).lower()) from error
-        except UnicodeError as error:
-            raise OSError(NO_HOST) from error
-        else:
-            known[:] = dict.fromkeys((str(entry[4][0]), int(entry[4][1])) for entry in entries)
         return tuple(known)
 
     return Outside(look_up)
@@ -153,9 +146,7 @@ def context(tls: TlsOptions, within: float) -> ssl.SSLContext:
         return call.get(within)
     except TimeoutError:
         files = ", ".join(dict.fromkeys(filter(None, (tls.ca, tls.cert, tls.key)))) or "the system's certificates"
-        problem = TlsProblem(f'a file of ZKLOCK["TLS"] cannot be read, reading hangs: {files}')
-        problem.absent = True
-        raise problem from None
+        raise TlsFileAbsent(f'a file of ZKLOCK["TLS"] cannot be read, reading hangs: {files}') from None
 
 
 for _cached in (_addresses, _context):

@@ -308,7 +308,6 @@ class Session(GrantSession):
         """
         if self._client is not None and not self.connected:
             self._client.forget_seen()
-            self.outage.asks_anew()
 
     def _restart_client(self) -> None:
         """Start a new client after a pause, because the present one has no thread any more."""
@@ -323,8 +322,6 @@ class Session(GrantSession):
         old, self._client = self._client, None
         if old is not None:
             old.end()
-        if self.session_id is not None:
-            self.outage.asks_anew()
         self._end_of_session()
         self._start_client()
 

@@ -1,4 +1,4 @@
-"""After an outage of any length and kind, a free lock is granted to whoever wants it."""
+"""After an outage of any length and kind, each caller gets a free lock."""
 
 import itertools
 

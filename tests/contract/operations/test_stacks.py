@@ -237,7 +237,7 @@ def test_the_stack_is_that_of_the_moment_though_a_log_handler_is_slow(zoo, caplo
         assert hold.wait_release_requested(30)
 
     with zk_lock("k") as hold:
-        log._records.put(lambda: (blocked.set(), end.wait(30)))
+        log._calls.add(lambda: (blocked.set(), end.wait(30)))
         assert blocked.wait(30)
         before(hold)
     end.set()

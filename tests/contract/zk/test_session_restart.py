@@ -111,7 +111,7 @@ def refused(proxy):
     for _ in range(30):
         proxy.kill_before_op(CONNECT)
     proxy.cut_all()
-    eventually(lambda: 2 in [count for count, _ in session.outage._refusals.values()])
+    eventually(lambda: 2 in [count for count, _ in session.outage.closings.values()])
     return session
 
 

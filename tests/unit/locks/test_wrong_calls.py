@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import get_type_hints
+from typing import Unpack, get_type_hints
 from uuid import uuid4
 
 import pytest
@@ -449,17 +449,21 @@ def test_trio_is_refused_with_the_way_out():
     trio.run(main)
 
 
-@pytest.mark.parametrize(("call", "options"), [(zk_lock, LockArguments), (zk_locked, LockedOptions)])
-def test_a_signature_that_is_written_out_has_each_option_with_its_type(call, options):
+def test_a_signature_that_is_written_out_has_each_option_with_its_type():
     """`help()` shows it. An option that it lacks would be ignored."""
-    parameters = inspect.signature(call).parameters.values()
-    types = get_type_hints(call)
+    parameters = inspect.signature(zk_lock).parameters.values()
+    types = get_type_hints(zk_lock)
     written = {
         parameter.name: getattr(types[parameter.name], "__bound__", types[parameter.name]) | Unset
         for parameter in parameters
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert written == {name: kind | Unset for name, kind in get_type_hints(options).items()}
+    assert written == {name: kind | Unset for name, kind in get_type_hints(LockArguments).items()}
+
+
+def test_the_signature_of_the_decorator_names_the_dict_that_has_its_options():
+    """Editors and type checkers show its keys."""
+    assert get_type_hints(zk_locked)["given"] == Unpack[LockedOptions]
 
 
 def test_each_option_of_a_lock_is_a_field_of_its_spec():

@@ -46,7 +46,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, tzinfo=UTC)
 CET = datetime.timezone(datetime.timedelta(hours=1))
 ZONES = st.none() | st.integers(-12, 12).map(lambda hours: datetime.timezone(datetime.timedelta(hours=hours)))
-SCALARS = st.one_of(
+VALUES = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     st.integers(-(2**63), 2**63),
     st.booleans(),
@@ -57,15 +57,6 @@ SCALARS = st.one_of(
     st.datetimes(timezones=ZONES),
     st.times(),
     st.sampled_from([*Size, *Level]),
-)
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.one_of(
-        st.lists(inner | st.none() | st.booleans(), max_size=3),
-        st.lists(inner, max_size=3).map(tuple),
-        st.dictionaries(st.text("ab1", max_size=3) | st.integers(0, 2), inner, max_size=3),
-    ),
-    max_leaves=6,
 )
 
 
@@ -139,17 +130,6 @@ ONE_THING = {
     "00000000-0000-0000-0000-000000000001": (uuid.UUID(int=1), proxied(uuid.UUID(int=1)), str(uuid.UUID(int=1))),
     "auth.user:7": (User(pk=7), User(pk="7"), proxied(User(pk=7)), proxied(proxied(User(pk=7))), Wrapper(User(pk=7))),
     "shop.order:7": (type("Order", (), {"_meta": SimpleNamespace(label_lower="shop.order"), "pk": 7})(),),
-    '["2026-07-01T12:00:00+00:00","9.9"]': (
-        [NOON, Decimal("9.90")],
-        (NOON.astimezone(BERLIN), Decimal("9.9")),
-        proxied([proxied(NOON), "9.9"]),
-    ),
-    '{"at":"2026-07-01T12:00:00+00:00","by":["auth.user:7"]}': (
-        {"at": NOON, "by": [User(pk=7)]},
-        {"by": [proxied(User(pk=7))], "at": NOON.astimezone(BERLIN)},
-        proxied({proxied("at"): NOON, "by": proxied([User(pk=7)])}),
-    ),
-    '{"z":"1","\xe9":"2"}': ({"\xe9": 2, "z": 1}, {"e\u0301": 2, "z": 1}, {"z": 1, "e\u0301": 2}),
 }
 
 
@@ -187,7 +167,7 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent():
         kiosk.from_db("default", ["of_id", "branch_ptr_id"], [7, "a"]),
     ]
     assert [text(row) for row in rows] == ["shop.site:7"] * len(rows)
-    assert text([proxied(rows[-1])]) == '["shop.site:7"]'
+    assert text(proxied(rows[-1])) == "shop.site:7"
     assert text(profile(pk=7)) == "shop.profile:7"
     for row in diner(), branch(pk="a"), kiosk.from_db("default", ["branch_ptr_id"], ["a"]):
         with pytest.raises(InvalidLockName, match=r"a shop\.\w+ without a (primary key|value of 'of_id').* Save it"):
@@ -196,25 +176,12 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent():
         text_of(both(pk=7), "field")
 
 
-LOOP = []
-LOOP.append(LOOP)
-
-
 @pytest.mark.parametrize(
     "value",
     [
         User(),
         User,
-        [float("nan")],
-        {1.5: 1},
-        {None: 1},
-        {True: 1},
-        {(1,): 1},
-        {1, 2},
-        [b"a"],
-        [object()],
-        {1: "a", "1": "b"},
-        {"\xe9": 1, "e\u0301": 2},
+        object(),
         float("inf"),
         7 + 0j,
         b"a",
@@ -227,10 +194,6 @@ LOOP.append(LOOP)
         NOON - NOON,
         NOON.astimezone(CET).timetz(),
         datetime.datetime.min.replace(tzinfo=CET),
-        [[[[[[[[[1]]]]]]]]],
-        LOOP,
-        list(range(1000)),
-        [[1] * 150] * 150,
     ],
     ids=lambda value: str(type(value).__name__),
 )
@@ -242,10 +205,9 @@ def test_a_value_that_json_would_change_is_refused(value):
 @pytest.mark.parametrize("make", [gettext_lazy, lazystr, lambda word: proxied(gettext_lazy(word))])
 def test_a_lazy_text_is_refused_with_what_to_pass(make):
     """Its text may depend on the language of the reader, so it would name another lock for another user."""
-    for value in (make("Yes"), [make("Yes")], {"a": make("Yes")}):
-        for language in ("en", "de"):
-            with translation.override(language), pytest.raises(InvalidLockName, match=r"Pass str\(\) of the lazy text"):
-                text_of(value, "field")
+    for language in ("en", "de"):
+        with translation.override(language), pytest.raises(InvalidLockName, match=r"Pass str\(\) of the lazy text"):
+            text_of(make("Yes"), "field")
     with pytest.raises(InvalidLockName, match="Name an attribute of it"):
         text_of(object(), "field")
 
@@ -286,14 +248,27 @@ def test_one_thing_has_one_digest_however_it_is_written(text):
     assert {of(value) for value in ONE_THING[text]} == {digest(text, "field")}
 
 
-def test_a_large_value_may_be_digested():
-    ids = list(range(500))
-    with pytest.raises(InvalidLockName, match=r"too large for a name. Use an attribute of it, or \{name:digest\}"):
-        of(ids, "x")
-    assert of(ids) == digest(json.dumps([str(number) for number in ids], separators=(",", ":")), "ids")
+@pytest.mark.parametrize("value", [[1, 2], (1,), {1, 2}, {"a": 1}, [], {}, proxied([1]), [User(pk=7)]])
+@pytest.mark.parametrize("field", ["x", "x:digest"])
+def test_several_values_are_refused_with_what_to_write(value, field):
+    """Their order, and the types in them, may differ between two callers."""
+    with pytest.raises(InvalidLockName, match=r"Make one text of its items.* the name may be a callable that returns"):
+        of(value, field)
 
 
-@pytest.mark.parametrize("value", ["", None, "x" * (MAX_DIGESTED + 1), {1}, b"a", object(), ["x"] * (MAX_DIGESTED + 1)])
+@isolate_apps()
+def test_a_row_with_a_composite_key_has_all_parts_of_the_key():
+    if not hasattr(models, "CompositePrimaryKey"):
+        pytest.skip("Django 5.2 has composite keys")
+    order = models.IntegerField()
+    line = model("Line", pk=models.CompositePrimaryKey("order", "number"), order=order, number=models.IntegerField())
+    texts = [text(line(order=1, number=12)), text(line(order=11, number=2))]
+    assert texts == ['shop.line:["1","12"]', 'shop.line:["11","2"]']
+    with pytest.raises(InvalidLockName, match="is None"):
+        text_of(line(order=1), "field")
+
+
+@pytest.mark.parametrize("value", ["", None, "x" * (MAX_DIGESTED + 1), {1}, b"a", object()])
 @pytest.mark.timeout(5)
 def test_a_value_that_names_nothing_has_no_digest(value):
     """One lock for all that is missing would be a mistake. A huge value would take long."""

@@ -145,7 +145,7 @@ def test_a_limit_record_is_read_back_and_prints(by, reason, value, before):
     assert (marker.by + marker.reason).isprintable()
     assert (len(marker.by), len(marker.reason)) <= (MAX_BY, MAX_REASON)
     assert record.encode() != LimitRecord(by=by, reason=reason, before=before).encode(), "each has an id"
-    decoded = LimitRecord.decode(record.encode())
+    decoded = LimitRecord.read(record.encode())
     assert (decoded.before, decoded.id) == (before, record.id)
 
 
@@ -165,7 +165,7 @@ def test_the_name_of_a_limit_marker_has_the_limit(value):
 def test_junk_in_the_data_does_not_change_the_limit(data):
     marker = markers.set_limit("!limit:3:", data, 1e300)
     assert (marker.limit, marker.by, marker.reason, marker.when) == (3, "", "", None)
-    assert LimitRecord.decode(data).before == 0
+    assert LimitRecord.read(data).before == 0
 
 
 @pytest.mark.parametrize("name", ["!limit:0:", "!limit:x:", "!limit:3", "!limit:3:-1:", "limit:3:"])

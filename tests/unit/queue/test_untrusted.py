@@ -107,7 +107,7 @@ SIGNED = {
 DECODERS = {
     "Payload": (nodes.Payload.decode, (), PAYLOAD),
     "WaitsFor": (WaitsFor.decode, (), PAYLOAD),
-    "LimitRecord": (markers.LimitRecord.decode, (), TEXTS),
+    "LimitRecord": (markers.LimitRecord.read, (), TEXTS),
     "unseal": (
         lambda data: signing.unseal(KEYS.sign(base64_of(data), salt=signing.SALT), KEYS),
         (InvalidToken,),

@@ -24,7 +24,7 @@ from support import ledgersite
 from support.ledger import Ledger
 
 from django_zklock import conf, zk_locked
-from django_zklock.checks import check_decorators, check_views
+from django_zklock.checks import check_tasks, check_views
 from django_zklock.middleware import LockConflictMiddleware
 
 IDS = re.compile(r"zklock\.[EW]\d{3}")
@@ -200,7 +200,7 @@ def messages_for(*routes):
     patterns = [pattern for pattern in ledgersite.urlpatterns if str(pattern.pattern) in routes]
     assert len(patterns) == len(routes)
     with override_settings(ROOT_URLCONF=Urls(*patterns)):
-        return [(message.id, message.msg) for message in check_views()]
+        return [(message.id, message.msg) for message in list(check_views(conf.current()))]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_many_locked_handlers_cause_one_warning(ledger):
     views = [type(f"View{number}", (Handler,), {}) for number in range(9)]
     urls = Urls(*(path(f"{number}/", view.as_view()) for number, view in enumerate(views)))
     with override_settings(ROOT_URLCONF=urls):
-        (message,) = check_views()
+        (message,) = list(check_views(conf.current()))
         assert "(9): get of " in message.msg
         assert message.msg.endswith("View4 (ledger); and 4 more.")
         with override_settings(SILENCED_SYSTEM_CHECKS=["zklock.W005"]):
@@ -280,7 +280,7 @@ def test_a_handler_whose_lock_has_release_on_causes_no_warning(ledger, given, se
     is_known = isinstance(name, (str, list)) or "LOCKS" not in settings  # the entry of a callable's key is not
     urls = Urls(path("x/", Handler.as_view()))
     with override_settings(ROOT_URLCONF=urls, ZKLOCK={"URL": "zk://localhost/app", **settings}):
-        assert [message.id for message in check_views()] == ["zklock.W005"] * (not is_known)
+        assert [message.id for message in list(check_views(conf.current()))] == ["zklock.W005"] * (not is_known)
 
 
 @pytest.mark.parametrize(("name", "ids"), [("one", []), ("x", ["zklock.W004"])])
@@ -289,7 +289,7 @@ def test_the_transaction_of_one_of_several_locks_counts(ledger, name, ids):
     with override_settings(ZKLOCK=raw):
         view = transaction.non_atomic_requests(using="ledger")(zk_locked([name, "y"])(ledgersite.write))
         with override_settings(ROOT_URLCONF=Urls(path("a", view))):
-            assert [message.id for message in check_views()] == ids
+            assert [message.id for message in list(check_views(conf.current()))] == ids
 
 
 def test_without_atomic_requests_no_view_is_warned_of(ledger):
@@ -328,7 +328,7 @@ def test_a_view_that_is_skipped_needs_no_middleware(given, settings):
     with override_settings(
         ROOT_URLCONF=Urls(path("x/", view)), MIDDLEWARE=[], ZKLOCK={"URL": "zk://localhost/app", **settings}
     ):
-        assert check_views() == []
+        assert list(check_views(conf.current())) == []
 
 
 def test_handlers_of_rest_framework_may_have_an_exception_handler_instead():
@@ -339,13 +339,13 @@ def test_handlers_of_rest_framework_may_have_an_exception_handler_instead():
         assert messages_for("action/") == []
         assert [id for id, _ in messages_for("action/", "plain/")] == ["zklock.W009"]
         with override_settings(ROOT_URLCONF=Urls(path("x/", dispatched.as_view({"get": "list"})))):
-            assert [message.id for message in check_views()] == ["zklock.W009"]
+            assert [message.id for message in list(check_views(conf.current()))] == ["zklock.W009"]
 
 
 def test_every_warning_says_what_to_do(ledger):
     urls = Urls(path("below/", include((ledgersite.urlpatterns, "site"))))
     with override_settings(ROOT_URLCONF=urls):
-        messages = check_views()
+        messages = list(check_views(conf.current()))
     assert sorted(str(message.id) for message in messages) == ["zklock.W004"] * 2 + ["zklock.W005"]
     assert "(4): " in messages[-1].msg
     assert all(message.hint and isinstance(message, checks.Warning) for message in messages)
@@ -392,14 +392,14 @@ def tasks():
 )
 def test_a_task_whose_decorator_hides_an_argument_from_its_lock_causes_a_warning(tasks, function, text):
     tasks.task(name="checked", shared=False)(function())
-    messages = [message.msg for message in check_decorators()]
+    messages = [message.msg for message in check_tasks(conf.current())]
     assert len(messages) == (text is not None)
     assert text is None or text in messages[0]
 
 
 def test_a_task_that_cannot_be_made_is_left_to_its_first_use(tasks):
     tasks.task(name="checked", shared=False)(lambda key: None)
-    assert check_decorators() == []
+    assert list(check_tasks(conf.current())) == []
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ def test_the_system_check_names_views_with_a_wrong_policy():
     # A skipped view would return None.
     patterns = (path("a", function), path("b", patient), path("c", Handler.as_view()))
     with override_settings(ZKLOCK=URL, ROOT_URLCONF=patterns):
-        problems = check_views()
+        problems = list(check_views(conf.current()))
     assert [problem.id for problem in problems] == ["zklock.E019"] * 2
     assert "wait" in problems[0].msg
     assert "Handler.get" in problems[1].msg

@@ -54,7 +54,6 @@ def test_only_a_refusal_shows_that_a_write_was_not_carried_out():
 
 def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired):
     client, server = wired
-    client.outage.refused(("a", 1), ("a", 1), "because")
     heard = []
     client.on_pinged = heard.append
     client._connection._send_ping(1)
@@ -65,7 +64,6 @@ def test_a_reply_to_a_ping_belongs_to_the_oldest_ping_without_one(wired):
         client._connection._read_socket(1)
     assert len(heard) == 2
     assert heard[0] <= between <= heard[1]
-    assert not client.outage.is_refused
 
 
 @pytest.mark.parametrize("reply", [struct.pack("!iiqi", 16, 1, 0, 0), struct.pack("!ii", 4, 1)], ids=["surplus", "cut"])
@@ -100,7 +98,7 @@ def test_requests_in_a_flood_wait_in_their_order_and_fail_with_the_connection(wi
     assert replies == [("a", bool), ("b", bool), *((name, OutcomeUnknown) for name in "ecd")]
 
 
-@pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 3.5)])
+@pytest.mark.parametrize(("hurry", "longest"), [(True, 0.5), (False, 4.0)])
 def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry, longest):
     """
     Most processes are idle during an outage, and their attempts must not flood the servers when these return.

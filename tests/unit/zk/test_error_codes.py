@@ -95,26 +95,6 @@ def test_a_refusal_names_the_request_its_znode_and_the_acl_that_decides(request_
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
-CERT = 'CERT in ZKLOCK["TLS"]'
-ALERTS = {
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": CERT,
-    "SSLV3_ALERT_CERTIFICATE_REVOKED": CERT,
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": CERT,
-    "SSLV3_ALERT_BAD_CERTIFICATE": CERT,
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": CERT,
-    "SSLV3_ALERT_NO_CERTIFICATE": "set CERT and KEY",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "set CERT and KEY",
-    "TLSV1_ALERT_UNKNOWN_CA": "the truststore of the server",
-    "TLSV1_ALERT_ACCESS_DENIED": CERT,
-    "TLSV1_ALERT_DECRYPT_ERROR": CERT,
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "TLS 1.2 or 1.3",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "TLS 1.2 or 1.3",
-    "TLSV1_ALERT_INSUFFICIENT_SECURITY": "TLS 1.2 or 1.3",
-    "UNSUPPORTED_PROTOCOL": "TLS 1.2 or 1.3",
-    "NO_PROTOCOLS_AVAILABLE": "TLS 1.2 or 1.3",
-    "TLSV1_UNRECOGNIZED_NAME": "a name in URL",
-}
-
 
 def openssl_error(reason):
     error = ssl.SSLError(1, f"[SSL: {reason}] {reason.lower().replace('_', ' ')} (_ssl.c:1006)")
@@ -123,44 +103,23 @@ def openssl_error(reason):
 
 
 @pytest.mark.parametrize("in_handshake", [True, False], ids=["TLS 1.2", "TLS 1.3"])
-@pytest.mark.parametrize(("reason", "remedy"), ALERTS.items())
-def test_each_alert_of_a_server_names_its_remedy(reason, remedy, *, in_handshake):
+def test_each_alert_of_a_server_is_told_with_the_remedies(in_handshake):
     """In TLS 1.3, the alert about our certificate comes after the handshake, where a plain port cannot be meant."""
-    cause = cause_of(openssl_error(reason), in_handshake=in_handshake, connected=True)
-    assert isinstance(cause, Refusal)
-    assert cause.startswith("TLS failed: ")
-    assert remedy in cause
-    assert "sslv3" not in cause
+    for alert in ssl.AlertDescription.__members__:
+        name = alert.removeprefix("ALERT_DESCRIPTION_")
+        cause = cause_of(openssl_error(f"TLSV1_ALERT_{name}"), in_handshake=in_handshake, connected=True)
+        assert isinstance(cause, Refusal), "none of them is an outage, to which one starts servers"
+        assert cause.startswith("TLS failed: ")
+        assert name.lower().replace("_", " ") in cause
+        assert 'set or renew CERT in ZKLOCK["TLS"]' in cause
 
 
-def test_any_other_alert_is_told_with_the_place_to_look():
-    """None of them may be an outage, to which one starts servers."""
-    alerts = {name.removeprefix("ALERT_DESCRIPTION_") for name in ssl.AlertDescription.__members__}
-    for alert in alerts - {re.sub("^(SSLV3|TLSV13?)_(ALERT_)?", "", reason) for reason in ALERTS}:
-        cause = cause_of(openssl_error(f"TLSV1_ALERT_{alert}"), in_handshake=True, connected=True)
-        assert isinstance(cause, Refusal)
-        assert "see its log" in cause
-
-
-@pytest.mark.parametrize(
-    ("code", "message", "remedy"),
-    [
-        (10, "certificate has expired", "renew it on the server"),
-        (9, "certificate is not yet valid", "set the clocks"),
-        (62, "Hostname mismatch, certificate is not valid for 'zk1'", "a name in URL"),
-        (64, "IP address mismatch, certificate is not valid for '10.0.0.1'", "an address in URL"),
-        (19, "self-signed certificate in certificate chain", 'CA in ZKLOCK["TLS"]'),
-        (20, "unable to get local issuer certificate", 'CA in ZKLOCK["TLS"]'),
-        (23, "certificate revoked", "replace it on the server"),
-    ],
-)
-def test_a_certificate_of_a_server_that_is_not_valid_names_the_remedy(code, message, remedy):
+def test_a_certificate_of_a_server_that_is_not_valid_is_told_with_the_remedies():
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
-    error.reason, error.verify_code, error.verify_message = "CERTIFICATE_VERIFY_FAILED", code, message
+    error.reason, error.verify_message = "CERTIFICATE_VERIFY_FAILED", "certificate has expired"
     cause = cause_of(error, in_handshake=True, connected=False)
     assert isinstance(cause, Refusal)
-    assert message in cause
-    assert remedy in cause
+    assert cause.startswith("its TLS certificate is not valid here: certificate has expired; renew it")
 
 
 def test_a_server_that_is_silent_in_the_handshake_is_not_taken_for_one_without_tls():

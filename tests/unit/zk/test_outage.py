@@ -13,11 +13,10 @@ from django_zklock.core.log import flush
 from django_zklock.core.zk import outside
 from django_zklock.core.zk.connection import HURRIED_ROUNDS, host_timeout, hurried_timeout
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.core.zk.outage import CLOSED, CLOSED_EARLY, CLOSES_AT, NO_ANSWER, REFUSED, SILENT, Outage, cause_of
+from django_zklock.core.zk.outage import CLOSED, CLOSED_AT_REQUEST, NO_ANSWER, REFUSED, SILENT, Outage, cause_of
 from django_zklock.core.zk.outside import Outside, resolve
 
 OLD, NEW = ("old", 2181), ("new", 2181)
-REQUEST = "createContainer"
 
 
 def lines(caplog):
@@ -27,99 +26,71 @@ def lines(caplog):
 
 @pytest.fixture
 def outage():
-    """Of an ensemble in which the old server does not know a request."""
+    """Of an ensemble in which the old server does not know a request, and closes each connection at it."""
     outage = Outage([OLD, NEW], 5)
     for _ in range(3):
-        outage.answered(OLD)
-        outage.accepted()
-        outage.closed_at(OLD, OLD, [REQUEST], answered=True)
+        outage.answered(OLD, OLD)
+        outage.closed(OLD, OLD)
     return outage
 
 
 def test_each_outage_of_an_ensemble_with_an_old_server_is_logged(outage, caplog):
-    """While one server works, the other is known to refuse the request. The earlier failures of the first are not."""
     for number in range(1, 4):
         outage.failed(NEW, REFUSED)
         outage.log()
         outage.log()
         assert len(lines(caplog)) == number
-        outage.answered(NEW)
-        outage.accepted()
+        assert f"old:2181: {CLOSED_AT_REQUEST}; new:2181: {REFUSED}." in lines(caplog)[-1]
+        outage.answered(NEW, NEW)
         outage.log()
-        assert REFUSED not in outage.explain()
-        assert f"old:2181: {CLOSES_AT}{REQUEST}; it needs" in outage.explain()
+        assert outage.explain(server="new:2181") == "ZooKeeper at new:2181 did not answer."
+        outage.answered(OLD, OLD)
+        outage.closed(OLD, OLD)
 
 
-def test_a_server_that_answers_the_request_is_not_blamed_any_more(outage):
-    """It may have been upgraded. Other requests are answered all the time, and prove nothing."""
-    outage.carried_out(OLD, OLD, "getData")
-    assert CLOSES_AT in outage.explain()
-    outage.carried_out(OLD, OLD, REQUEST)
-    assert CLOSES_AT not in outage.explain()
-    assert not outage.is_refused
+def test_a_server_that_closes_connections_is_blamed_until_it_has_kept_one(outage):
+    """It may have been upgraded. Until it gets the request, it answers others, too."""
+    outage.answered(OLD, OLD)
+    assert CLOSED_AT_REQUEST in outage.explain(server="old:2181")
+    assert outage.refuses
+    outage.works(OLD)
+    assert CLOSED_AT_REQUEST not in outage.explain()
+    assert outage.closings == {}
 
 
 def test_a_server_that_restarts_is_not_blamed_for_what_was_under_way():
     """Nothing listens in between, so it was the process that ended the connections, not the request."""
     outage = Outage([OLD], 5)
     for _ in range(4):
-        outage.answered(OLD)
-        outage.accepted()
-        outage.closed_at(OLD, OLD, [REQUEST], answered=True)
-        assert not outage.is_refused
-        assert CLOSES_AT not in outage.explain()
+        outage.answered(OLD, OLD)
+        outage.closed(OLD, OLD)
+        assert CLOSED_AT_REQUEST not in outage.explain()
         outage.failed(OLD, REFUSED)
-        assert outage.explain().endswith("connection refused."), "nobody develops there"
         outage.restarts(OLD)
+        assert outage.explain().endswith("connection refused."), "nobody develops there"
 
 
-def test_a_server_that_worked_meanwhile_is_not_blamed_for_what_it_closed_before():
-    outage = Outage([OLD], 5)
-    for _ in range(3):
-        outage.closed_at(OLD, OLD, [], answered=False)  # before it got a request
-        outage.accepted()
-        assert not outage.is_refused
-
-
-@pytest.mark.parametrize("answered", [True, False], ids=["a later request", "the first request"])
-def test_two_quick_restarts_are_not_blamed_on_a_request(answered, caplog):
-    """The server was up again before the next try. A third connection that ends at the same request proves enough."""
+def test_two_quick_restarts_are_blamed_on_nothing(caplog):
+    """The server was up again before the next try. A third connection that it closes proves enough."""
     outage = Outage([OLD], 5)
     for _ in range(2):
-        outage.answered(OLD)
-        outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
+        outage.answered(OLD, OLD)
+        outage.closed(OLD, OLD)
         outage.log()
-    assert CLOSES_AT not in outage.explain()
+    assert CLOSED_AT_REQUEST not in outage.explain()
     assert not lines(caplog)
-    outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
+    outage.closed(OLD, OLD)
     for _ in range(2):
         outage.log()
-        outage.accepted()  # another request
+        outage.answered(OLD, OLD)
     [line] = lines(caplog)
-    assert f"{CLOSES_AT}{REQUEST}; it needs" in line
+    assert CLOSED_AT_REQUEST in line
 
 
-@pytest.mark.parametrize("answered", [True, False])
-def test_a_server_that_closes_each_connection_at_whatever_comes_first_is_blamed(answered):
-    """Also while there is one more connection to it."""
+def test_a_server_that_refuses_by_its_own_words_is_told_at_once():
     outage = Outage([OLD], 5)
-    for request in ("getData", "create2", "delete"):
-        outage.closed_at(OLD, OLD, [request], answered=answered)
-    assert (CLOSED_EARLY in outage.explain(server="old:2181")) is not answered
-
-
-def test_requests_that_were_sent_together_are_named_together():
-    outage = Outage([OLD], 5)
-    for _ in range(3):
-        outage.closed_at(OLD, OLD, ["getEphemerals", "getChildren", "getChildren"], answered=False)
-    assert f"{CLOSES_AT}getEphemerals or getChildren; " in outage.explain()
-
-
-def test_a_server_that_refused_the_old_session_is_asked_for_a_new_one_at_once(outage):
-    """Servers that have lost all their data refuse each session that they do not know."""
-    assert not outage.may_try(OLD, lambda: True)
-    outage.asks_anew()
-    assert outage.may_try(OLD, lambda: True)
+    outage.closed(OLD, OLD, "it requires SASL")
+    assert "it requires SASL" in outage.explain()
 
 
 @pytest.mark.parametrize("expires", [False, True])
@@ -129,17 +100,17 @@ def test_a_caller_sees_a_try_after_an_address_that_only_closes_is_whole(expires,
     now, tries = 0.0, []
     monkeypatch.setattr(clock, "now", lambda: now)
     outage = Outage([OLD], 5)
-    outage.closed_at(OLD, OLD, [REQUEST], answered=True)  # the connection that the balancer cut
+    outage.closed(OLD, OLD)  # the connection that the balancer cut
     while now < whole_after:
         if outage.may_try(OLD, lambda: True):
-            outage.refused(OLD, OLD, CLOSED)
+            outage.closed(OLD, OLD, CLOSED)
         now += 0.05
     while now < whole_after + 5:
         if outage.may_try(OLD, lambda: True):
             tries.append(now)
             if not expires or len(tries) == 2:
                 break
-            outage.expired(OLD, OLD)
+            outage.answered(OLD, OLD, expired=True)
         now += 0.05
     assert len(tries) == 1 + expires
 
@@ -152,7 +123,7 @@ def test_a_short_connect_timeout_is_no_reason_for_more_connects(connect_timeout,
     outage = Outage([OLD], connect_timeout)
     while now < 60:
         if outage.may_try(OLD, lambda: True):
-            outage.refused(OLD, OLD, CLOSED)
+            outage.closed(OLD, OLD, CLOSED)
             tries += 1
         now += 0.05
     assert tries <= 20
@@ -169,8 +140,7 @@ def test_a_lost_packet_costs_a_fraction_of_what_is_left_of_a_lease(timeout, addr
 
 
 @pytest.mark.parametrize("session_lasts", [10.0, 100.0])
-@pytest.mark.parametrize("answered", [True, False])
-def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(answered, session_lasts, monkeypatch):
+def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(session_lasts, monkeypatch):
     """Callers want it all the time. A session that has expired meanwhile costs one more connection."""
     now, connected_at = 0.0, []
     monkeypatch.setattr(clock, "now", lambda: now)
@@ -179,11 +149,10 @@ def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(answered, se
     while now < 60:
         if outage.may_try(OLD, lambda: True):
             connected_at.append(now)
-            if now - contact > session_lasts:
-                outage.expired(OLD, OLD)
-            else:
-                outage.answered(OLD)
-                outage.closed_at(OLD, OLD, [REQUEST], answered=answered)
+            is_expired = now - contact > session_lasts
+            outage.answered(OLD, OLD, expired=is_expired)
+            if not is_expired:
+                outage.closed(OLD, OLD)
             contact = now
         now += 0.05
     assert 8 <= len(connected_at) <= 10
@@ -208,6 +177,14 @@ class Gate:
         if self.error is not None:
             raise self.error
         return self.calls
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Make each call, however short the last one was ago."""
+    fresh = outside.FRESH
+    monkeypatch.setattr(outside, "FRESH", 0.0)
+    return fresh
 
 
 @pytest.fixture
@@ -244,9 +221,10 @@ def test_the_value_before_stays_while_a_call_hangs(gate):
         call.get(20)
 
 
-@pytest.mark.parametrize(("later", "value"), [(0, 1), (outside.FRESH, 2)])
-def test_a_value_that_came_too_late_is_the_next_callers(gate, monkeypatch, later, value):
+@pytest.mark.parametrize(("later", "value"), [(0, 1), (1, 2)])
+def test_a_value_that_came_too_late_is_the_next_callers(gate, monkeypatch, fresh, later, value):
     """A resolver that always takes longer than a caller waits would else serve nobody. An old value is not used."""
+    monkeypatch.setattr(outside, "FRESH", fresh)
     call = Outside(gate)
     call.begin()
     with pytest.raises(TimeoutError):
@@ -257,8 +235,6 @@ def test_a_value_that_came_too_late_is_the_next_callers(gate, monkeypatch, later
     monkeypatch.setattr(clock, "now", lambda: now() + later)
     call.begin()
     assert call.get(20) == value
-    call.begin()
-    assert call.get(20) == value + 1
 
 
 def test_a_forked_child_asks_the_resolver_itself(gate, monkeypatch):
@@ -332,44 +308,21 @@ def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers):
     ]
 
 
-def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch):
-    """At once after the first time, as that may be a restart; and not at all once nobody waits."""
+def test_a_server_that_refuses_is_tried_ten_times_a_minute_or_once_if_idle(monkeypatch):
+    """At once after the first time, as that may be a restart. Probes and alerts read the state of an idle process."""
     now = 0.0
-    monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
-    host, outage, wanted = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)], 5), True
-    tries = []
-    while now < 180:
-        if outage.may_try(host, lambda: wanted):
+    monkeypatch.setattr(clock, "now", lambda: now)
+    outage, tries = Outage([OLD], 5), []
+    while now < 1200:
+        if outage.may_try(OLD, lambda now=now: now < 600):
             tries.append(now)
-            outage.refused(host, host, "because")
+            outage.closed(OLD, OLD, "because")
         now += 0.01
     assert tries[1] < 0.2
     for start in (0, 60, 120):
         assert 4 <= sum(start <= at < start + 60 for at in tries) <= 10
-    wanted = False
-    now += 3600
-    assert not outage.may_try(host, lambda: wanted)
+    assert 7 <= sum(at > 600 for at in tries) <= 12
     assert "because" in outage.explain()
-    outage.accepted()
-    assert outage.may_try(host, lambda: wanted)
-    outage.refused(host, host, "because")
-    now += 1
-    outage.expired(host, host)
-    assert outage.may_try(host, lambda: wanted), "the next session is another one"
-
-
-def test_an_idle_process_finds_a_server_that_once_worked(monkeypatch):
-    """Nobody may ask while it is disconnected: probes and alerts look at its state only. It tries once a minute."""
-    now = 0.0
-    monkeypatch.setattr("django_zklock.core.clock.now", lambda: now)
-    host, outage, tries = ("127.0.0.1", 2181), Outage([("127.0.0.1", 2181)], 5), 0
-    outage.accepted()
-    while now < 600:
-        if outage.may_try(host, lambda: False):
-            tries += 1
-            outage.refused(host, host, "because")
-        now += 0.1
-    assert 8 <= tries <= 12
 
 
 @pytest.mark.parametrize(
