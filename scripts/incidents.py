@@ -41,7 +41,9 @@ from support.worker import Worker  # noqa: E402
 from support.zoo import Zoo, eventually  # noqa: E402
 
 NO_DELETES: Final = make_acl("world", "anyone", read=True, write=True, create=True, admin=True)
+NO_CREATES: Final = make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)
 NO_READS: Final = make_acl("world", "anyone", admin=True)
+SLOW_DISK: Final = {"flushDelay": "700", "maxWriteQueuePollTime": "700", "maxBatchSize": "1000"}
 NEVER: Final = {"SITE_ZKLOCK": json.dumps({"DEADLOCK_TIMEOUT": None})}
 """By this setting, no deadlock ends by itself."""
 FENCES: Final = {"SITE_APPS": json.dumps(["django_zklock.contrib.fences"])}
@@ -197,6 +199,25 @@ def refused_release(drill: Drill) -> Iterator[Expected]:
     yield Expected({"stock/berlin": "refused"}, ("Release refused",), "right that is missing", stays=True)
     drill.zoo.client.set_acls(directory, OPEN_ACL_UNSAFE)
     web.hear("used stock/berlin")
+
+
+def refused_creates(drill: Drill) -> Iterator[Expected]:
+    """An ACL that lets nobody lock a new key."""
+    web = drill.program("web-1")
+    drill.zoo.client.ensure_path(drill.zoo.base)
+    drill.zoo.client.set_acls(drill.zoo.base, [NO_CREATES])
+    web.tell("use", *["stock/berlin"] * 5)
+    web.hear(*["refused stock/berlin RequestRefused"] * 5)
+    texts = ("5 callers in 5 minutes, on web-1", "NoAuthError")
+    yield Expected({"callers no lock": "denied"}, texts, "Compare `AUTH`", stays=True)
+    drill.zoo.client.set_acls(drill.zoo.base, OPEN_ACL_UNSAFE)
+
+
+def slow_disk(drill: Drill) -> Iterator[Expected]:
+    """A disk of ZooKeeper that needs 0.7 s for each write."""
+    slow = drill.keep(Ensemble(nodes=1, fsync=True, properties=SLOW_DISK))
+    with drill.reconfigured(ZKLOCK_URL=drill.zoo.url(slow.hosts)):
+        yield Expected({"ZooKeeper is slow": "slow"}, ("a write takes",), "Look at the disks")
 
 
 def unlisted(drill: Drill) -> Iterator[Expected]:
@@ -530,7 +551,7 @@ PLAYS: Final[tuple[Play, ...]] = (
     *(deadlock, deadlock_permit, deadlock_over, deadlock_celery, deadlock_celery_over, bystander, killed),
     *(flapping, leader),
     *(container, crowd, convoy, refused_callers, forgotten, foreign, chain, long_chain, slow_processes, host),
-    *(refused_release, unlisted, restored, follower, full_disk, quorum, split),
+    *(refused_release, refused_creates, unlisted, restored, follower, full_disk, slow_disk, quorum, split),
 )
 ENVIRONMENTS: Final[dict[Play, dict[str, str]]] = {
     **dict.fromkeys((deadlock, deadlock_celery, bystander), NEVER),
@@ -585,7 +606,7 @@ def all_agree(drill: Drill, expected: tuple[list[str], bool]) -> bool:
         if not others or time.monotonic() > until:
             break
     has_quorum = json.loads(drill.open("/health.json"))["healthy"]
-    if has_quorum is ("quorum" in expected[0]):
+    if has_quorum is not {"quorum", "denied"}.isdisjoint(expected[0]):
         others["health.json"] = ([], has_quorum)
     if others:
         sys.stderr.write(f"   these places differ from {expected}: {others}\n")

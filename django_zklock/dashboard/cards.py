@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.report import lazy
 from django_zklock.report.formatting import STATE_LABELS, host_and_pid, work_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from django_zklock.inspection import LockInfo
+    from django_zklock.inspection import LockInfo, Snapshot
     from django_zklock.report.incident import Incident
 
 MAX_CARDS: Final = 20
 MAX_ROWS: Final = 5
 """Holders of a card, works of its callers, and locks behind it."""
+MAX_QUEUES: Final = 50
+"""Queues of all cards whose waiters are read. Of the others, the first one is known."""
 
 
-def card(incident: Incident, locks: Mapping[str, LockInfo]) -> dict[str, Any]:
-    """Return the values of a card. A look reads the first waiters of each queue; the others have no work here."""
+def cards(incidents: Sequence[Incident], snapshot: Snapshot, reply_timeout: float) -> list[dict[str, Any]]:
+    """Return the values of the first cards. A snapshot has one waiter of each lock; those of a card have fifty."""
+    shown = incidents[:MAX_CARDS]
+    known = {lock.key: lock for lock in snapshot.locks}
+    keys = list(dict.fromkeys(key for incident in shown for key in _queues(incident)))
+    if keys and snapshot.answers:
+        with suppress(ZooKeeperUnavailable):
+            known |= lazy.inspection.look_at_each(keys[:MAX_QUEUES], reply_timeout)
+    return [_card(incident, known) for incident in shown]
+
+
+def _queues(incident: Incident) -> list[str]:
+    """Return the keys of the locks that its callers wait for."""
+    return [*incident.keys, *(wait.holds for _depth, wait in incident.behind)] if incident.blocked else []
+
+
+def _card(incident: Incident, locks: Mapping[str, LockInfo]) -> dict[str, Any]:
     described = incident.describe()
-    keys = dict.fromkeys([*incident.keys, *(wait.holds for _depth, wait in incident.behind)])
-    works = Counter(work_kind(waiter) for key in keys if key in locks for waiter in locks[key].waiters)
-    callers = works.most_common(MAX_ROWS) if incident.blocked else []
+    queues = [locks[key] for key in dict.fromkeys(_queues(incident)) if key in locks]
+    works = Counter(work_kind(waiter) for lock in queues for waiter in lock.waiters)
+    callers = works.most_common(MAX_ROWS)
     return {
         **described,
         "word": incident.word or STATE_LABELS[incident.state],

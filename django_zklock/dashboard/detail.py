@@ -17,6 +17,8 @@ from django_zklock.report import lazy, verdict
 from django_zklock.report.formatting import MAX_ERROR, clean, commands, key_text, limit_text, reasons, state_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django_zklock.inspection import ContenderInfo, LockInfo, ScannedContender, Snapshot, Wait
     from django_zklock.report.facts import Facts
     from django_zklock.report.incident import Incident
@@ -133,13 +135,14 @@ class Detail:
         return [] if self.root else list(commands(self.info))
 
 
-def read_detail(key: str, *, reply_timeout: float) -> Detail:
-    """Return one lock as it is now, seen among all others. Raises `ZooKeeperUnavailable`."""
-    info = lazy.inspection.look_at(key, reply_timeout=reply_timeout)
+def read_details(keys: Iterable[str], *, reply_timeout: float) -> list[Detail]:
+    """Return some locks as they are now, seen among all others. Raises `ZooKeeperUnavailable`."""
+    keys = [names.show_tails(key) for key in keys]
+    infos = lazy.inspection.look_at_each(keys, reply_timeout)
     others = lazy.inspection.snapshot(reply_timeout=reply_timeout, max_age=AGE_OF_OTHERS)
-    if any(wait.holds == key for wait in others.waits):  # a deadlock that is over must not be shown
+    if any(wait.holds in keys for wait in others.waits):  # a deadlock that is over must not be shown
         others = lazy.inspection.snapshot(reply_timeout=reply_timeout)
-    return Detail(key, info, others)
+    return [Detail(key, infos.get(key), others) for key in keys]
 
 
 def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:

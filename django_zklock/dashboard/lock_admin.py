@@ -14,9 +14,9 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_zklock.dashboard.cards import MAX_CARDS, card
+from django_zklock.dashboard.cards import MAX_CARDS, cards
 from django_zklock.dashboard.changelist import HostFilter, LockQuerySet, StateFilter, totals
-from django_zklock.dashboard.views import LockViews
+from django_zklock.dashboard.views import LockViews, max_age
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY
 from django_zklock.report import formatting, lazy, servers, verdict
@@ -163,17 +163,17 @@ class LockAdminMixin(LockViews):
         return super().changelist_view(request, context)  # type: ignore[misc,no-any-return]
 
     def _attention(self, request: HttpRequest) -> HttpResponse:
-        snapshot, ensemble = self.snapshot(request), verdict.servers_now(self.reply_timeout)
+        snapshot = self.snapshot(request)
+        ensemble = lazy.inspection.ensemble(reply_timeout=self.reply_timeout, max_age=max_age(request))
         seen = verdict.look(snapshot, ensemble)
         lazy.background.last.store(seen)
-        locks = {lock.key: lock for lock in snapshot.locks}
         context = {
             "title": _("Attention"),
             "tab": "attention",
             "change": True,  # so that there are tools
             "verdict": seen,
             "snapshot": snapshot,
-            "cards": [card(incident, locks) for incident in seen.incidents[:MAX_CARDS]],
+            "cards": cards(seen.incidents, snapshot, self.reply_timeout),
             "hidden": max(0, len(seen.incidents) - MAX_CARDS),
             "servers": ensemble.servers,
             "summary": servers.summary(ensemble),

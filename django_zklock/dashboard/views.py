@@ -24,7 +24,7 @@ from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard.acts import ACTS, MAX_TARGETS, Act, Target
-from django_zklock.dashboard.detail import Detail, read_detail
+from django_zklock.dashboard.detail import Detail, read_details
 from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
@@ -59,6 +59,12 @@ MAX_STORED: Final = 255
 """Characters of a key in the table of events."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that the probe of incidents waits for ZooKeeper. It reads all locks."""
+
+
+def max_age(request: HttpRequest) -> float:
+    """Return how old a look may be, in seconds, so that the refreshes of all open pages share one."""
+    interval = request.headers.get("X-ZkLock-Refresh", "")
+    return REFRESH_SHARE * int(interval) if interval in INTERVALS else 1.0
 
 
 class Breadcrumb:
@@ -103,9 +109,7 @@ class LockViews:
         """Return the snapshot of this request. The refreshes of all open pages that this process serves share one."""
         snapshot: Snapshot | None = getattr(request, "zklock_snapshot", None)
         if snapshot is None:
-            interval = request.headers.get("X-ZkLock-Refresh", "")
-            age: dict[str, Any] = {"max_age": REFRESH_SHARE * int(interval)} if interval in INTERVALS else {}
-            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, **age)
+            snapshot = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=max_age(request))
             request.zklock_snapshot = snapshot  # type: ignore[attr-defined]
         return snapshot
 
@@ -113,23 +117,14 @@ class LockViews:
         """Return the lock with this key, free or not, without a request to ZooKeeper: the history needs none."""
         return Lock(key=object_id) if is_key(object_id) else None
 
-    def read_lock(self, key: str) -> Detail:
-        """Return the state of one lock. If ZooKeeper does not answer, return the last known one, with the problem."""
+    def read_locks(self, keys: Collection[str]) -> list[Detail]:
+        """Return the states of some locks; if ZooKeeper does not answer, the last known ones, with the problem."""
         try:
-            return read_detail(key, reply_timeout=self.reply_timeout)
+            return read_details(keys, reply_timeout=self.reply_timeout)
         except ZooKeeperUnavailable as error:
             last = lazy.inspection.snapshot(reply_timeout=0.0, max_age=ANY_AGE)
-            info = next((lock for lock in last.locks if lock.key == key), None)
-            return Detail(key, info, last, age=last.age, problem=str(error))
-
-    def read_locks(self, keys: Collection[str]) -> list[Detail]:
-        """Return the states of some locks. Several are read by one look at all."""
-        if len(keys) < 2:
-            return [self.read_lock(key) for key in keys]
-        look = lazy.inspection.snapshot(reply_timeout=self.reply_timeout, max_age=0.0)
-        infos = {lock.key: lock for lock in look.locks}
-        age, problem = (0.0, "") if look.answers else (look.age, look.problem)
-        return [Detail(key, infos.get(key), look, age=age, problem=problem) for key in keys]
+            infos = {lock.key: lock for lock in last.locks}
+            return [Detail(key, infos.get(key), last, age=last.age, problem=str(error)) for key in keys]
 
     def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
         """
@@ -183,7 +178,7 @@ class LockViews:
         lock = self.get_object(request, unquote(object_id))
         if lock is None:
             return HttpResponseRedirect(self.url("changelist"))
-        shown = self.read_lock(lock.key)
+        (shown,) = self.read_locks([lock.key])
         context = {
             "title": key_text(lock.key, MAX_KEY),
             "original": Breadcrumb(key_text(lock.key, MAX_KEY), pk=lock.key),
@@ -226,7 +221,7 @@ class LockViews:
             if not failed:
                 return HttpResponseRedirect(self._after(targets))
             keys = failed
-        locks = self.read_locks(keys)
+        locks = self.read_locks(keys) if keys else []
         is_away = any(lock.problem for lock in locks)
         context = {
             "title": f"{act.label}: {', '.join(key_text(key) for key in keys)}" if keys else act.label,
@@ -344,7 +339,7 @@ def _ticks(locks: Collection[Detail], chosen: Collection[Target] | None) -> dict
 @permission_required("zklock.view_lock", raise_exception=True)
 def locks_json(request: HttpRequest) -> HttpResponse:
     """Return all locks as JSON, or 403 without the permission `zklock.view_lock`; for a project's own `urls.py`."""
-    return JsonResponse(lazy.inspection.info.to_json(lazy.inspection.snapshot(max_waiters=1)))
+    return JsonResponse(lazy.inspection.info.to_json(lazy.inspection.snapshot()))
 
 
 @never_cache

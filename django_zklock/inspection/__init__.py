@@ -5,9 +5,9 @@ from __future__ import annotations
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.inspection.ensemble import EnsembleReport, HealthFinding, ServerReport, ensemble
+from django_zklock.inspection.ensemble import EnsembleReport, ServerReport, check_quorum, ensemble
 from django_zklock.inspection.info import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait
-from django_zklock.inspection.queries import check_quorum, connection, look_at, snapshot
+from django_zklock.inspection.queries import connection, look_at, look_at_each, snapshot
 from django_zklock.inspection.waits import Graph
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "ContenderInfo",
     "EnsembleReport",
     "Graph",
-    "HealthFinding",
     "LockInfo",
     "OperatorHold",
     "ScannedContender",
@@ -27,5 +26,6 @@ __all__ = [
     "connection",
     "ensemble",
     "look_at",
+    "look_at_each",
     "snapshot",
 ]

@@ -1,5 +1,5 @@
 """
-The servers in `URL`: which answer, which one leads, and whether they are one ensemble.
+The servers in `URL`: which answer, and which one leads. The report judges them.
 
 Each server is asked over a connection of its own, by the command `srvr`, which ZooKeeper allows by default. A
 transaction of this process proves that there is a quorum.
@@ -11,21 +11,18 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
-
-from django.utils.functional import lazy
-from django.utils.translation import gettext, ngettext_lazy
-from django.utils.translation import gettext_lazy as _
 
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway
+from django_zklock.core.zk.gateway import Callback, Gateway
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import Host, address, cause_of
 from django_zklock.core.zk.outside import context, resolve
@@ -39,6 +36,8 @@ MAX_REPLY: Final = 64 * 1024  # bytes
 MAX_TEXT: Final = 40  # characters of a role or version
 CERTAIN: Final = 3.0  # seconds that servers must disagree for; a leader that was replaced notices it earlier
 PAUSE: Final = 0.1  # seconds between two looks at servers that seem to disagree
+SLOW: Final = 0.5  # seconds of a write; a healthy ensemble needs some milliseconds
+WRITES: Final = 2  # the most of one look
 ROLES: Final = frozenset({"leader", "follower", "observer", "standalone"})
 
 State: TypeAlias = Literal["serves", "runs", "unknown", "down"]
@@ -64,8 +63,6 @@ class ServerReport:
     role: str = ""
     """ "leader", "follower", "observer", "standalone" or "read-only"; empty if it has not said it."""
     version: str = ""
-    milliseconds: str = ""
-    """The average time of a reply; empty if it is not known."""
     zxid: int = -1
     """Its last transaction: the epoch in the upper 32 bits, then the number in it. -1 if it is not known."""
     peer: object = field(default=None, compare=False, repr=False)
@@ -98,33 +95,16 @@ class ServerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthFinding:
-    """A problem that an operator should know. The report of all incidents has its remedy."""
-
-    result: str
-    """ "warning" or "error"."""
-    messages: Sequence[Any]
-    """Sentences for the translation, with the names of the values."""
-    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    cause: str = ""
-    """The cause in the report of all incidents; empty for a server that only cannot be asked."""
-    about: tuple[str, ...] = ()
-    """The servers."""
-
-    @property
-    def text(self) -> str:
-        """The problem, in the present language: threads with different ones share a report."""
-        return " ".join(map(str, self.messages)) % self.values
-
-
-@dataclass(frozen=True, slots=True)
 class EnsembleReport:
-    """The servers in the order of the settings, each once, and what is wrong with them."""
+    """The servers in the order of the settings, each once, and what a write of this process has met."""
 
     servers: tuple[ServerReport, ...]
-    findings: tuple[HealthFinding, ...]
     has_quorum: bool = False
-    """Whether a quorum has carried out a transaction of this process."""
+    """Whether a quorum has answered a write of this process."""
+    write_seconds: float = 0.0
+    """The time of that write, or for how long its answer was waited for in vain."""
+    refused: str = ""
+    """Why ZooKeeper refuses to create a znode for this process; empty if it does not."""
 
     @property
     def voters(self) -> list[ServerReport]:
@@ -140,6 +120,28 @@ class EnsembleReport:
         return sum(server.serves for server in voters) - len(voters) // 2 - 1
 
     @property
+    def goes_on(self) -> bool:
+        """Whether there is a quorum. A write that was answered counts more than what the servers say of themselves."""
+        return self.has_quorum or any(server.serves for server in self.servers)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no quorum, as far as is known."""
+        return not self.goes_on and not any(server.is_unknown for server in self.servers)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the servers are not one ensemble."""
+        is_alone = any(server.role == "standalone" for server in self.servers) and len(self.servers) > 1
+        return is_alone or sum(server.leads for server in self.servers) > 1
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the write took too long, though a server leads."""
+        is_led = self.has_quorum or any(server.leads for server in self.servers)
+        return self.write_seconds >= SLOW and is_led
+
+    @property
     def answers(self) -> bool:
         """Whether any server has said something."""
         return any(not server.is_down for server in self.servers)
@@ -151,25 +153,41 @@ def ensemble(*, reply_timeout: float = 1.0, max_age: float = 5.0) -> EnsembleRep
 
     Servers that disagree are asked again for three seconds, because they also do while a leader is elected.
 
-    A report of this process that is at most `max_age` seconds old is returned again, and callers at the same time
-    share one. Never raises because a server does not answer: the report says so.
+    A write of this process proves the quorum, and takes as long as one of a lock. A report of this process that is at
+    most `max_age` seconds old is returned again, and callers at the same time share one. Never raises because a server
+    does not answer: the report says so.
     """
     check_no_running_loop("ensemble", "await sync_to_async(ensemble)(...)")
     return _reports.get((process.current().options, reply_timeout), reply_timeout, max_age)
 
 
+def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
+    """
+    Let a quorum carry out a write that changes nothing. If it does, locks can be granted.
+
+    A check that began at most `max_age` seconds ago counts. Raises `ZooKeeperUnavailable` if ZooKeeper refuses the
+    write, or does not answer within `reply_timeout` seconds.
+    """
+    check_no_running_loop("check_quorum", "await sync_to_async(check_quorum)(...)")
+    session = process.current()
+    answered, _seconds, refused = _writes.get((session.options, reply_timeout), reply_timeout, max_age)
+    if refused or not answered:
+        raise ZooKeeperUnavailable(refused or session.explain())
+
+
 @Shared
 def _reports(key: tuple[SessionOptions, float], timeout: float) -> EnsembleReport:
-    options, reply_timeout = key
+    options, _reply_timeout = key
     ask, ends = partial(_ask, options=options, timeout=timeout), clock.now() + CERTAIN
     with ThreadPoolExecutor(1 + min(len(options.hosts), 16)) as pool:
-        has_quorum = pool.submit(_has_quorum, timeout)
+        is_away = process.current().state in {ConnectionState.SUSPENDED, ConnectionState.LOST}
+        write = pool.submit(_writes.get, key, 0.0 if is_away else timeout, 0.0)
         servers = _distinct(pool.map(ask, options.hosts))
         while sum(server.leads for server in servers) > 1 and clock.now() < ends:
             time.sleep(PAUSE)
             servers = _distinct(pool.map(ask, options.hosts))
-    report = EnsembleReport(servers, (), has_quorum.result())
-    return replace(report, findings=tuple(_findings(report, reply_timeout)))
+    has_quorum, seconds, refused = write.result()
+    return EnsembleReport(_with_leader(servers) if has_quorum else servers, has_quorum, seconds, refused)
 
 
 def _distinct(servers: Iterable[ServerReport]) -> tuple[ServerReport, ...]:
@@ -180,15 +198,38 @@ def _distinct(servers: Iterable[ServerReport]) -> tuple[ServerReport, ...]:
     return tuple(distinct.values())
 
 
-def _has_quorum(timeout: float) -> bool:
-    """Let a quorum carry out a transaction that changes nothing."""
-    session = process.peek()
-    if session is None or not (session.connected or session.state is ConnectionState.CONNECTING):
-        return False
-    try:
-        return not isinstance(call(session, Gateway.prove_quorum, clock.now() + timeout), ZkError)
-    except ZooKeeperUnavailable:
-        return False
+def _with_leader(servers: tuple[ServerReport, ...]) -> tuple[ServerReport, ...]:
+    """Return the servers of a quorum. A leader with `leaderServes=no` serves no client, and does not tell its role."""
+    silent = [server for server in servers if server.state == "runs" and not server.role]
+    if len(silent) != 1 or any(server.leads or server.is_unknown for server in servers):
+        return servers
+    leader = replace(silent[0], state="serves", problem="", role="leader")
+    return tuple(leader if server is silent[0] else server for server in servers)
+
+
+@Shared
+def _writes(key: tuple[SessionOptions, float], timeout: float) -> tuple[bool, float, str]:
+    """
+    Return whether a quorum has answered a write, after how many seconds, and why it was refused.
+
+    A slow write is tried again, and the faster one counts: the first may have waited for an election.
+    """
+    session, deadline = process.current(), clock.now() + timeout
+    times: list[float] = []
+    refused: ZkError | None = None
+    with suppress(ZooKeeperUnavailable):
+        call(session, _begin, deadline)  # waits for the connection
+        for _try in range(WRITES):
+            sent_at = clock.now()
+            refused = call(session, Gateway.try_create, deadline)
+            times.append(clock.now() - sent_at)
+            if times[-1] < SLOW:
+                break
+    return bool(times), min(times, default=timeout), str(refused or "")
+
+
+def _begin(gateway: Gateway, done: Callback[None]) -> None:
+    done(None)
 
 
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:
@@ -257,77 +298,11 @@ def _read(text: str) -> dict[str, Any]:
             return {"state": "runs", "problem": _NO_QUORUM}
         return {"state": "unknown", "problem": _CLOSED if "whitelist" in text else _SILENT}
     role = printable(fields["Mode"], MAX_TEXT)
-    latency = re.fullmatch(r"[0-9]+/([0-9]{1,9}(?:[.][0-9]{1,9})?)/[0-9]+", fields.get("Latency min/avg/max", ""))
     zxid = re.fullmatch("0x([0-7]?[0-9a-f]{1,15})", fields.get("Zxid", ""))
     return {
         "state": "serves" if role in ROLES else "runs",
         "problem": "" if role in ROLES else _NO_QUORUM,
         "role": role,
         "version": printable(re.split("[-,]", fields.get("Zookeeper version", ""))[0], MAX_TEXT),
-        "milliseconds": latency[1] if latency else "",
         "zxid": int(zxid[1], 16) if zxid else -1,
     }
-
-
-def _findings(report: EnsembleReport, reply_timeout: float) -> Iterator[HealthFinding]:
-    """Yield what is wrong. A quorum that has answered this process exists, whatever the servers say of themselves."""
-    servers = report.servers
-    goes_on = report.has_quorum or any(server.serves for server in servers)
-    is_alone = any(server.role == "standalone" for server in servers) and len(servers) > 1
-    if is_alone or sum(server.leads for server in servers) > 1:
-        yield _split(servers)
-    if not goes_on and not any(server.is_unknown for server in servers):
-        yield _no_majority(report.voters, reply_timeout)
-    for server in servers:
-        if server.problem:
-            yield _of_server(server, report.spare, goes_on=goes_on)
-
-
-def _of_server(server: ServerReport, spare: int | None, *, goes_on: bool) -> HealthFinding:
-    """Return that a server does not serve, or cannot be asked. If the others go on, `spare` more may fail."""
-    more = 0 if spare is None else spare + 1
-    texts: list[Any] = ["%(server)s %(problem)s."]
-    if more > 0:
-        texts.append(
-            ngettext_lazy(
-                "Locks go on. They stop if one more server fails.",
-                "Locks go on. They stop if %(more)d more servers fail.",
-                more,
-            )
-        )
-    values = {"server": server.address, "problem": lazy(_translated, str)(server.problem), "more": more}
-    cause = "down" if goes_on and not server.is_unknown else ""
-    return HealthFinding("warning", texts, values, cause, (server.address,))
-
-
-def _split(servers: Sequence[ServerReport]) -> HealthFinding:
-    """Return that the servers are not one ensemble."""
-    texts = [
-        _("The servers are not one ensemble, or one is cut off or hangs: %(servers)s."),
-        _("Two of them would give the same lock to two holders."),
-    ]
-    named = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in servers if server.leads]
-    return HealthFinding("error", texts, {"servers": ", ".join(named)}, "split")
-
-
-def _no_majority(voters: Sequence[ServerReport], reply_timeout: float) -> HealthFinding:
-    """Return that too few servers have answered, and how many run in no quorum."""
-    running = sum(server.runs for server in voters)
-    values = {
-        "running": running,
-        "count": len(voters),
-        "majority": len(voters) // 2 + 1,
-        "seconds": f"{reply_timeout:g}",
-    }
-    texts = [
-        _("%(running)d of %(count)d servers answered within %(seconds)s s; %(majority)d must form a quorum."),
-        _("No lock can be granted."),
-    ]
-    silent = tuple(server.address for server in voters if not server.runs)
-    return HealthFinding("error", texts, values, "quorum", silent)
-
-
-def _translated(problem: str) -> str:
-    """Return a problem of a server in the present language. The system's words after a colon stay as they are."""
-    words, colon, reason = problem.partition(": ")
-    return gettext(words) + colon + reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,8 +17,7 @@ from django_zklock.core.queue.markers import set_limit
 from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Gateway, Node, to_datetime
+from django_zklock.core.zk.gateway import Node, to_datetime
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
@@ -28,13 +27,12 @@ from django_zklock.inspection.scan import TOO_SHORT, Scan, ScanLimits, ScanResul
 from django_zklock.inspection.waits import MAX_WAITS, Graph, find_waits
 from django_zklock.locks.arguments import check_no_running_loop
 from django_zklock.locks.holders import kind_of_queue, waits_for
-from django_zklock.locks.requests import call
 from django_zklock.names.template import is_key, path, show_tails
 from django_zklock.shared import Shared
 
 SLACK: Final = 0.25  # seconds beyond the reply timeout, for a busy process
 MAX_LOCKS: Final = 30_000  # locks that are read; each needs about three kilobytes here
-MAX_WAITERS: Final = 50  # waiters of one lock that are read
+MAX_WAITERS: Final = 50  # waiters of one lock that are read by a look at it
 YIELD_EVERY: Final = 100  # locks that are described before other threads may run, such as the protocol's
 TOO_MANY_WAITS: Final = f"Only {MAX_WAITS} waits were searched for deadlocks."
 
@@ -44,7 +42,7 @@ def snapshot(
     reply_timeout: float = 1.5,
     max_age: float = 1.0,
     max_locks: int | None = MAX_LOCKS,
-    max_waiters: int | None = MAX_WAITERS,
+    max_waiters: int | None = 1,
 ) -> Snapshot:
     """
     Return a snapshot of all locks that are held or waited for, in `reply_timeout` seconds.
@@ -52,18 +50,14 @@ def snapshot(
     A snapshot whose scan began at most `max_age` seconds ago is returned again, and callers at the same time share one.
     Of each lock, it has the holders and the first `max_waiters` waiters; all are counted. If there are more than
     `max_locks`, those with the most waiters are read, and the reservations of unique tasks come last. None removes a
-    limit.
+    limit. `look_at` has more waiters.
 
     Never raises because ZooKeeper does not answer: then `problem` says so, and the locks are those of the last scan.
     """
     check_no_running_loop("snapshot", "await sync_to_async(snapshot)(...)")
-    depth = None if max_waiters is None else max(MAX_WAITERS, max_waiters)  # so that those who ask for few share it
-    key = process.current().options, ScanLimits(max_locks, depth), reply_timeout
+    key = process.current().options, ScanLimits(max_locks, max_waiters), reply_timeout
     described, ended = _snapshots.get(key, reply_timeout, max_age)
-    shown = described(age=max(0.0, clock.now() - ended), connection=connection())
-    return (
-        shown if max_waiters == depth else replace(shown, locks=tuple(_cut(lock, max_waiters) for lock in shown.locks))
-    )
+    return described(age=max(0.0, clock.now() - ended), connection=connection())
 
 
 def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
@@ -73,28 +67,22 @@ def look_at(key: str, *, reply_timeout: float = 1.5) -> LockInfo | None:
     Raises `ZooKeeperUnavailable` if there is no answer within `reply_timeout` seconds.
     """
     check_no_running_loop("look_at", "await sync_to_async(look_at)(...)")
-    if not is_key(key := show_tails(key)):
-        return None
+    key = show_tails(key)
+    return look_at_each([key], reply_timeout).get(key) if is_key(key) else None
+
+
+def look_at_each(keys: Collection[str], reply_timeout: float) -> dict[str, LockInfo]:
+    """Return the present state of some locks, by key; see `look_at`. Those that are free are not in it."""
+    session = process.current()
     until = clock.now() + reply_timeout
     while True:
-        scan = _scan_of(key, reply_timeout)
+        scan = _scan(session, ScanLimits(None, MAX_WAITERS, tuple(keys)), reply_timeout)
+        if scan is None or not scan.listed or scan.problem:
+            raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=", ".join(keys))
         locks = Description(scan).locks()
         # If all that were listed have left meanwhile, others may have come.
         if locks or any(scan.nodes.values()) or not scan.queues or clock.now() > until:
-            return locks[0] if locks else None
-
-
-def _scan_of(key: str, timeout: float) -> ScanResult:
-    """Scan one lock. Raises `ZooKeeperUnavailable`."""
-    session = process.current()
-    scan = _scan(session, ScanLimits(None, MAX_WAITERS, key), timeout)
-    if scan is None or not scan.listed or scan.problem:
-        raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=key)
-    return scan
-
-
-def _cut(lock: LockInfo, max_waiters: int | None) -> LockInfo:
-    return replace(lock, waiters=lock.waiters[:max_waiters]) if len(lock.waiters) > (max_waiters or 0) else lock
+            return {lock.key: lock for lock in locks}
 
 
 Described: TypeAlias = Callable[..., Snapshot]
@@ -243,28 +231,6 @@ class Description:
             "limit_set": set_limit(marker.name, marker.data, marker.ctime) if marker is not None else None,
             "own_limits": tuple(sorted(limits)) if queue.limit is None and len(limits) > 1 else (),
         }
-
-
-def check_quorum(*, reply_timeout: float = 1.0, max_age: float = 1.0) -> None:
-    """
-    Let a quorum carry out a transaction that changes nothing. If it does, locks can be granted.
-
-    A success of a check that began at most `max_age` seconds ago counts. Raises `ZooKeeperUnavailable` if there is no
-    answer within `reply_timeout` seconds.
-    """
-    check_no_running_loop("check_quorum", "await sync_to_async(check_quorum)(...)")
-    problem = _quorum_checks.get((process.current().options, reply_timeout), reply_timeout, max_age)
-    if problem:
-        raise ZooKeeperUnavailable(problem)
-
-
-@Shared
-def _quorum_checks(key: tuple[SessionOptions, float], timeout: float) -> str:
-    try:
-        reply: object = call(process.current(), Gateway.prove_quorum, clock.now() + timeout)
-    except ZooKeeperUnavailable as error:
-        return str(error)
-    return str(reply) if isinstance(reply, ZkError) else ""
 
 
 def connection() -> ConnectionInfo:

@@ -1,4 +1,4 @@
-"""Read the queues of all locks, or of one, with few requests."""
+"""Read the queues of all locks, or of some, with few requests."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class ScanLimits:
     """The locks with the most waiters are read, and reservations last; None: all."""
     max_waiters: int | None
     """The waiters of each lock that are read, one at least, for its age; None: all."""
-    key: str = ""
-    """The one lock to read; empty: all locks."""
+    keys: tuple[str, ...] = ()
+    """The only locks to read; empty: all locks."""
 
     def rank(self, key: str, queue: Queue, *, used_up: bool) -> tuple[bool, bool, int]:
         """Return a value to sort by: the locks to read come first. There may be a reservation for each queued task."""
@@ -187,7 +187,7 @@ class Scan:
         self._choose_queues()
         self._choose_contenders()
         yield from self._read_contenders()
-        if not self._limits.key:
+        if not self._limits.keys:
             self._session.attached(ReplySizes).known = {}  # the paths of locks that are over
 
     def _on_timeout(self) -> None:
@@ -222,7 +222,7 @@ class Scan:
 
     def _list_all(self) -> Story[None]:
         """List the directories, level by level."""
-        self._below = [self._limits.key]
+        self._below = [*self._limits.keys] or [""]
         while self._below:
             directories = {Read(self._path(key), lists=True): key for key in self._below}
             self._below = []
@@ -242,7 +242,7 @@ class Scan:
             self._counted.append(key)
         if len(others) == len(names):
             self._delete_marker(key, others)
-        for name in others if not self._limits.key else ():
+        for name in others if not self._limits.keys else ():
             self._add_directory(key, name)
 
     def _on_unlisted(self, key: str, error: ZkError) -> None:
@@ -309,7 +309,7 @@ class Scan:
             if queue.limit_marker:  # it decides which contenders `_read_permits` reads
                 reads.append((-1, key, queue.limit_marker))
             first_waiter = end_of_holders(queue)
-            end = len(queue) if most is None else first_waiter + most
+            end = len(queue) if most is None else first_waiter + max(1, most)
             for index, child in enumerate(queue[:end]):
                 reads.append((max(0, index - first_waiter + 1), key, child.name))
         reads.sort()

@@ -42,7 +42,7 @@ class Deadlock(Incident):
 
 
 class Orphan(Incident):
-    """Nothing deletes a contender without a session. It may come from a backup."""
+    """Nothing deletes a contender without a session. It may come from a backup. Of the waiters, the first counts."""
 
     cause = "orphan"
     severity = "error"

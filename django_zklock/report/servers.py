@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock.report.incident import Incident
+from django_zklock.report import formatting
+from django_zklock.report.incident import MANY, Incident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-    from django_zklock.inspection import EnsembleReport, HealthFinding
+    from django_zklock.inspection import EnsembleReport, ServerReport
     from django_zklock.report.facts import Facts
+
+DENIED_WITHIN: Final = 300.0
+"""Seconds in which callers without an answer count."""
 
 
 def summary(report: EnsembleReport) -> str:
@@ -42,31 +45,28 @@ def summary(report: EnsembleReport) -> str:
     return text % values
 
 
-def down(report: EnsembleReport) -> set[str]:
-    """Return the addresses of the servers that do not run, or are in no quorum, while the others go on."""
-    return {about for finding in report.findings if finding.cause == "down" for about in finding.about}
+def down(report: EnsembleReport) -> list[ServerReport]:
+    """Return the servers that do not run, or are in no quorum, while the others go on."""
+    return [server for server in report.servers if report.goes_on and server.problem and not server.is_unknown]
+
+
+def unasked(report: EnsembleReport) -> list[ServerReport]:
+    """Return the servers that cannot be asked. While no quorum is known, that is each with a problem."""
+    return [server for server in report.servers if server.problem and server not in down(report)]
+
+
+def problem_text(server: ServerReport) -> str:
+    """Return why a server does not serve, or cannot be asked. The system's words after a colon stay as they are."""
+    words, colon, reason = server.problem.partition(": ")
+    return f"{server.address} {gettext(words)}{colon}{reason}."
 
 
 class OfServers(Incident):
-    """A cause that a finding of `inspection.ensemble` has found."""
+    """A cause that is in the servers."""
 
     act = "health"
-    word = _("Degraded")
     command = "doctor"
     of_host = True
-
-    @classmethod
-    def find(cls, facts: Facts) -> Iterator[Self]:
-        findings = [finding for finding in facts.servers.findings if finding.cause == cls.cause]
-        if findings and facts.snapshot.answers:  # else the lost quorum says it all
-            yield cls(
-                detail=" ".join(finding.text for finding in findings),
-                since=sorted(about for finding in findings for about in finding.about),
-                values={
-                    "running": sum(server.serves for server in facts.servers.servers),
-                    "count": len(facts.servers.servers),
-                },
-            )
 
 
 class Quorum(OfServers):
@@ -82,13 +82,12 @@ class Quorum(OfServers):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Quorum]:
         """An answered request of our own counts more than what the servers say of themselves."""
-        servers, snapshot = facts.servers, facts.snapshot
-        finding = next((finding for finding in servers.findings if finding.cause == cls.cause), None)
-        has_answered = snapshot.answers and (finding is None or any(server.serves for server in servers.servers))
-        if not snapshot.problem or has_answered:
+        report, snapshot = facts.servers, facts.snapshot
+        if not snapshot.problem or (snapshot.answers and not report.is_lost):
             return
-        kind, detail = _kind_of_quorum(facts, finding)
-        silent = sorted(server.address for server in servers.servers if server.is_down)
+        kind = Refused if snapshot.connection.refused else Quorum
+        detail = _no_majority(report) if report.is_lost and kind is Quorum else snapshot.problem
+        silent = sorted(server.address for server in report.servers if server.is_down)
         named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(silent)} if silent else ""
         yield kind(
             detail=f"{detail} {named}".rstrip(),
@@ -104,11 +103,12 @@ class Refused(Quorum):
     remedy = _("Correct what is named here. Locks then go on by themselves.")
 
 
-def _kind_of_quorum(facts: Facts, finding: HealthFinding | None) -> tuple[type[Quorum], str]:
-    """Return what is known of the quorum, and in which words."""
-    if facts.snapshot.connection.refused:
-        return Refused, facts.snapshot.problem
-    return Quorum, facts.snapshot.problem if finding is None else finding.text
+def _no_majority(report: EnsembleReport) -> str:
+    """Return that too few servers have answered, or run in a quorum."""
+    running, count = sum(server.runs for server in report.voters), len(report.voters)
+    text = gettext("%(running)d of %(count)d servers answered; %(majority)d must form a quorum.")
+    values = {"running": running, "count": count, "majority": count // 2 + 1}
+    return f"{text % values} {gettext('No lock can be granted.')}"
 
 
 class Split(OfServers):
@@ -118,22 +118,27 @@ class Split(OfServers):
     severity = "error"
     word = _("Unsafe")
     title = _("The servers are not one ensemble, so two processes may hold one lock")
+    sentence = _(
+        "Two ensembles, or one server is cut off or hangs: %(detail)s. "
+        "Two of them would give the same lock to two holders."
+    )
     remedy = _("Stop the work that must not run twice. Then correct URL, or the configuration of the servers.")
     ends = "The servers are one ensemble."
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
-        servers = [server for server in facts.servers.servers if server.serves]
-        sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers)
-        for finding in facts.servers.findings:
-            if finding.cause == cls.cause:
-                yield cls(detail=finding.text, since=sides)
+        if facts.servers.is_split:
+            servers = [server for server in facts.servers.servers if server.serves]
+            leading = [f"{it.address} ({it.role}, zxid {it.zxid:#x})" for it in servers if it.leads]
+            sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers)
+            yield cls(detail=", ".join(leading), since=sides)
 
 
 class Down(OfServers):
     """A server does not answer, or is in no quorum, while the others go on. The card says how many more may fail."""
 
     cause = "down"
+    word = _("Degraded")
     title = _("ZooKeeper runs on %(running)d of %(count)d servers")
     remedy = "%(remedy)s"
     ends = "All servers run."
@@ -141,9 +146,77 @@ class Down(OfServers):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         """A server that runs must not be started: its disk may be full, or the others may not reach it."""
+        report = facts.servers
+        servers = down(report)
+        if not servers or not facts.snapshot.answers:  # else the lost quorum says it all
+            return
         remedy = gettext("Start this server, or repair its network.")
-        addresses = down(facts.servers)
-        if all(server.runs for server in facts.servers.servers if server.address in addresses):
+        if all(server.runs for server in servers):
             remedy = gettext("Look at the log of this server, at its disk and its network.")
-        for incident in super().find(facts):
-            yield replace(incident, values={**incident.values, "remedy": remedy})
+        yield cls(
+            detail=" ".join([*map(problem_text, servers), _more_may_fail(report.spare)]).rstrip(),
+            since=sorted(server.address for server in servers),
+            values={
+                "running": sum(server.serves for server in report.servers),
+                "count": len(report.servers),
+                "remedy": remedy,
+            },
+        )
+
+
+def _more_may_fail(spare: int | None) -> str:
+    """Return how many more servers must fail until locks stop; empty if that is not known, or if they stop now."""
+    more = 0 if spare is None else spare + 1
+    text = ngettext(
+        "Locks go on. They stop if one more server fails.",
+        "Locks go on. They stop if %(more)d more servers fail.",
+        more,
+    )
+    return text % {"more": more} if more > 0 else ""
+
+
+class Denied(OfServers):
+    """
+    ZooKeeper refuses a write of the look, by an ACL for example. Or it has given no lock to three callers in the last
+    five minutes, whatever the reason.
+    """
+
+    cause = "denied"
+    severity = "error"
+    word = _("Blocked")
+    title = _("ZooKeeper gives callers no lock")
+    remedy = _("Compare `AUTH` in their settings with the ACL of the path. `doctor` on their host tells both.")
+    ends = "The look may write, and five minutes have passed without a third caller."
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        """A host that gets no connection is one of them. If this one has none, that says it all."""
+        if not facts.snapshot.answers:
+            return
+        hosts = facts.past("recent", "failed", "host", DENIED_WITHIN)
+        number = sum(host.number for host in hosts)
+        texts = [facts.servers.refused] if facts.servers.refused else []
+        if number >= MANY:
+            text = gettext("%(number)d callers in %(minutes)d minutes, on %(hosts)s: %(reason)s")
+            names = formatting.keys_text([host.name for host in hosts], MANY)
+            values = {"number": number, "minutes": DENIED_WITHIN / 60, "hosts": names, "reason": hosts[0].reason}
+            texts.append(text % values)
+        if texts:
+            yield cls(detail=" ".join(texts))
+
+
+class Slow(OfServers):
+    """A write of the look takes half a second, twice in turn."""
+
+    cause = "slow"
+    word = _("Slow")
+    title = _("ZooKeeper is slow: a write takes %(time)s")
+    remedy = _("Look at the disks of the servers, and at the network between them. Leases may end.")
+    ends = "A write is fast again."
+
+    @classmethod
+    def find(cls, facts: Facts) -> Iterator[Self]:
+        report = facts.servers
+        if report.is_slow and facts.snapshot.answers and not facts.snapshot.problem:
+            time = formatting.duration(report.write_seconds)
+            yield cls(values={"time": time if report.has_quorum else gettext("more than %(time)s") % {"time": time}})

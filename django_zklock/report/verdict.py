@@ -12,12 +12,12 @@ from django_zklock.core import clock
 from django_zklock.report import formatting, history, holders, lazy, queues, servers
 from django_zklock.report.facts import Facts
 from django_zklock.report.incident import MAX_NAMED
-from django_zklock.report.servers import down
+from django_zklock.report.servers import down, problem_text, unasked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_zklock.inspection import EnsembleReport, HealthFinding, LockInfo, Snapshot
+    from django_zklock.inspection import EnsembleReport, LockInfo, ServerReport, Snapshot
     from django_zklock.report.incident import Incident
 
 CAUSES: Final[dict[str, type[Incident]]] = {
@@ -25,6 +25,7 @@ CAUSES: Final[dict[str, type[Incident]]] = {
     for kind in (
         servers.Quorum,
         servers.Split,
+        servers.Denied,
         holders.Deadlock,
         queues.Counter,
         queues.Unreadable,
@@ -37,6 +38,7 @@ CAUSES: Final[dict[str, type[Incident]]] = {
         holders.Hung,
         holders.Operator,
         queues.Crowded,
+        servers.Slow,
         servers.Down,
         history.Hot,
         history.Order,
@@ -115,11 +117,6 @@ def as_json(reply_timeout: float) -> dict[str, Any]:
     }
 
 
-def servers_now(reply_timeout: float) -> EnsembleReport:
-    """Return the report of the servers, for a look at the present."""
-    return lazy.inspection.ensemble(reply_timeout=reply_timeout, max_age=1.0)
-
-
 def look(snapshot: Snapshot, servers: EnsembleReport) -> Verdict:
     """Return what needs attention, and what was looked at."""
     facts = Facts(snapshot, servers)
@@ -128,7 +125,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport) -> Verdict:
     servers_seen = running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
     if not any(incident.cause == "quorum" for incident in present):  # it says the same
-        unseen += _unasked(snapshot, () if servers_seen else servers.findings)
+        unseen += _unasked(snapshot, () if servers_seen else unasked(servers))
         if not (servers.has_quorum or snapshot.problem):
             unseen.append(_("It is not known whether locks can be granted: a write was not answered in time."))
     complete = snapshot.complete and servers_seen and servers.has_quorum and not unseen
@@ -140,10 +137,10 @@ def look(snapshot: Snapshot, servers: EnsembleReport) -> Verdict:
     )
 
 
-def _unasked(snapshot: Snapshot, findings: Iterable[HealthFinding]) -> list[str]:
+def _unasked(snapshot: Snapshot, servers: Iterable[ServerReport]) -> list[str]:
     """Return why ZooKeeper did not answer, and which servers could not be asked."""
     problem = [formatting.clean(snapshot.problem, formatting.MAX_ERROR)] if snapshot.problem else []
-    return problem + [finding.text for finding in findings if not finding.cause]
+    return problem + [problem_text(server) for server in servers]
 
 
 def _looked_at(snapshot: Snapshot, running: int, servers: int) -> str:
@@ -189,7 +186,7 @@ def _blocks(incident: Incident) -> bool:
 
 def by_key(snapshot: Snapshot) -> tuple[dict[str, Incident], Facts]:
     """Return the worst incident of each lock that is in its queue, and the facts of that look."""
-    facts = Facts(snapshot, lazy.inspection.EnsembleReport((), ()))
+    facts = Facts(snapshot, lazy.inspection.EnsembleReport(()))
     in_queues = [kind for kind in CAUSES.values() if not issubclass(kind, (history.OfHistory, servers.OfServers))]
     incidents = found(facts, in_queues)
     return {key: incident for incident in reversed(incidents) for key in incident.keys}, facts

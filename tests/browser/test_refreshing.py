@@ -185,6 +185,38 @@ def test_a_focus_stays_with_its_incident_when_cards_change_places(stage, hasty):
     assert viewer.page.evaluate("document.activeElement.getAttribute('href')") == hrefs[0]
 
 
+def stop_by_choice(viewer):
+    viewer.refresh_every(0)
+
+
+def stop_by_typing(viewer):
+    viewer.page.locator("#content").evaluate("content => content.insertAdjacentHTML('beforeend', '<input type=text>')")
+    viewer.page.locator("#content input[type=text]").last.fill("a reason")
+
+
+def stop_by_choosing(viewer):
+    viewer.page.locator("#content").evaluate("content => content.insertAdjacentHTML('beforeend', '<select></select>')")
+    viewer.page.locator("#content select").last.focus()
+
+
+@pytest.mark.parametrize("stop", [stop_by_choice, stop_by_typing, stop_by_choosing])
+def test_a_page_that_nobody_refreshes_fades_after_two_minutes(stage, visitor, stop):
+    viewer = refreshing(visitor, path=LIST)
+    old, strip = viewer.page.locator("#zklock-old"), viewer.page.locator(".zklock-strip")
+    green = strip.evaluate("strip => getComputedStyle(strip).backgroundColor")
+    stop(viewer)
+    viewer.put_forward(100)
+    assert not old.is_visible()
+    viewer.put_forward(30)
+    assert "This page is old." in old.inner_text()
+    assert "2 min" in old.locator("time").inner_text()
+    assert strip.evaluate("strip => getComputedStyle(strip).backgroundColor") != green
+    if stop is stop_by_choice:
+        viewer.refresh_every(INTERVAL)
+        viewer.wait_until(lambda: not old.is_visible())
+        assert strip.evaluate("strip => getComputedStyle(strip).backgroundColor") == green
+
+
 @pytest.mark.chaos
 @pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
 def test_the_first_row_is_few_tab_stops_away(stage, visitor):

@@ -31,6 +31,8 @@ class Event(models.Model):
     CUT_OFF = "cut off"
     """Lost by a fault of the network or a pause of the process."""
     TIMED_OUT = "timed out"
+    FAILED = "failed"
+    """ZooKeeper refused the caller, or did not answer."""
     TRIED = "tried"
     """A try without waiting, outside of views. The work was skipped, comes again, or does without the lock."""
     DEADLOCK = "deadlock"
@@ -45,6 +47,7 @@ class Event(models.Model):
         LOST: _("Held and lost"),
         CUT_OFF: _("Held and cut off"),
         TIMED_OUT: _("Waited, and not granted"),
+        FAILED: _("No answer, or refused"),
         TRIED: _("Tried, and not granted"),
         DEADLOCK: _("Deadlock"),
         STALE: _("Fenced write refused"),
@@ -71,7 +74,7 @@ class Event(models.Model):
     waited: models.Field[float | None, float | None] = models.FloatField(null=True)
     held: models.Field[float | None, float | None] = models.FloatField(null=True)
     count: models.Field[int, int] = models.IntegerField("×", default=1)
-    """Tries that did not wait and were refused share a row."""
+    """Tries that did not wait, and callers without an answer, share a row."""
 
     class Meta:
         """The indexes for a lock, and for what happened lately."""

@@ -19,6 +19,7 @@ from django_zklock.core import clock, fork
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.queue.escaping import printable, shortened
 from django_zklock.core.zk import process, troubles
+from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.events import events
 
 if TYPE_CHECKING:
@@ -117,6 +118,13 @@ def _on_contended(*, lock: str, waited: float, kind: str, about: Mapping[str, st
         _writer.put(_event(Event.TRIED, lock, time.time(), kind=kind, waited=waited))
 
 
+def _on_failed(
+    *, lock: str, error: type[BaseException], reason: str, kind: str, waited: float, **kwargs: object
+) -> None:
+    if issubclass(error, ZooKeeperUnavailable):
+        _writer.put(_event(Event.FAILED, lock, time.time(), kind=kind, waited=waited, reason=reason))
+
+
 def _on_deadlocked(*, lock: str, circle: tuple[DeadlockLink, ...], waited: float, **kwargs: object) -> None:
     story = "; ".join(f"{link.holder.what} held {link.holds} and waited for {link.waits_for}" for link in circle)
     _writer.put(_event(Event.DEADLOCK, lock, time.time(), work=story, waited=waited))
@@ -133,6 +141,7 @@ def _begin_child() -> None:
 
 _RECEIVERS: Final[dict[Signal, Callable[..., None]]] = {
     signals.lock_contended: _on_contended,
+    signals.lock_failed: _on_failed,
     signals.lock_deadlocked: _on_deadlocked,
     signals.write_refused: _on_refused,
 }

@@ -37,6 +37,8 @@ class Recent(NamedTuple):
     keys: int
     first: datetime
     last: datetime
+    reason: str
+    """One of them."""
 
 
 def ago(seconds: float) -> datetime:
@@ -70,14 +72,14 @@ def _shared_by(event: Fields) -> object:
     """Return what the events of one row have in common."""
     if event.get("token") is not None:
         return event["key"], event["token"]
-    if event["outcome"] == Event.TIMED_OUT and not event["waited"]:
-        return event["key"], int(event["at"])
+    if event["outcome"] == Event.FAILED or (event["outcome"] == Event.TIMED_OUT and not event["waited"]):
+        return event["key"], event["outcome"], int(event["at"])
     return id(event)
 
 
 def _joined(row: Fields, event: Fields) -> bool:
     """Add an event to an earlier row; return False if it needs its own one, like the next hold of a lingering lock."""
-    if event["outcome"] == Event.TIMED_OUT:
+    if event["outcome"] in {Event.TIMED_OUT, Event.FAILED}:
         row["count"] = row.get("count", 1) + 1
         return True
     if row["outcome"] not in _ended_by(event):
@@ -149,7 +151,9 @@ def _recent(asked: tuple[str, str, float], timeout: float) -> list[Recent]:
     counted = (
         rows.order_by()
         .values_list(by)
-        .annotate(number=Sum("count"), sessions=sessions, keys=keys, first=Min("at"), last=Max("at"))
+        .annotate(
+            number=Sum("count"), sessions=sessions, keys=keys, first=Min("at"), last=Max("at"), reason=Max("reason")
+        )
     )
     return [Recent(*row) for row in _read(counted)]
 

@@ -23,6 +23,7 @@ from django_zklock.core.zk.errors import (
     INTERRUPTED,
     NodeExists,
     NodeMissing,
+    RequestRefused,
     ZkError,
     failure,
     translate,
@@ -345,10 +346,23 @@ class Gateway:
         """The newest zxid in the replies to this session. A process that writes it was alive after that transaction."""
         return self._requests.newest_zxid
 
-    def prove_quorum(self, callback: Callback[object]) -> None:
-        """Let a quorum carry out a transaction that changes nothing. `callback` gets its results, or a `ZkError`."""
-        # A missing znode or right does not matter: a failed transaction is ordered and acknowledged like any other.
-        self._requests.send((wire.Transaction([wire.CheckVersion(self._base, _ANY_VERSION)]), callback))
+    def try_create(self, callback: Callback[WriteReply]) -> None:
+        """
+        Let a quorum carry out a transaction that changes nothing: create a znode below the base, and delete it.
+
+        `callback` gets `RequestRefused` if this client may not create there: then it may not lock a new key. Else it
+        gets None, also if the base is missing: a failed transaction is ordered and acknowledged like any other.
+        """
+        path = f"{self._base}/!create"
+        create = wire.Create(path, b"", self._acl, _PERSISTENT)
+
+        def tried(results: _Results) -> WriteReply:
+            failed = failure(results)
+            error = translate(failed, create) if failed is not None and failed is results[0] else None
+            return error if isinstance(error, RequestRefused) else None
+
+        transaction = wire.Transaction([create, wire.Delete(path, _ANY_VERSION)])
+        self._requests.send((transaction, _converting(tried, callback)))
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """

@@ -24,12 +24,10 @@ from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
-from django_zklock.report import verdict
+from django_zklock.report import servers, verdict
 from django_zklock.report.formatting import different_limits, key_text, process_of
 from django_zklock.report.verdict import Look
 
-WRITES: Final = 20  # that are timed
-SLOW_SHARE: Final = 0.05  # of the session timeout; slower writes may let leases end
 FOLDER: Final = "!doctor"
 """The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
 NEW: Final = " (new: no process has used it. Is it the address of your other hosts?)"
@@ -101,13 +99,13 @@ def _versions() -> Iterator[Check]:
 
 def _servers(report: inspection.EnsembleReport) -> Iterator[Check]:
     for server in report.servers:
-        if not server.problem:  # else it needs attention, or it is among the findings
-            latency = f", {server.milliseconds} ms on average" if server.milliseconds else ""
-            text = f"{server.address}: {server.role}, ZooKeeper {server.version}{latency}"
-            yield Check("server", "ok" if server.serves else "warning", text)
-    for finding in report.findings:
-        if not finding.cause:
-            yield Check("server", finding.result, finding.text)
+        if not server.problem:
+            text = f"{server.address}: {server.role}, ZooKeeper {server.version}"
+            yield Check("server", "ok", text)
+    if report.has_quorum:
+        yield Check("write", "ok", f"a quorum needed {report.write_seconds * 1000:.2f} ms for a write")
+    for server in servers.unasked(report):
+        yield Check("server", "warning", servers.problem_text(server))
 
 
 def _attention(look: Look) -> Iterator[Check]:
@@ -140,9 +138,6 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
         else:
             text = f"{config.session_timeout:g} s requested, {session.timeout:g} s negotiated"
             yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
-        times = sorted(_write_seconds(ask) for _ in range(WRITES))
-        text = f"median {times[WRITES // 2] * 1000:.2f} ms, worst {times[-1] * 1000:.2f} ms of {WRITES}"
-        yield Check("write", "warning" if times[-1] > session.timeout * SLOW_SHARE else "ok", text)
         yield _rights(config.base, ask)
         yield from _access_list(config, ask)  # the node exists now, also on new servers
     except ZkError as error:
@@ -152,15 +147,6 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
             yield Check("answers", "error", TOO_SHORT if session.connected else str(error))
         else:
             yield Check("connection", "error", str(error))
-
-
-def _write_seconds(ask: Ask) -> float:
-    """Return how long a transaction takes that a quorum carries out and that changes nothing."""
-    sent_at = clock.now()
-    reply = ask(lambda gateway, done: gateway.prove_quorum(done))
-    if isinstance(reply, ZkError):
-        raise reply
-    return clock.now() - sent_at
 
 
 def _rights(base: str, ask: Ask) -> Check:

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
 from django_zklock.core.queue.escaping import session_hex
-from django_zklock.dashboard.detail import Detail, Row, read_detail
+from django_zklock.dashboard.detail import Detail, Row, read_details
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import (
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    shown = read_detail(key_of(options), reply_timeout=options.reply_timeout)
+    (shown,) = read_details([key_of(options)], reply_timeout=options.reply_timeout)
     lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS, default=())
     is_free = lock.state() == "free"
     if is_free:

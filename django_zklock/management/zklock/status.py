@@ -17,8 +17,8 @@ MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a s
 
 
 def read_all(options: argparse.Namespace) -> Snapshot:
-    """Return a snapshot of all locks. JSON has the first waiter of each."""
-    return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0, max_waiters=1)
+    """Return a snapshot of all locks."""
+    return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:

@@ -159,27 +159,35 @@ const begin = () => {
   };
   const say = (text) => {
     if (note.textContent !== text) keepRows(() => { note.textContent = text; });
-    document.body.classList.toggle("zklock-stale", text === bar.dataset.failedNote);
   };
 
-  // After two missed refreshes, the whole page says that it is old, since when and why.
+  // After two missed refreshes, or two minutes without one, the whole page says that it is old, since when and why.
   const old = document.getElementById("zklock-old"), oldSince = old.querySelector("time");
+  const MOST_AGE = 120000;
   began.set(oldSince, performance.now());
   const onRefreshed = () => {
     missed = 0;
     old.hidden = true;
+    document.body.classList.remove("zklock-stale");
     began.set(oldSince, performance.now());
     say("");
   };
-  const onMissed = (why) => {
-    missed += 1;
-    say(bar.dataset.failedNote);
-    if (missed < 2) return;
+  const onOld = (why) => {
+    document.body.classList.add("zklock-stale");
     old.querySelector("span").textContent = why;
     if (old.hidden) document.title = `${bar.dataset.oldTitle}: ${document.title}`;
     old.hidden = false;
     tick();
   };
+  const onMissed = (why) => {
+    missed += 1;
+    document.body.classList.add("zklock-stale");
+    say(bar.dataset.failedNote);
+    if (missed > 1) onOld(why);
+  };
+  setInterval(() => {
+    if (old.hidden && !document.hidden && performance.now() - began.get(oldSince) >= MOST_AGE) keepRows(() => onOld(note.textContent));
+  }, 1000);
 
   const refresh = async () => {
     if (running || document.hidden || interval.value === "0" || choosing()) return;

@@ -12,9 +12,11 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import BackgroundCall, acquire_once, connected, results, session, within
 from support.locking import ending
 from support.proxy import CREATE2, DELETE, MULTI, MULTI_READ, SET_DATA, Proxy
+from support.refused import on_real_server
 from support.work import assert_refused, seen
 from support.zoo import ROOM, eventually
 
@@ -78,7 +80,7 @@ def test_waiters_are_shown_in_order_with_their_work(zoo):
     about = {"task": "buy", "id": "7"}
     first = contender(zoo, "k")
     waiting = [contender(zoo, "k", host=f"web-{number}", about=about) for number in (1, 2)]
-    (lock,) = fresh().locks
+    (lock,) = fresh(max_waiters=2).locks
     assert (lock.waiting, lock.contended) == (2, True)
     assert [(waiter.name, waiter.waits_behind) for waiter in lock.waiters] == [
         (waiting[0], first),
@@ -236,10 +238,10 @@ def test_semaphores_do_not_add_reads_to_other_locks(zoo, proxy):
     plain = reads()
     for _ in range(4):
         permit(zoo, "pool", 2)
-    assert reads() == plain + 1 + 4  # the directory, and its contenders
+    assert reads() == plain + 1 + 3  # the directory, the holders, and the first waiter
     set_limit("pool", 1, by="anna", reason="x")
     try:
-        assert reads() == plain + 1 + 5  # the marker, too
+        assert reads() == plain + 1 + 4  # the marker, too
     finally:
         clear_limit("pool", by="anna", reason="x")
 
@@ -365,18 +367,21 @@ def test_requests_hardly_grow_with_the_waiters(zoo, proxy):
         return proxy.reads, proxy.counts[MULTI_READ]
 
     join_each(3)
-    assert asked() == (42 + 120, 4)  # three levels of directories; the contenders
+    assert asked() == (42 + 80, 4)  # three levels of directories; the holders, and the first waiters
     join_each(10)
-    assert asked() == (42 + 520, 4)
+    assert asked() == (42 + 80, 4)
 
 
-def test_of_a_long_queue_only_the_first_waiters_are_read(zoo, proxy):
+@pytest.mark.parametrize(
+    ("look", "reads", "waiters"), [(lambda: fresh().locks[0], 2 + 2, 1), (lambda: seen("k"), 1 + 51, 50)]
+)
+def test_of_a_long_queue_only_the_first_waiters_are_read(zoo, proxy, look, reads, waiters):
     for _ in range(60):
         contender(zoo, "k")
     proxy.reset()
-    (lock,) = fresh().locks
-    assert proxy.reads == 2 + 51
-    assert (len(lock.waiters), lock.waiting) == (50, 59)
+    lock = look()
+    assert proxy.reads == reads
+    assert (len(lock.waiters), lock.waiting) == (waiters, 59)
 
 
 def test_a_scan_rarely_writes(zoo, proxy):
@@ -646,15 +651,40 @@ def test_a_search_that_reached_its_limit_says_so(zoo, monkeypatch, threads):
     eventually(lambda: not look().complete)
 
 
-def test_the_report_has_role_version_and_latency(zoo):
+def test_the_report_has_role_version_and_the_time_of_a_write(zoo):
     check_quorum(reply_timeout=1 + ROOM)
     report = ensemble(max_age=0)
     (server,) = report.servers
     assert (server.address, server.role, server.serves, server.problem) == (zoo.address, "standalone", True, "")
     assert server.version.startswith("3.")
-    assert server.milliseconds
     assert report.has_quorum
-    assert report.findings == ()
+    assert 0 < report.write_seconds < ROOM
+    assert (report.refused, report.is_slow) == ("", False)
+
+
+def test_writes_that_take_long_are_slow(zoo, proxy):
+    connected()
+    proxy.delay = 0.5
+    report = ensemble(reply_timeout=ROOM, max_age=0)
+    assert report.has_quorum
+    assert report.is_slow
+
+
+@on_real_server
+def test_a_root_in_which_this_process_may_not_create_is_told(zoo):
+    """Without the right to delete there, locks work."""
+    zoo.client.ensure_path(zoo.base)
+    try:
+        zoo.client.set_acls(zoo.base, [make_acl("world", "anyone", read=True, create=True, admin=True)])
+        check_quorum(reply_timeout=1 + ROOM, max_age=0)
+        zoo.client.set_acls(zoo.base, [make_acl("world", "anyone", read=True, delete=True, admin=True)])
+        report = ensemble(reply_timeout=ROOM, max_age=0)
+        with pytest.raises(ZooKeeperUnavailable, match='the right "create"'):
+            check_quorum(reply_timeout=1 + ROOM, max_age=0)
+    finally:
+        zoo.client.set_acls(zoo.base, OPEN_ACL_UNSAFE)
+    assert report.has_quorum
+    assert 'the right "create"' in report.refused
 
 
 def test_a_fresh_report_of_the_servers_is_shared(zoo):

@@ -102,7 +102,7 @@ def test_a_queue_that_may_not_be_listed_is_unread_and_no_verdict_is_green(many, 
         assert [lock.key for lock in unread] == [denied]
         assert "not allowed" in unread[0].problem or "ACL" in unread[0].problem
         assert not shown.complete
-        assert not verdict.look(shown, inspection.EnsembleReport((), ())).healthy
+        assert not verdict.look(shown, inspection.EnsembleReport(())).healthy
     finally:
         zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
     assert look().complete

@@ -20,7 +20,7 @@ from django_zklock import zk_lock
 from django_zklock.core.zk import process
 from django_zklock.core.zk.outage import CLOSED_AT_REQUEST, REFUSALS, REFUSED
 from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection.queries import check_quorum
+from django_zklock.inspection import check_quorum
 
 PAUSE = 0.5  # seconds between connections to a server that closes them
 

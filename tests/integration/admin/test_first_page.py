@@ -41,7 +41,7 @@ def task(name, host, pid=7):
 
 def page(client, path=""):
     """Return a page as it is now, without its tags' spaces."""
-    inspection.snapshot(max_age=0.0, max_waiters=1)
+    inspection.snapshot(max_age=0.0)
     return html.unescape(" ".join(client.get(LIST + path).content.decode().split()))
 
 

@@ -85,7 +85,7 @@ def test_the_page_says_how_many_servers_may_fail(states, sentence):
     for number, state in enumerate(states):
         role = "follower" if state == "serves" else ""
         reports.append(ServerReport(address=f"zk{number}", state=state, role=role))
-    assert summary(EnsembleReport(tuple(reports), ())) == sentence
+    assert summary(EnsembleReport(tuple(reports))) == sentence
 
 
 def test_a_process_that_only_reads_believes_its_own_answers(zoo):

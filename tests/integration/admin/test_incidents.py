@@ -49,10 +49,11 @@ def contend(contend):
     return join
 
 
-def record(rows, outcome, key="orders/1", ago=0):
+def record(rows, outcome, host="worker-1", ago=0, **more):
     now = timezone.now() - timedelta(seconds=ago)
     for number in range(rows):
-        Event(key=key, outcome=outcome, host="worker-1", pid=77, at=now, token=number + 1, session=number).save()
+        fields = {"pid": 77, "at": now, "token": number + 1, "session": number, **more}
+        Event(key="orders/1", outcome=outcome, host=host, **fields).save()
 
 
 def status(*arguments):
@@ -61,7 +62,7 @@ def status(*arguments):
 
 
 def cards(operator):
-    inspection.snapshot(max_age=0, max_waiters=1)
+    inspection.snapshot(max_age=0)
     return list(operator.get(LIST).context.get("cards", []))
 
 
@@ -221,9 +222,8 @@ def test_a_restored_waiter_is_named_and_cannot_be_broken(operator, contend, zoo)
     zoo.client.delete(path)
 
 
-def test_a_restored_waiter_behind_others_is_named_in_all_places(operator, contend, zoo):
-    for host in ("worker-1", "worker-2"):
-        contend("orders/1", host)
+def test_a_restored_waiter_is_the_same_incident_in_all_places(operator, contend, zoo):
+    contend("orders/1")
     path = f"{zoo.base}/orders/1/{nodes.prefix(str(uuid.uuid4()))}"
     path = zoo.client.create(path, b"10.0.0.7", sequence=True)
     (card,) = cards(operator)
@@ -236,7 +236,7 @@ def test_a_restored_waiter_behind_others_is_named_in_all_places(operator, conten
 def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator, zoo):
     zoo.client.ensure_path(zoo.base)
     zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
-    inspection.snapshot(max_age=0, max_waiters=1)
+    inspection.snapshot(max_age=0)
     _printed, code = status()
     assert code == ExitCode.PARTIAL
     verdict = json.loads(status("--json")[0])["verdict"]
@@ -275,6 +275,14 @@ def test_recent_causes_are_named_and_lead_to_their_history(operator):
     record(3, Event.STALE)
     assert_named(operator, "stale", "5 fenced writes were refused", "orders/1", "After ZooKeeper has lost its data")
     assert '/admin/zklock_events/event/?key=orders%2F1">History</a>' in operator.get(LIST).content.decode()
+
+
+def test_callers_that_get_no_lock_are_one_incident_of_all_hosts(operator):
+    record(2, Event.FAILED)
+    assert cards(operator) == []
+    table._recent.clear()
+    record(1, Event.FAILED, host="web-2", reason="NoAuthError")
+    assert_named(operator, "denied", "3 callers in 5 minutes, on web-2, worker-1: NoAuthError", "`AUTH`")
 
 
 def kill(*deaths):

@@ -27,11 +27,11 @@ with zklock_client.ZkLockClient(["{address}"]).lock("device", wait=100): time.sl
 
 
 def locks():
-    return {lock.key: lock for lock in inspection.snapshot(max_age=0, max_waiters=1).locks}
+    return {lock.key: lock for lock in inspection.snapshot(max_age=0).locks}
 
 
 def causes():
-    seen = verdict.look(inspection.snapshot(max_age=0, max_waiters=1), inspection.ensemble(reply_timeout=10))
+    seen = verdict.look(inspection.snapshot(max_age=0), inspection.ensemble(reply_timeout=10))
     return [(incident.cause, incident.keys) for incident in seen.incidents]
 
 

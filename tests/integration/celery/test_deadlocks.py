@@ -11,7 +11,7 @@ from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
 
 from django_zklock import inspection, operations, zk_lock
-from django_zklock.dashboard.detail import read_detail
+from django_zklock.dashboard.detail import read_details
 
 FIRST, SECOND = "account-1", "account-2"
 
@@ -62,7 +62,7 @@ def test_two_tasks_that_wait_for_each_other_are_shown_as_a_deadlock(worker):
     gates[1].open()
     ((first, second),) = eventually(lambda: waits().cycles)
     assert [(first.holds, first.waits_for), (second.holds, second.waits_for)] == [(FIRST, SECOND), (SECOND, FIRST)]
-    shown = read_detail(FIRST, reply_timeout=30)
+    (shown,) = read_details([FIRST], reply_timeout=30)
     assert shown.is_cycle
 
     break_holder(SECOND)

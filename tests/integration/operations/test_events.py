@@ -34,7 +34,7 @@ from django_zklock.core import clock
 from django_zklock.core.log import flush
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.core.zk import process, troubles
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, StaleToken
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, StaleToken, ZooKeeperUnavailable
 
 NAME = "inventory/{sku}"
 LONG = "/".join(["k" * 150] * 3)
@@ -327,6 +327,20 @@ def test_a_refused_write_of_a_holder_is_recorded(alias):
     eventually(lambda: len([row for row in rows() if row.outcome == Event.STALE]) == 3)
     refused = Event._default_manager.filter(outcome=Event.STALE)
     assert [(row.key, row.work) for row in refused] == [("inventory/4711", "the count")] * 3
+
+
+def test_callers_without_an_answer_share_a_row_a_second(zoo, alias):
+    """Whether ZooKeeper refuses them, or is away."""
+    began = clock.now()
+    with zoo.configured(hosts="127.0.0.1:1"):
+        for _caller in range(5):
+            assert_refused(zk_lock("k", timeout=0.1), ZooKeeperUnavailable)
+        recorded = rows()
+    assert {(row.outcome, row.key) for row in recorded} == {(Event.FAILED, "k")}
+    assert len(recorded) <= clock.now() - began + 2
+    (host,) = table.recent(Event.FAILED, "host", 60.0)
+    assert (host.name, host.number) == (socket.gethostname(), 5)
+    assert "connection refused" in host.reason
 
 
 def test_a_refused_release_is_no_release_in_the_history(zoo, alias):

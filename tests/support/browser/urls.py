@@ -25,7 +25,7 @@ if THEMED:  # as its guide says of the models of other packages
 
 def refresh_snapshot(request):
     """Take a new snapshot, which the pages of the next second share."""
-    return HttpResponse(inspection.snapshot(max_age=0, max_waiters=1).problem)
+    return HttpResponse(inspection.snapshot(max_age=0).problem)
 
 
 @zk_locked("stock/{item}", timeout=0.5)

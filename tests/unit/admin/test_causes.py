@@ -10,7 +10,6 @@ from django_zklock.core.queue.nodes import Child, Kind
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.order import Queue
 from django_zklock.inspection import EnsembleReport, Graph, LockInfo, ServerReport
-from django_zklock.inspection.ensemble import _findings
 from django_zklock.inspection.waits import find_waits
 from django_zklock.report import past
 from django_zklock.report.verdict import CAUSES, look
@@ -19,7 +18,7 @@ RUNS = tuple(
     ServerReport(address=f"zk{number}:2181", state="serves", role=role, zxid=5 << 32 | 7)
     for number, role in enumerate(("leader", "follower", "follower"), 1)
 )
-NO_SERVERS = EnsembleReport((), (), True)
+NO_SERVERS = EnsembleReport((), True)
 
 
 @pytest.fixture(autouse=True)
@@ -260,8 +259,7 @@ def test_tables_that_cannot_be_read_are_asked_once_in_a_look(monkeypatch):
 
 
 def judged(*servers, has_quorum=True):
-    report = EnsembleReport(servers, (), has_quorum)
-    return replace(report, findings=tuple(_findings(report, 1.0)))
+    return EnsembleReport(servers, has_quorum)
 
 
 DOWN = ServerReport(address="zk3:2181", state="down", problem="does not answer: Connection refused")
@@ -291,6 +289,31 @@ def test_nothing_is_green_while_a_write_is_not_answered():
     said = verdict(servers=judged(*RUNS, has_quorum=False))
     assert (said.healthy, said.incidents) == (False, ())
     assert "a write was not answered" in str(said)
+
+
+SLOW = {"has_quorum": True, "write_seconds": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("report", "titles"),
+    [
+        (SLOW, ["ZooKeeper is slow: a write takes 0.8 s"]),
+        ({**SLOW, "has_quorum": False}, ["ZooKeeper is slow: a write takes more than 0.8 s"]),
+        ({**SLOW, "write_seconds": 0.2}, []),
+        ({"has_quorum": True, "refused": "NoAuthError."}, ["ZooKeeper gives callers no lock"]),
+    ],
+    ids=["slow", "not answered", "fast", "refused"],
+)
+def test_a_look_names_what_its_own_write_meets(report, titles):
+    said = verdict(servers=EnsembleReport(RUNS, **report))
+    assert [incident.describe()["title"] for incident in said.incidents] == titles
+    assert said.healthy is not bool(titles)
+
+
+def test_a_write_without_a_leader_is_not_slow():
+    """An election is under way, or the quorum is lost."""
+    said = verdict(servers=EnsembleReport(RUNS[1:], **{**SLOW, "has_quorum": False}))
+    assert (said.incidents, said.healthy) == ((), False)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class Migration(migrations.Migration):
                             ("lost", "Held and lost"),
                             ("cut off", "Held and cut off"),
                             ("timed out", "Waited, and not granted"),
+                            ("failed", "No answer, or refused"),
                             ("tried", "Tried, and not granted"),
                             ("deadlock", "Deadlock"),
                             ("stale", "Fenced write refused"),
