@@ -58,11 +58,15 @@ class Caller(GrantObserver):
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
 
     @property
-    def place(self):
-        """Its place in ZooKeeper's queue: the same for all that share one."""
+    def places(self):
+        """Its places in ZooKeeper's queue. All that share one have the same; one that holds a lock has its own, too."""
         script, contender = self.script, self.contender
-        is_shared = isinstance(contender, LingeringWaiter) and not (contender.lock and contender.lock.is_private)
-        return (self.process, script.key, script.kind) if is_shared else self
+        if not isinstance(contender, LingeringWaiter):
+            return {self}
+        shared, alone = (self.process, script.key, script.kind), contender.alone
+        if contender.lock is alone:
+            return {self}
+        return {shared, self} if self.waits and alone is not None else {shared}
 
     @property
     def turn(self):

@@ -116,7 +116,7 @@ class Invariants:
         """Take note of a victim: it was in a circle when its znode was deleted."""
         self.figures.victims += 1
         if isinstance(contender, LingeringWaiter):
-            contender = contender.lock.contender if contender.lock is not None else None
+            contender = contender.alone.contender if contender.alone is not None else None
         guid = contender.guid if contender is not None else ""
         why = self._gone.get(guid, "its znode is there")
         if why:

@@ -95,6 +95,7 @@ class LingeringWaiter:
         self.wait = wait  # its `on_outcome` may be called again with the same outcome
         self.waits = waits
         self.lock: LingeringLock | None = None
+        self.alone: LingeringLock | None = None  # shows others that it waits; protocol's thread writes it
         self.gone = False
         # The outcome, by lock. It is written once, by `setdefault`; None: queue again. `join` replaces this dict after
         # `lock`, so read the dict first.
@@ -133,6 +134,13 @@ class LingeringWaiter:
             lock.remove(self)
             if lock.ended:
                 self.session.post(lock.end)
+        self._end_alone()
+
+    def _end_alone(self) -> None:
+        """Wait no more with a znode of its own."""
+        alone = self.alone
+        if alone is not None and alone is not self.lock:
+            self.session.post(alone.end)
 
     @property
     def lingers(self) -> bool:
@@ -166,6 +174,7 @@ class LingeringWaiter:
         elif isinstance(outcome, Grant) and on_outcome is not None:
             on_outcome(outcome)
             self.wait.end()  # it refers to the hold, which may be dropped
+            self._end_alone()
             if lock.base is not None and lock.base.has_events:
                 self.session.post(lock.forward_events)  # they may have come just before the grant
 
@@ -274,15 +283,24 @@ class LingeringWaiter:
             self.session.loop.call_later(max(0.0, since + seconds - clock.now()), self._wait_alone)
 
     def _wait_alone(self) -> None:
-        """Wait with a znode of its own from now on, if its owner has other locks. Then others see which owner waits."""
-        lock, held = self.lock, self.wait.held
-        if lock is None or lock.is_private or not self.is_waiting(lock) or held is None or not held():
+        """Show others which owner waits, by a znode of its own, if it has other locks. It keeps its place here."""
+        held = self.wait.held
+        if self.alone is None and self.is_waiting(self.lock) and held is not None and held():
+            self.alone = LingeringLock(self._locks, self, is_private=True)
+            self.alone.contender.start()
+            if not self.is_waiting(self.lock):
+                self._end_alone()
+
+    def on_alone(self, alone: LingeringLock, outcome: Outcome) -> None:
+        """Take the lock by the znode of its own, if that is granted first; or end the wait with this error."""
+        lock = self.lock
+        if lock is None:
             return
-        if not self.is_granted(lock):
-            private = LingeringLock(self._locks, self, is_private=True)
-            private.append(self)
+        if not isinstance(outcome, Grant):
+            self.conclude(lock, outcome)
+        elif not self.gone and not self.is_granted(lock):
+            alone.append(self)
             lock.remove(self)
-            private.contender.start()
 
     def conclude(self, lock: LingeringLock, outcome: Outcome) -> None:
         """End the wait with this outcome, unless the owner has the lock."""
@@ -291,6 +309,7 @@ class LingeringWaiter:
             self.gone = True
             lock.remove(self)
             on_outcome(outcome)
+            self._end_alone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +453,9 @@ class LingeringLock(GrantObserver):
             outcome.logs_loss = False
             self.base = outcome
             outcome.attach(self)
+        if self.is_private:
+            self._last.on_alone(self, outcome)
+        if self.base is not None:
             self.grant_first()
             if self._locks.are_too_many:
                 self._locks.end_longest_idle()

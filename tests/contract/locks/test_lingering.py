@@ -552,7 +552,27 @@ def test_a_waiter_without_another_lock_or_that_gave_up_gets_no_znode_of_its_own(
         callers = Interleaved(zoo, 0, 0, [])
         session().post(callers.play, "come come hold come give_up", "")
         due(0.1)
-        assert not any(waiter.lock.is_private for waiter in callers.came)
+        assert all(waiter.alone is None for waiter in callers.came)
         for waiter in callers.came:
             session().post(waiter.abandon)
         due(0)
+
+
+def test_a_waiter_that_holds_another_lock_keeps_its_place(zoo):
+    """Its own znode, which shows others that it waits, comes later in the queue."""
+    lock = zk_lock(KEY, linger=LONG, timeout=30)
+
+    def nested():
+        with zk_lock("outer"), lock:
+            return zoo.children(KEY)
+
+    with zoo.configured(DEADLOCK_TIMEOUT=0.01), contextlib.ExitStack() as stack:
+        holder = stack.enter_context(contextlib.ExitStack())
+        holder.enter_context(foreign(zoo))
+        (first,) = stack.enter_context(queued(zoo, lock))
+        later = stack.enter_context(foreign(zoo))
+        second = BackgroundCall(nested)
+        zoo.wait_contenders(KEY, 4)
+        holder.close()
+        first.finish()
+        assert later.rpartition("/")[2] in second.result()
