@@ -231,7 +231,8 @@ class Connection(ConnectionHandler):
     _refusal = ""  # why the server refuses the session, by its own code
     _last_xid = 0  # the id of the last request, over all connections
     _tries = 0  # to connect, since the last connection
-    _unanswered = False  # there were requests without a reply when the server closed the present connection
+    _unanswered: frozenset[type] = frozenset()  # kinds of requests without a reply, when it was closed
+    _suspects: frozenset[type] = frozenset()  # kinds at which connections were closed, one after another
     is_over = False  # it has ended, and there is no new one yet
     _woken = False  # a byte that wakes this connection's thread is under way; see `wake`
 
@@ -283,7 +284,7 @@ class Connection(ConnectionHandler):
                 closed = super()._read_socket(read_timeout)  # the whole reply is here
             return closed
         except ConnectionDropped:  # kazoo forgets the requests without a reply
-            self._unanswered = bool(self.client._pending)
+            self._unanswered = frozenset(type(request) for request, *_ in self.client._pending.copy())
             raise
         except (RuntimeError, IndexError, ValueError, struct.error) as error:  # IndexError: no reply is due
             raise ConnectionDropped(f"unreadable reply: {error}") from error
@@ -368,14 +369,29 @@ class Connection(ConnectionHandler):
             elif clock.now() > self._contact_at + self._timeout:
                 pass  # the process was paused, or cut off, and the server has ended the session: no request is to blame
             elif self._has_ended_early:
+                self._suspect()
                 self.client.outage.closed(self.host, self._address)
 
     @property
     def _has_ended_early(self) -> bool:
         """Whether the connection was closed at one of its first requests."""
         if self._answered:
-            return self._unanswered and self._lasted < SOON
+            return bool(self._unanswered) and self._lasted < SOON
         return self._lasted < LONGEST_PAUSE
+
+    def _suspect(self) -> None:
+        """Blame the requests of this connection that had no reply in the last one, too; else count from one again."""
+        again = self._suspects & self._unanswered
+        if self._unanswered and not again:
+            self.client.outage.restarts(self._address)
+        self._suspects = again or self._unanswered
+
+    def _acquit(self, kind: type) -> None:
+        """Blame no request that a server carries out now, and no server that carries out all that were blamed."""
+        if kind in self._suspects:
+            self._suspects -= {kind}
+            if not self._suspects:
+                self.client.outage.works(self._address)
 
     @property
     def _lasted(self) -> float:
@@ -385,7 +401,7 @@ class Connection(ConnectionHandler):
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._pings.clear()
         self._received.clear()
-        self._unanswered = False
+        self._unanswered = frozenset()
         self.is_over = False
         self.handler.host_timeout = self._seconds_for_try()
         self.handler.in_handshake = False
@@ -553,6 +569,8 @@ class Connection(ConnectionHandler):
             self._answered = True
             if self.client.outage.closings and self._lasted >= SOON:
                 self.client.outage.works(self._address)
+            elif self._suspects and header.xid > 0 and self.client._pending:
+                self._acquit(type(self.client._pending[0][0]))
         if header.err and (header.err == ConnectionLoss.code or header.err not in EXCEPTIONS):
             header = self._with_known_error(header)
         return header, buffer, offset
