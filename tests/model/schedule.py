@@ -143,7 +143,7 @@ class _Play:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
         members = sum(len(process.contenders) for process in self.processes if process.running)
-        places = len({place for waiting in wanted for place in waiting.places}) + len(self._idle())
+        places = len({path for waiting in wanted for path in waiting.places}) + len(self._idle())
         if not members == places == len(known):
             raise Violation("one node each", f"{members} members, {places} places, {len(known)} nodes")
 
