@@ -31,20 +31,20 @@ class Gate:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._context)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def close(self):
-        self._server.close()
+    async def close(self):
+        await _end(self._server)
         self.reset()
 
     async def end(self):
         """Close it, and wait for its connections, whose client has ended: a test must leave none."""
-        self.close()
+        await self.close()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:  # a TLS handshake is a task, and begins another
             await asyncio.wait(others)
 
     @contextlib.asynccontextmanager
     async def refusing(self):
         """End all connections, and refuse new ones for the length of a block. The semaphore counts them."""
-        self.close()
+        await self.close()
         refused = asyncio.Semaphore(0)
 
         async def refuse(_, writer):
@@ -53,7 +53,7 @@ class Gate:
 
         server = await asyncio.start_server(refuse, "127.0.0.1", self.port)
         yield refused
-        server.close()
+        await _end(server)
         await self.open()
 
     def reset(self):
@@ -71,6 +71,14 @@ class Gate:
             await asyncio.gather(_pass_on(reader, to_behind), _pass_on(behind, writer))
         finally:
             writer.transport.abort()
+
+
+async def _end(server):
+    """Close a server. Python 3.11 leaks a connection that it has accepted, if the server is closed before it begins."""
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    await asyncio.sleep(0)  # what was accepted begins
+    server.close()
 
 
 async def _pass_on(reader, writer):
