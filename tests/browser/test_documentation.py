@@ -130,9 +130,3 @@ def test_the_first_screen_has_the_install_line_and_the_code(page, documentation,
         assert box is not None
         assert box["y"] + box["height"] < height
     assert page.evaluate("document.documentElement.scrollWidth") == width
-
-
-def test_the_menu_leads_to_the_project(page, documentation):
-    page.goto(f"{documentation}reference/settings/")
-    for name in ("Installation", "Changelog", "Roadmap", "Repository"):
-        assert page.locator(".sidebar-tree").get_by_role("link", name=name, exact=True).count() == 1
