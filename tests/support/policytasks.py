@@ -150,12 +150,6 @@ def overlong(key, mark):
     return do("linger", mark)
 
 
-@app.task(name="policy.once")
-@zk_locked("{key}", on_conflict="skip", min_hold=60, skip_value="somebody else did")
-def once(key):
-    return "done"
-
-
 @app.task(name="policy.everything", bind=True)
 @zk_locked("{key}", on_conflict="retry")
 def everything(self, key):
@@ -215,7 +209,6 @@ class Offline(Task):
 for _late in (False, True):
     app.task(name=f"offline.{_late}", base=Offline, acks_late=_late)(zk_locked("{key}", on_conflict="retry")(work))
 app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_lost="retry")(nested))
-app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 
 
 @app.task(name="offline.two", base=Offline)

@@ -4,7 +4,6 @@ import gc
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from support.zoo import eventually
 from django_zklock.testing.server import DevServer
 
 SHORT = 300  # milliseconds, for sessions that are to expire
-Connect = Callable[[DevServer], Wire]
 
 
 @pytest.fixture
