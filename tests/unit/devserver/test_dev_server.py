@@ -47,16 +47,6 @@ def test_a_port_in_use_is_an_error_and_leaves_nothing():
         second.stop()
 
 
-def test_a_fault_before_the_start_is_active_from_the_start():
-    server = DevServer()
-    server.refuse = True
-    with server:
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", server.port), timeout=10)
-        server.refuse = False
-        socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
-
-
 def written(server):
     with looking_in(server.hosts) as client:
         created = client.create("/new", include_data=True, ephemeral=True)
