@@ -1,27 +1,24 @@
 """Lock, BEGIN, work, COMMIT, release: always in this order."""
 
 import contextlib
-import os
 import threading
 import time
 import unittest
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
-from support.databases import configured
 from support.deadlock import rivals
 from support.faults import BackgroundCall, acquire_once, due, proxied
 from support.ledger import Ledger, MariaDBLedger
 from support.strike import assert_none_listed
-from support.zoo import ROOM, eventually, namespace, settle
+from support.zoo import eventually, settle
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
-from django_zklock.testing.server import DevServer
 
 ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 
@@ -296,18 +293,6 @@ def test_atomic_inside_atomic_is_one_transaction(zoo, ledger):
     assert ledger.seen() == ["a", "c"]
 
 
-def test_atomic_inside_an_open_transaction_of_its_own(zoo, ledger, audit):
-    with transaction.atomic(using="ledger"):
-        with zk_lock("both", atomic=["audit", "ledger"], release_on="commit"):
-            ledger.write("a")
-            audit.write("a")
-        assert audit.seen() == ["a"]
-        assert ledger.seen() == []
-        assert len(zoo.children("both")) == 1
-    assert ledger.seen() == ["a"]
-    assert zoo.children("both") == []
-
-
 def test_atomic_is_refused_where_it_cannot_be(zoo, ledger):
     with pytest.raises(ZkLockError, match="no block"):
         zk_lock("x", atomic="ledger").acquire()
@@ -474,74 +459,6 @@ def test_an_error_at_commit_keeps_no_lock(zoo, ledger, refused, kept):
     assert ledger.seen() == ([] if refused else ["a"])
 
 
-@ON_SQLITE
-def test_many_kept_locks_are_waited_for_together(ledger):
-    with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
-        with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
-            for number in range(5):
-                acquire_once(f"stock/{number}", release_on="commit")
-            server.stall = True
-            began = time.monotonic()
-            raise ZeroDivisionError
-        took = time.monotonic() - began
-        server.stall = False
-        zoo.assert_empty(timeout=20)
-    assert took < 2 + ROOM
-
-
-@ON_SQLITE
-def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo, ledger):
-    with transaction.atomic(using="ledger"):
-        acquire_once("stock", release_on="commit")
-        child = os.fork()
-        if not child:
-            began = time.monotonic()
-            try:
-                connections.close_all()
-            finally:
-                os._exit(int(time.monotonic() - began > ROOM))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert len(zoo.children("stock")) == 1
-    zoo.assert_empty(timeout=0)
-
-
-def test_methods_that_another_tool_has_replaced_stay_replaced(zoo, ledger):
-    called = []
-    methods = ledger.connection.__dict__
-    original = ledger.connection.commit
-
-    def mine():
-        called.append("mine")
-        original()
-
-    methods["commit"] = mine
-    with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
-        ledger.write("a")
-    assert called == ["mine"]
-    assert methods.pop("commit") is mine
-
-
-def test_a_tool_that_wraps_our_methods_can_stay(zoo, ledger):
-    methods = ledger.connection.__dict__
-    called = []
-    with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
-        ours = ledger.connection.commit
-
-        def wrapper():
-            called.append("wrapper")
-            ours()
-
-        methods["commit"] = wrapper
-    for _ in range(2):
-        with transaction.atomic(using="ledger"):
-            with zk_lock("kept", release_on="commit"):
-                ledger.write("a")
-            assert len(zoo.children("kept")) == 1
-        assert zoo.children("kept") == []
-    assert called == ["wrapper"] * 3
-    assert methods.pop("commit") is wrapper
-
-
 def test_locks_ignore_the_transaction_of_a_test_case(zoo, ledger):
     class Case(TestCase):
         databases = frozenset({"ledger"})
@@ -578,45 +495,6 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo, ledger):
     assert result.testsRun
     assert not result.errors + result.failures, (result.errors + result.failures)[0][1]
     assert ledger.seen() == []
-
-
-@pytest.mark.parametrize("end", ["commit", "rollback", "close", "autocommit"])
-def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo, ledger, end):
-
-    def trace(execute, *query):
-        acquire_once("trace", release_on="exit")  # also around the SAVEPOINT, with which a block begins and ends
-        return execute(*query)
-
-    traced = ledger.connection.execute_wrapper(trace)
-    transaction.set_autocommit(False, using="ledger")
-    try:
-        ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
-        with traced, transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
-            ledger.write("b")
-        acquire_once("hand")
-        assert len(zoo.children("hand")) == 1
-        if end != "autocommit":
-            getattr(ledger.connection, end)()
-            assert zoo.children("hand") == []
-    finally:
-        transaction.set_autocommit(True, using="ledger")
-    assert zoo.children("hand") == []
-    assert ledger.seen() == ([] if end in ("rollback", "close") else ["a", "b"])
-
-
-def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(zoo, postgres, django_db_blocker):
-    """PostgreSQL's driver refuses it. A lock that was released then would not cover the rows that are written."""
-    with django_db_blocker.unblock(), configured("hand", postgres.settings):
-        transaction.set_autocommit(False, using="hand")
-        with connections["hand"].cursor() as cursor:
-            cursor.execute("SELECT 1")
-        with transaction.atomic(using="hand"), zk_lock("hand", release_on="commit"):
-            pass
-        with pytest.raises(DatabaseError):
-            transaction.set_autocommit(True, using="hand")
-        assert len(zoo.children("hand")) == 1
-        transaction.rollback(using="hand")
-        assert zoo.children("hand") == []
 
 
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
