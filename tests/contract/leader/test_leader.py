@@ -28,6 +28,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks import election
+from django_zklock.locks.hold import held_of
 
 TIMEOUT = 4.0  # seconds, of a session
 
@@ -345,7 +346,7 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo):
             leader.stop(grace=0.2)
             threading.Event().wait(10)
         steps.append("interrupted")  # first: the abort may strike again while the rest runs
-        assert hold._held.grant.lost_reason == election.STOPPED
+        assert held_of(hold).grant.lost_reason == election.STOPPED
         assert len(zoo.children("lead")) == 1
 
     with within(3):
@@ -441,7 +442,7 @@ async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo, caplog):
     assert await running == 3
     assert terms.ended == ["CancelledError"] * 2
     assert caplog.text.count("no longer leads 'lead', and queues again: the test took it away") == 2
-    assert terms.holds[2]._held.grant.since - terms.holds[1]._held.grant.since > 0.1, "the second pause"
+    assert held_of(terms.holds[2]).grant.since - held_of(terms.holds[1]).grant.since > 0.1, "the second pause"
 
 
 async def test_a_cancelled_candidate_leaves_nothing_behind(zoo):

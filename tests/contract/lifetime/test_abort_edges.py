@@ -8,7 +8,7 @@ import time
 
 import pytest
 from support.faults import acquire_once
-from support.work import in_each_thread, lose, lose_later, sleep_in_pieces
+from support.work import blocks_of, in_each_thread, lose, lose_later, sleep_in_pieces
 from support.zoo import next_line
 
 from django_zklock import zk_locks
@@ -52,7 +52,7 @@ def test_a_loss_before_the_body_begins_raises_lock_lost(run):
                     pass
             except LockLost:
                 lost.append(1)
-            assert not shared._blocks
+            assert not blocks_of(shared)
         time.sleep(0.06)
 
     run(work)

@@ -17,6 +17,7 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import heartbeat
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockLost, LockNotHeld, ZooKeeperUnavailable
+from django_zklock.locks.hold import held_of
 
 pytestmark = pytest.mark.timed
 
@@ -44,7 +45,7 @@ def test_the_state_of_a_hold_follows_the_connection(zoo, proxy):
     assert hold.state == "released"
     assert not lock.owned()
     with pytest.raises(LockLost), lock as hold:
-        hold._held.grant.session.post(hold._held.grant.lose, "test")
+        held_of(hold).grant.session.post(held_of(hold).grant.lose, "test")
         eventually(lambda: hold.state == "lost")
 
 
@@ -230,7 +231,7 @@ def test_an_event_that_comes_twice_counts_once(zoo):
         grant.confirmed()
 
     with pytest.raises(LockLost), zk_lock("a", grace=0.2) as hold:
-        grant = hold._held.grant
+        grant = held_of(hold).grant
         (guard,) = (observer for observer in grant._observers if isinstance(observer, Guard))
         for event in (grant.suspect, grant.lose):
             session().post(twice, event)
@@ -283,7 +284,7 @@ def test_wait_lost_returns_when_the_hold_is_released(zoo):
     lock = zk_lock("watched")
     hold = acquired(lock)
     watcher = BackgroundCall(hold.wait_lost)
-    eventually(lambda: hold._held.grant._observers)
+    eventually(lambda: held_of(hold).grant._observers)
     lock.release()
     assert watcher.result(20) is False
     assert BackgroundCall(hold.wait_lost).result(20) is False

@@ -27,6 +27,7 @@ from django_zklock.core.protocol.registry import RETRY_DELETE, Registry
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import LockLost, LockTimeout
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import break_lock, end_hold, hold_lock
 
 pytestmark = pytest.mark.usefixtures("no_rests")
@@ -200,7 +201,7 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo, caplog):
         zoo.client.set_acls(directory, [no_deletes])  # an empty container might be deleted
         path = hold.path
     (message, *_) = eventually(lambda: messages(caplog, "deleting the znode"))
-    hold._held.contender.abandon()  # once more, as after `max_hold`
+    held_of(hold).contender.abandon()  # once more, as after `max_hold`
     due(0)
     assert len(session().attached(Registry).deleting) == 1
     for part in (path, "NoAuthError", f"process {os.getpid()} on {socket.gethostname()}", "'shop/1'", directory):

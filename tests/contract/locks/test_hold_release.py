@@ -114,7 +114,7 @@ def test_no_loss_after_an_early_end_reaches_the_block(zoo, run):
         with zk_lock(KEY, max_hold=0.3) as hold:
             hold.release()
             expire(zoo)
-            eventually(lambda: hold._held.grant.why_invalid() is not None)
+            eventually(lambda: held_of(hold).grant.why_invalid() is not None)
             due(0)
         return "done"
 

@@ -16,7 +16,7 @@ import trio
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.management import call_command
 from support.faults import BackgroundCall, acquire_once
-from support.work import acquired, assert_refused
+from support.work import acquired, assert_refused, blocks_of
 from support.zoo import eventually
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
@@ -472,7 +472,7 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(zoo, tasks, order):
     for number in order:
         tasks(anext(generators[number], None))
         assert holds[number].state == "released"
-    assert not lock._blocks
+    assert not blocks_of(lock)
     zoo.assert_empty()
 
 
@@ -489,7 +489,7 @@ def test_blocks_of_an_async_exit_stack_end_in_any_task(zoo, tasks, order):
         tasks(generator.__anext__())
     for number in order:
         tasks(anext(generators[number], None))
-    assert not lock._blocks
+    assert not blocks_of(lock)
     zoo.assert_empty()
 
 
@@ -506,7 +506,7 @@ def test_blocks_of_an_exit_stack_end_in_any_thread(zoo, order):
         BackgroundCall(functools.partial(next, generator)).result()
     for number in order:
         BackgroundCall(functools.partial(next, generators[number], None)).result()
-    assert not lock._blocks
+    assert not blocks_of(lock)
     zoo.assert_empty()
 
 

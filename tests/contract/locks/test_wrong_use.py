@@ -23,6 +23,7 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes, order
 from django_zklock.core.zk.gateway import Gateway
 from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout, ZkLockError
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import request_release
 
 
@@ -106,7 +107,7 @@ def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo, caplog):
 
     hold = (lock := zk_lock("k")).acquire()
     assert hold
-    hold._held.grant.observe(Broken())
+    held_of(hold).grant.observe(Broken())
     lost = threading.Event()
     hold.add_lost_callback(lambda hold: lost.set())
     zoo.client.delete(hold.path)

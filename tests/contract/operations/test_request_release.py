@@ -20,6 +20,7 @@ from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes, release_request
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.exceptions import LockChangedHands, LockLost
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 
 WHO = {"by": "anna"}
@@ -106,7 +107,7 @@ def test_a_wait_for_a_release_request_ends_with_the_hold(zoo):
     lock = zk_lock("k")
     hold = acquired(lock)
     waiting = BackgroundCall(hold.wait_release_requested)
-    eventually(lambda: hold._held.grant._observers)
+    eventually(lambda: held_of(hold).grant._observers)
     lock.release()
     assert waiting.result(30) is None
 
@@ -178,7 +179,7 @@ def test_a_holder_says_again_what_it_waits_for_after_a_request_by_curator(zoo):
         return payload
 
     with zoo.configured(DEADLOCK_TIMEOUT=0.3), zoo.hold_elsewhere("other") as ahead, zk_lock("k") as hold:
-        held = hold._held
+        held = held_of(hold)
         payload = BackgroundCall(revoked)
         acquire_once("other", timeout=30)
         assert payload.result().waits_for["key"] == "other"

@@ -16,6 +16,7 @@ from django_zklock.core.locks import acquisition, held
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost
 from django_zklock.locks import base, commit_hooks, lock, multi, transactions
+from django_zklock.locks.hold import held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.release import Releasable
 
@@ -120,7 +121,7 @@ def test_no_abort_interrupts_a_commit(zoo, ledger, inside, main):
     done = []
 
     def during_commit():
-        grant = holds[0]._held.grant
+        grant = held_of(holds[0]).grant
         grant.session.post(grant.lose, "taken away")
         assert holds[0].wait_lost(20)
         end = time.monotonic() + 0.05

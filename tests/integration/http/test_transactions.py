@@ -19,6 +19,7 @@ from support.zoo import eventually, settle
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
+from django_zklock.locks.hold import held_of
 
 ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 
@@ -36,7 +37,7 @@ def ledger(request, tmp_path, django_db_blocker):
 
 def lose(hold):
     """Mark a hold as lost, and wait until its observers know."""
-    hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+    held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
     due(0)
 
 
@@ -184,7 +185,7 @@ def test_atomic_on_a_function(zoo, ledger):
 def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts(zoo, ledger):
     with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
         ledger.write("a")
-        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+        held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
         threading.Event().wait(10)
     ledger.assert_idle()
     with pytest.raises(LockLost) as caught, zk_lock("lost", atomic="ledger") as hold:

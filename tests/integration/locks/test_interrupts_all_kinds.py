@@ -22,6 +22,7 @@ from support.strike import (
     work_linger,
     work_pass_on,
 )
+from support.work import blocks_of
 from support.zoo import eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
@@ -113,7 +114,7 @@ def test_an_exception_at_any_line_leaves_nothing(zoo, work, make, functions, eve
         assert_none_listed()
         with make(key) as hold, zk_lock("c", timeout=20):
             assert hold is not None
-        assert not SKIPPING._blocks
+        assert not blocks_of(SKIPPING)
 
     with zoo.hold_elsewhere("busy"):
         sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
@@ -245,7 +246,7 @@ def test_a_pair_of_exceptions_leaves_no_waiter(zoo, work, here):
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
         eventually(lambda: len(primitives.lingering_waiters(mutex)) <= here, 2, "a waiter is left")
-        assert not SKIPPING._blocks
+        assert not blocks_of(SKIPPING)
 
     with holder(zoo, here):
         sweep(OF_PAIRS, work, check, FIRST, second_stride=SECOND)
