@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from django_zklock.core.locks.held import held_locks
 from django_zklock.inspection import look_at
 from django_zklock.locks.hold import held_of
 from support.faults import BackgroundCall
@@ -71,6 +72,16 @@ def acquire_until(is_enough, lock):
 
 
 class GaveUp(Exception): ...
+
+
+def guards():
+    """Return what stops owners inside of blocks; none is left after them."""
+    return held_locks._guards
+
+
+def forget_kept():
+    """Forget the locks that a transaction keeps: an exception has ended both."""
+    held_locks._kept.clear()
 
 
 def blocks_of(lock):

@@ -11,7 +11,6 @@ from support.zoo import ROOM, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core import clock
-from django_zklock.core.locks.block import Guard
 from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import heartbeat
@@ -217,27 +216,6 @@ def test_a_waiter_outlives_the_end_of_the_lease(zoo, proxy, caplog):
         assert not session().suspect
         assert not [record for record in caplog.records if record.name.startswith("django_zklock")]
     assert waiter.result() > 0
-
-
-def test_an_event_that_comes_twice_counts_once(zoo):
-    """It may, if it comes while the block begins."""
-    requested = []
-
-    def twice(event):
-        event("a test")
-        requested.append(guard.abort_requested_at)
-        grant.attach(guard)
-        requested.append(guard.abort_requested_at)
-        grant.confirmed()
-
-    with pytest.raises(LockLost), zk_lock("a", grace=0.2) as hold:
-        grant = held_of(hold).grant
-        (guard,) = (observer for observer in grant._observers if isinstance(observer, Guard))
-        for event in (grant.suspect, grant.lose):
-            session().post(twice, event)
-            due(0.3)
-    assert [at is None for at in requested] == [True, True, False, False]
-    assert requested[2] == requested[3]
 
 
 def test_all_members_of_a_hold_agree_about_its_loss(zoo):

@@ -8,10 +8,9 @@ import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 from support.faults import BackgroundCall, acquire_once, connected, has_watches, results, within
 from support.primitives import KEY, MANY, Taker, queued, watched
-from support.work import assert_refused, blocks_of
+from support.work import assert_refused, blocks_of, guards
 from support.zoo import eventually
 
-from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
 
 MOST = 6  # threads, or tasks
@@ -43,7 +42,7 @@ def test_no_more_threads_hold_it_than_its_kind_allows(zoo, primitive):
     results([BackgroundCall(work) for _ in range(MOST)], 30)
     assert 1 <= max(counts) <= (primitive.room if primitive.room < MANY else MOST)
     assert not blocks_of(lock)
-    assert not held_locks._guards
+    assert not guards()
 
 
 async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo, primitive):

@@ -22,7 +22,6 @@ from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import LeaseRequest
 from django_zklock.core.log import flush
-from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import RETRY_DELETE, Registry
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk.gateway import Gateway
@@ -186,9 +185,6 @@ for line in sys.stdin:
                 assert next_line(process) == "free", primitive
 
 
-LATE = "had been deleted by another session"
-
-
 def messages(caplog, part):
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
 
@@ -258,36 +254,3 @@ def test_a_release_that_cannot_be_sent_is_repeated_once(zoo, proxy, monkeypatch,
     eventually(lambda: zoo.children("a") == [])
     connections = [frame.connection for frame in proxy.frames if frame.request and frame.opcode == DELETE]
     assert 1 <= len(connections) == len(set(connections))
-
-
-def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(zoo, primitive, caplog, monkeypatch):
-    """Before a hold is watched, only its release shows it."""
-    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
-    with primitive.lock() as hold:
-        zoo.client.delete(hold.path)
-    (message,) = eventually(lambda: messages(caplog, LATE))
-    assert f"process {os.getpid()} on {socket.gethostname()}" in message
-    assert hold.path in message
-    (record,) = [record for record in caplog.records if record.getMessage() == message]
-    assert (record.levelname, vars(record)["lock"], vars(record)["token"]) == ("WARNING", hold.key, hold.token)
-
-
-def test_a_lost_reply_is_no_late_release(zoo, proxy, caplog):
-    """The second delete finds no znode, as the first has deleted it."""
-    for op, min_hold in ((DELETE, 0.0), (MULTI, 2.0)):
-        with zk_lock("k", timeout=30, min_hold=min_hold):
-            fired = proxy.kill_after_op(op)
-        eventually(fired.is_set)
-        acquire_once("k", timeout=30)
-    confirmed()
-    assert not messages(caplog, LATE)
-
-
-def test_a_lock_that_was_lost_before_and_a_minimum_hold_are_no_late_release(zoo, caplog, monkeypatch):
-    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
-    with pytest.raises(LockLost), zk_lock("k", max_hold=0.2) as hold:
-        zoo.client.delete(hold.path)
-        hold.wait_lost(30)
-    acquire_once("k", min_hold=0.05)
-    confirmed()
-    assert not messages(caplog, LATE)

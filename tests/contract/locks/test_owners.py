@@ -25,7 +25,6 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
 
 Run = Callable[..., Awaitable[Any]]
-Warnings = Callable[[], list[str]]
 
 
 async def in_context(call):
@@ -567,47 +566,3 @@ async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo):
         await lock.arelease()
     assert not lock.owned()
     zoo.assert_empty()
-
-
-@pytest.mark.usefixtures("unsafe")
-def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo):
-    """Playwright's loop runs in a greenlet. It goes on to the test in the middle of a task, or between two tasks."""
-    greenlet = pytest.importorskip("greenlet")
-    test = greenlet.getcurrent()
-    lock = zk_lock("k", timeout=0)
-
-    async def main():
-        test.switch("in a task")
-        await asyncio.sleep(0)
-        asyncio.get_running_loop().call_soon(test.switch, "between tasks")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    loop = greenlet.greenlet(lambda: asyncio.run(main()))
-    assert loop.switch() == "in a task"
-    assert asyncio.current_task(asyncio._get_running_loop())
-    hold = lock.acquire()
-    with lock as block:
-        assert loop.switch() == "between tasks"
-        assert asyncio.current_task(asyncio._get_running_loop()) is None
-        assert lock.owned()
-        with lock as inner:
-            assert inner == block == hold
-    lock.release()
-    loop.switch()
-    assert loop.dead
-    zoo.assert_empty()
-
-
-@pytest.mark.usefixtures("unsafe")
-def test_a_greenlet_that_a_task_waits_for_is_the_task(zoo):
-    """SQLAlchemy's `greenlet_spawn` runs code so: the coroutine is beneath it."""
-    greenlet = pytest.importorskip("greenlet")
-    lock = zk_lock("k", timeout=0)
-
-    async def main():
-        async with lock as hold:
-            assert greenlet.greenlet(lock.acquire).switch().token == hold.token
-            await lock.arelease()
-
-    asyncio.run(main())

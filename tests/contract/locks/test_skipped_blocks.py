@@ -11,10 +11,9 @@ from django.test import override_settings
 from support.deadlock import LONG, rivals
 from support.faults import BackgroundCall, expire, results
 from support.primitives import KEY
-from support.work import assert_refused, blocks_of
+from support.work import assert_refused, blocks_of, guards
 
 from django_zklock import Lock, ReadWriteLock, current_hold, zk_lock, zk_locks
-from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused, ZooKeeperUnavailable
 
 
@@ -37,7 +36,7 @@ async def test_a_block_gets_none_if_the_lock_is_busy(zoo, primitive, timeout):
         hold.check()
     assert (await asyncio.to_thread(block))[1] is True
     assert not blocks_of(lock)
-    assert not held_locks._guards
+    assert not guards()
 
 
 def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo):
@@ -173,7 +172,7 @@ def test_threads_share_an_object_that_skips(zoo):
     results([BackgroundCall(work) for _ in range(6)], 30)
     assert skips == {True, False}
     assert not blocks_of(lock)
-    assert not held_locks._guards
+    assert not guards()
 
 
 def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo):

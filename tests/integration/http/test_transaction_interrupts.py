@@ -9,7 +9,7 @@ from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError
 from support.strike import functions_of, long_strides, sweep
-from support.work import run_in_thread
+from support.work import guards, run_in_thread
 
 from django_zklock import zk_locks
 from django_zklock.core.locks import acquisition, held
@@ -102,7 +102,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(zoo, ledge
         audit.assert_idle()
         zoo.assert_empty()
         assert not held_locks.all()
-        assert not held_locks._guards
+        assert not guards()
         assert work is not failing or not ledger.seen(), "half its work was committed"
         with Lock(key, timeout=20, atomic="ledger"):
             pass

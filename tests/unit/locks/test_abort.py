@@ -12,31 +12,25 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from asgiref.sync import async_to_sync
 from support.faults import BackgroundCall
-from support.strike import LineStrike, Struck
 
 import django_zklock
 from django_zklock.contrib.celery.beat import DeferSignals
 from django_zklock.core.execution.abort import (
     ABORT_SIGNAL,
-    CleanupOnError,
     GreenletAbort,
     MainThreadAbort,
     ThreadAbort,
-    _Arrival,
     _has_handler,
     _is_shielded,
     _set_async_exception,
     abort_for,
-    shielded,
 )
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -346,27 +340,6 @@ def test_a_child_that_is_forked_during_an_abort_ends_its_block():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_shielded_function_that_is_struck_at_its_start_is_called():
-    """It gets its arguments. This one is all on its first line, so each place in it is its start."""
-    calls = []
-    function = shielded(lambda a, *b, c, **d: (calls.append((a, b, c, d)), None if calls[1:] else _Arrival())[1])
-    assert type(function(1, 2, 3, c=4, d=5)) is LockLostInterrupt
-    assert calls == [(1, (2, 3), 4, {"d": 5})] * 2
-
-    def later():
-        return _Arrival()  # it would be called for ever
-
-    assert type(shielded(later)()) is LockLostInterrupt
-    assert type(eval("_Arrival()")) is LockLostInterrupt  # on the first line of code that is not shielded
-
-
-def test_a_clean_up_that_is_struck_at_its_start_is_made():
-    calls = []
-    with pytest.raises(Struck), LineStrike([CleanupOnError._end], 0), CleanupOnError(lambda: calls.append(1)):
-        raise ValueError
-    assert calls
-
-
 @pytest.mark.filterwarnings("ignore:async_to_sync was passed")
 def test_the_loop_that_a_thread_runs_or_starts_is_found(monkeypatch):
     """Without Python frames, as with uvloop, by `asyncio.run`. A loop that starts is not struck."""
@@ -471,46 +444,6 @@ async def test_a_coroutine_may_be_woken_twice_before_it_goes_on():
 
 
 # --- owners and their stacks ------------------------------------------------------------------------------------------
-
-
-class Compiled(Coroutine[Any, Any, str]):
-    """A coroutine of a compiled module. It waits once, and returns its stack while it runs."""
-
-    owner: Owner | None = None
-
-    def send(self, value):
-        if self.owner is None:
-            self.owner = current_owner()
-            return None
-        raise StopIteration(str(Stack(self.owner)))
-
-    def throw(self, *error):
-        raise NotImplementedError
-
-    def close(self): ...
-
-    def __await__(self):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("unsafe", [False, True], ids=["", "DJANGO_ALLOW_ASYNC_UNSAFE"])
-def test_a_task_of_compiled_code_is_an_owner(monkeypatch, unsafe):
-    pytest.importorskip("greenlet")
-    if unsafe:
-        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-        monkeypatch.delitem(sys.modules, "greenlet")
-
-    async def main():
-        task = asyncio.ensure_future(coroutine)
-        await asyncio.sleep(0)
-        waits = Stack(coroutine.owner)
-        return waits, await task
-
-    coroutine = Compiled()
-    waits, runs = asyncio.run(main())
-    assert str(waits.holder).startswith("task ")
-    assert not str(waits)
-    assert "in run_until_complete" in runs
 
 
 def deep(depth):
