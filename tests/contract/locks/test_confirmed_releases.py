@@ -214,6 +214,7 @@ def test_a_release_that_zookeeper_refuses_is_logged(zoo, caplog):
     acquire_once("shop/1", timeout=30)
 
 
+@on_real_server
 def test_a_release_that_zookeeper_refuses_is_not_confirmed(zoo):
     """The holder would else tell others that the lock is free."""
     directory = f"{zoo.base}/shop/1"

@@ -17,10 +17,9 @@ from support.work import acquire_until, acquired, lose
 from support.zoo import eventually, next_line, settle
 
 from django_zklock import zk_leader, zk_lock, zk_locks, zk_read, zk_write
-from django_zklock.core import clock
 from django_zklock.core.protocol import deadlock
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid
+from django_zklock.core.queue.nodes import Mark, Payload, new_guid
 from django_zklock.core.queue.untrusted import LARGEST
 from django_zklock.core.zk import heartbeat
 from django_zklock.exceptions import LockDeadlock, LockLost, LockTimeout
@@ -212,19 +211,6 @@ def test_a_reader_waits_for_a_reader_behind_a_writer(zoo):
     assert writer.result() is None
 
 
-@pytest.mark.parametrize("limit", [1, None], ids=["of permits", "of too many holders"])
-def test_a_circle_that_is_not_followed_is_not_ended(zoo, monkeypatch, caplog, limit):
-    """Another holder may release its permit. So both wait until their timeouts; the page shows it."""
-    monkeypatch.setattr(deadlock, "MOST", 100 if limit else 0)
-    ready = partial(threading.Barrier(2).wait, 10)
-    pairs = crosswise(zk_lock("a", limit=limit, timeout=1.5), zk_lock("b", limit=limit, timeout=1.5))
-    calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
-    for call in calls:
-        call.join(10)
-    assert any(isinstance(call._error, LockTimeout) for call in calls)
-    assert ("a deadlock may last" in caplog.text) is (limit is None)
-
-
 def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo):
     """The wait of one owner would be taken for that of the next one."""
     lock = zk_lock("a", linger=30)
@@ -402,54 +388,6 @@ def test_the_text_of_another_owner_is_believed(zoo):
     assert (event["lock"], event["circle"]) == ("b", caught.value.circle)
 
 
-def test_the_text_of_an_older_release_is_believed_when_its_session_would_be_over(zoo):
-    older = {name: text for name, text in BELIEVED.items() if name not in ALIVE}
-    with zk_lock("a"), others(zoo, older, session_timeout=400), pytest.raises(LockDeadlock):
-        began = clock.now()
-        zk_lock("b").acquire()
-    assert clock.now() - began > 2 * 0.4
-
-
-@pytest.mark.usefixtures("often")
-def test_a_text_that_names_its_reader_is_no_deadlock(zoo):
-    """A circle ends at a lock that its reader holds. Any client may claim to be the reader."""
-    with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder:
-        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
-        zoo.wait_contenders("b", 2)
-        claim = {**BELIEVED, "guid": zoo.payloads("b")[1].guid}
-        zoo.client.set(holder, replace(PAYLOAD, waits_for=claim).encode())
-        with pytest.raises(LockTimeout):
-            own.result()
-
-
-@pytest.mark.usefixtures("often")
-def test_a_text_that_names_a_waiter_of_another_lock_is_no_deadlock(zoo):
-    """By a detour over a real waiter, it leads back to its reader, and to no lock that the reader holds."""
-    with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder, zoo.hold_elsewhere("c") as detour:
-        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
-        zoo.wait_contenders("b", 2)
-        reader = zoo.payloads("b")[1].guid
-        with zoo.hold_elsewhere("c", guid=WAITER):
-            for path, key, guid in ((holder, "c", WAITER), (detour, "b", reader)):
-                claim = replace(PAYLOAD, waits_for={**BELIEVED, "key": key, "guid": guid})
-                zoo.client.set(path, claim.encode())
-            with pytest.raises(LockTimeout):
-                own.result()
-
-
-def test_a_forged_text_hides_no_circle(zoo):
-    """One reader of "b" claims to be the waiter of the other, in a queue where that does not wait."""
-    with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(zoo.hold_elsewhere("b", Kind.READ)) for _ in range(2)]
-        stack.enter_context(zk_lock("a"))
-        stack.enter_context(zoo.hold_elsewhere("a", guid=WAITER))
-        for path, key in zip(readers, ("c", "a"), strict=True):
-            zoo.client.set(path, replace(PAYLOAD, waits_for={**BELIEVED, "key": key}).encode())
-        with pytest.raises(LockDeadlock) as caught:
-            zk_write("b").acquire(timeout=20)
-    assert [link.holds for link in caught.value.circle] == ["a", "b"]
-
-
 @contextlib.contextmanager
 def block(**options):
     with zk_lock("a", **options):
@@ -575,27 +513,6 @@ def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo, waits_for, q
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
         # It has looked, and has looked again, when it begins to look once more.
         assert acquire_until(lambda: proxy.counts[SYNC] > 2, zk_lock("b")) is None
-
-
-def test_a_wait_that_cannot_be_written_is_logged_once_and_not_tried_again(zoo, caplog, monkeypatch):
-    monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)
-    monkeypatch.setattr(deadlock, "LOOK_RARELY", 0.2)
-    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
-        proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
-        assert acquire_until(lambda: proxy.counts[SYNC] > 2, zk_lock("b")) is None
-        assert proxy.counts[MULTI] == 1
-        proxy.reset()
-    assert caplog.text.count("others do not see that its waiter holds locks") == 1
-
-
-def test_a_wait_that_is_over_is_not_written(zoo):
-    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
-        proxy.delay_op(GET_DATA, 60)
-        assert zk_lock("b").acquire(timeout=2 * SOON) is None
-        due(0)
-        proxy.heal()
-        acquire_once("c")
-        assert text_of(zoo, "a") == {}
 
 
 def test_a_circle_of_others_is_followed_once(zoo):
