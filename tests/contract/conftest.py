@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config, items):
         on_dev = params.get("server") == "dev"
         is_left_out = on_dev and not is_in(item.path, ON_BOTH) and not config.option.quick
         if is_left_out or params.get("primitive", LOCK) not in kinds_of(item.path, on_dev):
-            item.add_marker(pytest.mark.chaos)
+            item.add_marker(pytest.mark.chaos(again=True))
 
 
 def kinds_of(path, on_dev):

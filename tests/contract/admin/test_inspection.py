@@ -27,7 +27,7 @@ from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import check_quorum, ensemble, look_at, scan, snapshot
-from django_zklock.operations import clear_limit, request_release, set_limit
+from django_zklock.operations import clear_limit, set_limit
 
 pytestmark = pytest.mark.usefixtures("emptied")
 
@@ -162,19 +162,6 @@ def test_readers_hold_a_lock_together(zoo):
 
 LIMITS = [2, 1, 3, 4, 2, 2, 2]
 """Of the contenders in a queue. The one with the low limit waits, and two with higher ones behind it hold permits."""
-
-
-@pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_holders_with_different_limits_in_code_are_all_shown(zoo, max_waiters):
-    """The attribute `own_limits` reports the difference."""
-    names = [permit(zoo, "k", limit) for limit in LIMITS]
-    (lock,) = fresh(max_waiters=max_waiters).locks
-    assert [(holder.name, holder.limit) for holder in lock.holders] == [(names[0], 2), (names[2], 3), (names[3], 4)]
-    assert [waiter.name for waiter in lock.waiters] == [names[1], *names[4:]][:max_waiters]
-    assert (lock.limit, lock.waiting) == (4, 4)
-    assert (lock.own_limits[0], lock.own_limits[-1]) == (1, 4)
-    holders = [(holder.guid, holder.token) for holder in lock.holders]
-    assert [(holder.guid, holder.token) for holder in request_release("k", "drain", by="anna").holders] == holders
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
