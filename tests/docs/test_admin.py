@@ -1,5 +1,6 @@
 """The code in the how-to about the admin works."""
 
+import inspect
 import re
 import runpy
 from pathlib import Path
@@ -10,7 +11,10 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from support.docs import files_of, run, text_of
 
-from django_zklock.admin import LockAdmin
+from django_zklock import inspection
+from django_zklock.admin import LockAdmin, LockAdminMixin
+from django_zklock.dashboard.acts import MAX_TARGETS
+from django_zklock.dashboard.views import MAX_TIME
 from django_zklock.models import Lock
 from django_zklock.report.verdict import CAUSES
 
@@ -46,6 +50,21 @@ def test_the_probe_of_the_example_answers(blocks, rf, zoo):
     assert names["urlpatterns"][0].callback(rf.get("/health/locks.json")).status_code == 200
 
 
+NUMBERS = {
+    f"reads {inspect.signature(inspection.snapshot).parameters['max_locks'].default:,} locks": 1,
+    f"A form has {MAX_TARGETS} holders": 1,
+    f"nothing more after {MAX_TIME:g} seconds": 1,
+    f"every {LockAdmin.refresh} seconds": 1,
+    f"Within {LockAdmin.reply_timeout:g} s, a banner": 1,
+}
+"""How often the page says this, from the constants of the code."""
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_the_thresholds_of_the_page_are_those_of_the_code(text):
+    assert " ".join(text_of("how-to/admin.md").split()).count(text) == NUMBERS[text]
+
+
 def test_the_page_of_incidents_is_that_of_the_report():
     """Write it with `python scripts/causes.py`."""
     page = text_of("reference/incidents.md")
@@ -59,3 +78,21 @@ REFERENCE = text_of("reference/admin.md")
 def test_the_reference_has_every_permission():
     names = [f"{name}_lock" for name in Lock._meta.default_permissions] + [name for name, _ in Lock._meta.permissions]
     assert re.findall(r"^\| `zklock\.(\w+)` \|", REFERENCE, re.MULTILINE) == names
+
+
+def test_the_reference_has_every_url_with_its_address():
+    shown = {}
+    for names, addresses in re.findall(r"^\| (`zklock_lock_[^|]*)\|([^|]*)\|", REFERENCE, re.MULTILINE):
+        pairs = zip(re.findall(r"`(\w+)`", names), re.findall(r"`([^`]+)`", addresses) or [""], strict=True)
+        shown.update(pairs)
+    made = {
+        str(pattern.name): str(pattern.pattern).replace("<path:object_id>", "<key>").replace("<slug:name>", "<name>")
+        for pattern in reversed(admin.site.get_model_admin(Lock).get_urls())
+        if pattern.name and not pattern.name.endswith(("_add", "_delete")) and "?P" not in str(pattern.pattern)
+    }
+    assert shown == made
+
+
+def test_the_reference_has_the_attributes_of_the_mixin():
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", REFERENCE, re.MULTILINE))
+    assert shown == {name: str(getattr(LockAdminMixin, name)) for name in ("reply_timeout", "refresh")}

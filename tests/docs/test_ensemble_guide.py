@@ -11,6 +11,7 @@ from support.certificates import WITH_NETTY, skip_without_tls
 from support.docs import BLOCK, shell, text_of
 from support.ensemble import JVM_OPTIONS, MAIN_CLASS, Server, find_classpath, find_java, four_letter, free_ports
 from support.project import Project
+from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import ZkLockError
@@ -18,7 +19,9 @@ from django_zklock.exceptions import ZkLockError
 pytestmark = pytest.mark.chaos
 
 RUN = text_of("how-to/run-zookeeper.md")
+LOOK_AFTER = text_of("how-to/look-after-zookeeper.md")
 SECURE = text_of("how-to/secure-zookeeper.md")
+TROUBLES = text_of("how-to/troubleshooting.md")
 
 
 def section(page, heading):
@@ -148,6 +151,21 @@ def test_the_commands_that_check_a_project_find_nothing(guide, tmp_path):
     assert "digest:myproject:" in results["access list"][1]
 
 
+def test_the_messages_of_troubleshooting_are_those_of_a_client(guide):
+    settings, plain = guide.settings(), guide.servers[0].address.replace("127.0.0.1", "localhost")
+    (tls, *_) = re.findall(r"localhost:\d+", settings["URL"])
+    mistakes = {
+        "it speaks no TLS; use its port for TLS": {"URL": f"zk+tls://{plain}/myproject"},
+        "it closes connections without an answer; ...": {"URL": f"zk://{tls}/myproject", "TLS": None},
+        "its TLS certificate is not valid here: ": {"URL": f"zk+tls://127.0.0.1:{tls.split(':')[1]}/myproject"},
+        "set or renew CERT": {"TLS": {"CA": settings["TLS"]["CA"]}},
+    }
+    assert "| `it closes connections without an answer; ...` |" in TROUBLES, "the others name their remedy"
+    for message, changed in mistakes.items():
+        problem = guide.problem({**settings, **changed, "CONNECT_TIMEOUT": 1})
+        assert message.removesuffix("...") in problem, problem
+
+
 def test_the_locks_belong_to_the_account_and_to_the_certificate(guide):
     guide.make_certificates("other")
     stranger = guide.settings("other", AUTH=None, ACL="open")
@@ -171,3 +189,24 @@ def test_the_locks_belong_to_the_account_and_to_the_certificate(guide):
     finally:
         client.stop()
         client.close()
+
+
+def test_locks_go_on_while_one_server_after_the_other_is_restarted(guide):
+    upgrade = section(LOOK_AFTER, "Upgrade one server at a time")
+    (line,) = re.findall(r"`(zk_\w+ \d)`", upgrade)
+    assert "the leader last" in upgrade
+    assert "`Mode: follower`" in upgrade
+
+    def in_step():
+        leaders = [server for server in guide.servers if server.mode() == "leader"]
+        return bool(leaders) and line in four_letter("127.0.0.1", leaders[0].port, "mntr").replace("\t", " ")
+
+    with override_settings(ZKLOCK=guide.settings()), zk_lock("report", abort_on="lost") as kept:
+        for server in sorted(guide.servers, key=lambda server: server.mode() == "leader"):
+            server.stop()
+            with zk_lock("invoice", timeout=60) as hold:
+                hold.check()
+            server.start()
+            assert eventually(server.mode, 60) == "follower"
+            eventually(in_step, 60)
+        kept.check()

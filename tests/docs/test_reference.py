@@ -15,11 +15,15 @@ from django_zklock import exceptions, signals, zk_lock
 from django_zklock.conf import arguments
 from django_zklock.conf.arguments import OPTIONS
 from django_zklock.contrib.metrics import connect, disconnect
-from django_zklock.inspection import info
+from django_zklock.core.protocol.registry import PATH_EXTRA
+from django_zklock.core.queue import nodes
+from django_zklock.core.zk.options import SessionOptions
+from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
 
 LOCKS = text_of("reference/locks.md")
 ARCHITECTURE = text_of("explanation/architecture.md")
+INSPECTION = text_of("reference/inspection.md")
 SETTINGS = text_of("reference/settings.md")
 SIGNALS = text_of("reference/signals.md")
 COLUMNS = {
@@ -38,6 +42,10 @@ def section(heading):
 
 def named(text):
     return set(re.findall(r"`@?(\w+)[`(]", text))
+
+
+def test_every_public_name_is_in_the_reference():
+    assert set(django_zklock.__all__) <= named(LOCKS)
 
 
 PAGES = {
@@ -110,6 +118,12 @@ def test_every_public_attribute_is_in_the_section_of_its_class(name):
     assert public - of_base - named(section(f"`{name}`")) == set()
 
 
+@pytest.mark.parametrize("kind", [ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait])
+def test_every_field_of_the_values_is_named(kind):
+    """Inspection and operations return these values; the page of inspection describes them."""
+    assert set(kind.__dataclass_fields__) <= named(INSPECTION)
+
+
 @pytest.mark.parametrize("call", COLUMNS)
 def test_the_table_of_options_is_that_of_the_code(call):
     text = section("Options")
@@ -137,6 +151,15 @@ def test_the_list_of_checks_is_that_of_the_code():
     ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
     assert rows == sorted(ids)
+
+
+@pytest.mark.parametrize("page", ["explanation/scale.md", "how-to/lock-coordinator.md"])
+def test_the_number_of_locks_of_a_process_is_computed_by_the_code(page):
+    """To a thousand, for keys of 60 characters below the chroot of the examples."""
+    path = f"/myproject/zklock/{'k' * 60}/{nodes.prefix(nodes.new_guid(nodes.Mark.OWN))}0000000000"
+    most = SessionOptions(hosts=()).jute_maxbuffer // (len(path) + PATH_EXTRA)
+    ((said,),) = [re.findall(r"about ([\d,]+) with keys of\s+60 characters", text_of(page))]
+    assert int(said.replace(",", "")) == most // 1000 * 1000
 
 
 def test_every_field_of_the_json_is_named():

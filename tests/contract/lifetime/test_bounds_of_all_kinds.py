@@ -7,7 +7,7 @@ from support.faults import BackgroundCall, acquire_once, acquired_by_many, conne
 from support.work import assert_refused
 from support.zoo import eventually
 
-from django_zklock import Lock, zk_lock
+from django_zklock import Lock, ReadWriteLock, zk_lock
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Kind, Payload
 from django_zklock.exceptions import LockBusy
@@ -90,3 +90,13 @@ def test_a_waiter_ends_an_expired_hold_for_another_client_ahead(zoo, how):
     hold = waiter.result()
     assert hold
     held_of(hold).release_uses()
+
+
+def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo):
+    rw = ReadWriteLock("k", min_hold=LONG)
+    with rw.write():
+        rw.read().acquire()
+    rw.read().release()
+    (name,) = zoo.children("k")
+    assert Kind.WRITE.value in name
+    assert_refused(zk_lock("k", kind="read", timeout=0), LockBusy)

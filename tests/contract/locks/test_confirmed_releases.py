@@ -22,6 +22,7 @@ from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
 from django_zklock.contrib.leases.lease import LeaseRequest
 from django_zklock.core.log import flush
+from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import RETRY_DELETE, Registry
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk.gateway import Gateway
@@ -185,6 +186,9 @@ for line in sys.stdin:
                 assert next_line(process) == "free", primitive
 
 
+LATE = "had been deleted by another session"
+
+
 def messages(caplog, part):
     return [record.getMessage() for record in caplog.records if part in record.getMessage()]
 
@@ -255,3 +259,15 @@ def test_a_release_that_cannot_be_sent_is_repeated_once(zoo, proxy, monkeypatch,
     eventually(lambda: zoo.children("a") == [])
     connections = [frame.connection for frame in proxy.frames if frame.request and frame.opcode == DELETE]
     assert 1 <= len(connections) == len(set(connections))
+
+
+def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(zoo, primitive, caplog, monkeypatch):
+    """Before a hold is watched, only its release shows it."""
+    monkeypatch.setattr(contender, "WATCH_SELF_AFTER", 60.0)
+    with primitive.lock() as hold:
+        zoo.client.delete(hold.path)
+    (message,) = eventually(lambda: messages(caplog, LATE))
+    assert f"process {os.getpid()} on {socket.gethostname()}" in message
+    assert hold.path in message
+    (record,) = [record for record in caplog.records if record.getMessage() == message]
+    assert (record.levelname, vars(record)["lock"], vars(record)["token"]) == ("WARNING", hold.key, hold.token)

@@ -17,9 +17,10 @@ from support.work import acquire_until, acquired, lose
 from support.zoo import eventually, next_line, settle
 
 from django_zklock import zk_leader, zk_lock, zk_locks, zk_read, zk_write
+from django_zklock.core import clock
 from django_zklock.core.protocol import deadlock
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.queue.nodes import Mark, Payload, new_guid
+from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid
 from django_zklock.core.queue.untrusted import LARGEST
 from django_zklock.core.zk import heartbeat
 from django_zklock.exceptions import LockDeadlock, LockLost, LockTimeout
@@ -211,6 +212,19 @@ def test_a_reader_waits_for_a_reader_behind_a_writer(zoo):
     assert writer.result() is None
 
 
+@pytest.mark.parametrize("limit", [1, None], ids=["of permits", "of too many holders"])
+def test_a_circle_that_is_not_followed_is_not_ended(zoo, monkeypatch, caplog, limit):
+    """Another holder may release its permit. So both wait until their timeouts; the page shows it."""
+    monkeypatch.setattr(deadlock, "MOST", 100 if limit else 0)
+    ready = partial(threading.Barrier(2).wait, 10)
+    pairs = crosswise(zk_lock("a", limit=limit, timeout=1.5), zk_lock("b", limit=limit, timeout=1.5))
+    calls = [BackgroundCall(partial(nested, outer, inner, ready)) for outer, inner in pairs]
+    for call in calls:
+        call.join(10)
+    assert any(isinstance(call._error, LockTimeout) for call in calls)
+    assert ("a deadlock may last" in caplog.text) is (limit is None)
+
+
 def test_a_lock_lingers_only_if_its_znode_names_no_wait(zoo):
     """The wait of one owner would be taken for that of the next one."""
     lock = zk_lock("a", linger=30)
@@ -386,6 +400,27 @@ def test_the_text_of_another_owner_is_believed(zoo):
     assert str(other) == "'other work' on web-9, process 9 holds 'b' and waits for 'a'."
     assert all(str(link) in str(caught.value) for link in caught.value.circle)
     assert (event["lock"], event["circle"]) == ("b", caught.value.circle)
+
+
+def test_the_text_of_an_older_release_is_believed_when_its_session_would_be_over(zoo):
+    older = {name: text for name, text in BELIEVED.items() if name not in ALIVE}
+    with zk_lock("a"), others(zoo, older, session_timeout=400), pytest.raises(LockDeadlock):
+        began = clock.now()
+        zk_lock("b").acquire()
+    assert clock.now() - began > 2 * 0.4
+
+
+def test_a_forged_text_hides_no_circle(zoo):
+    """One reader of "b" claims to be the waiter of the other, in a queue where that does not wait."""
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(zoo.hold_elsewhere("b", Kind.READ)) for _ in range(2)]
+        stack.enter_context(zk_lock("a"))
+        stack.enter_context(zoo.hold_elsewhere("a", guid=WAITER))
+        for path, key in zip(readers, ("c", "a"), strict=True):
+            zoo.client.set(path, replace(PAYLOAD, waits_for={**BELIEVED, "key": key}).encode())
+        with pytest.raises(LockDeadlock) as caught:
+            zk_write("b").acquire(timeout=20)
+    assert [link.holds for link in caught.value.circle] == ["a", "b"]
 
 
 @contextlib.contextmanager

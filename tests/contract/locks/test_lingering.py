@@ -1,11 +1,14 @@
 """A lock with `linger` stays in its process for the next owners there, and no longer than it may."""
 
 import contextlib
+import functools
 import gc
+import itertools
 import os
 import struct
 import threading
 import time
+from typing import Any
 
 import pytest
 from kazoo.exceptions import NoAuthError
@@ -13,12 +16,17 @@ from support.faults import BackgroundCall, acquire_once, caught_up, connected, d
 from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
 from support.proxy import CREATE2, MULTI
 from support.signalled import signalled
+from support.strike import LineStrike, functions_of
 from support.work import assert_refused, lose, seen
 from support.zoo import eventually, next_line, settle
 
 from django_zklock import zk_lock, zk_locks
 from django_zklock.core import clock
 from django_zklock.core.locks import lingering
+from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
+from django_zklock.core.protocol.contender import CallerWait
+from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.operations import break_lock, request_release
@@ -449,6 +457,105 @@ threading.Thread(target=lambda: lock.__enter__(), daemon=True).start()
 time.sleep(0.5)
 """
     assert zoo.output(script) == []
+
+
+class Interleaved(LineStrike):
+    """Callers of a lock that lingers, and what else happens to it; all on one thread, some at a line of another."""
+
+    def __init__(self, zoo, at, gap, others):
+        super().__init__([call for call in functions_of(lingering) if call.__name__ != "__init__"], at)
+        self._lock = zk_lock(KEY, linger=LONG)
+        acquire_once(self._lock)
+        shared = lingering_lock(self._lock)
+        self._locks = session().attached(LingeringLocks)
+        self._steps = {
+            "come": lambda: self._new().start(),
+            "try": lambda: self._new(waits=False).start(),
+            "queue": lambda: self._locks.queue_again([self._new()]),
+            "go": lambda: next(waiter for waiter in self.came if not waiter.gone).abandon(),
+            "give_up": lambda: next(reversed(self.came)).abandon(),
+            "hold": lambda: self._held.append(shared.base),  # another lock
+            "end": self._locks.end_idle,
+            "ask": lambda: shared.base.request_release(ReleaseRequest(by="tester", reason="a test")),
+            "grant": shared.grant_first,
+            "doubt": lambda: setattr(shared.base, "session_id", 0),  # as if its session were over
+            "delete": lambda: zoo.client.delete(shared.base.path),
+            "lose": lambda: shared.base.lose("its lease is over"),
+            "close": self._locks.on_closed,
+        }
+        self._gap, self.others, self._held = gap, others, list[Any]()
+        self.came = []
+        self._outcomes = {}
+
+    def play(self, before, work):
+        self._do(before)
+        with self:
+            self._do(work)
+
+    def strike(self):
+        self._do(self.others.pop(0))
+        if self.others:
+            self.where, self._left = "", self._gap
+
+    def _do(self, steps):
+        for step in steps.split():
+            self._steps[step]()
+
+    def _new(self, *, waits=True):
+        spec, caller, outcomes = self._lock.spec, Caller(thread="", what=""), set[object]()
+        held = functools.partial(dict.fromkeys, self._held.copy(), False)
+        wait = CallerWait(outcomes.add, since=clock.now(), held=held)
+        waiter = LingeringWaiter(self._locks.session, spec, caller, wait, waits=waits)
+        self._outcomes[waiter] = outcomes
+        self.came.append(waiter)
+        return waiter
+
+    def is_served(self, waiter):
+        if waiter.grant is None or waiter.gone:
+            return waiter.gone and len(self._outcomes[waiter]) <= 1
+        events = {(grant.release_request, grant.lost_reason) for grant in (waiter.grant, waiter.lock.base)}
+        return len(self._outcomes[waiter]) == len(events) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "work", "others", "gaps"),
+    [
+        ("", "end", ["come", "go come"], 4),
+        ("end", "queue", ["go come"], 1),
+        ("come come ask", "go", ["come"], 1),
+        ("come come", "close", ["go"], 1),
+        ("come", "try", ["delete lose"], 1),
+        *(("", "come", [other], 1) for other in ("end", "ask", "grant lose", "doubt", "close")),
+    ],
+)
+def test_at_any_line_other_threads_may_go_on(zoo, before, work, others, gaps):
+    """Each caller is told one outcome. It gets the lock in its turn, is told what happens to it, and releases it."""
+    connected()
+    for gap in range(gaps):
+        for at in itertools.count():
+            callers = Interleaved(zoo, at, gap, others.copy())
+            session().post(callers.play, before, work)
+            due(0)
+            for waiter in callers.came:
+                eventually(functools.partial(callers.is_served, waiter))
+                if not waiter.gone:
+                    session().post(waiter.abandon)
+            acquire_once(KEY, timeout=30)
+            if callers.others == others:
+                break
+        assert at > 20
+
+
+def test_a_waiter_without_another_lock_or_that_gave_up_gets_no_znode_of_its_own(zoo):
+    with zoo.configured(DEADLOCK_TIMEOUT=0.01):
+        connected()
+        callers = Interleaved(zoo, 0, 0, [])
+        session().post(callers.play, "come come hold come give_up", "")
+        due(0.1)
+        assert all(waiter.alone is None for waiter in callers.came)
+        for waiter in callers.came:
+            session().post(waiter.abandon)
+        due(0)
 
 
 def test_a_waiter_that_holds_another_lock_keeps_its_place(zoo):

@@ -16,7 +16,7 @@ import trio
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.core.management import call_command
 from support.faults import BackgroundCall, acquire_once
-from support.work import acquired, assert_refused, blocks_of
+from support.work import acquired, assert_refused
 from support.zoo import eventually
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
@@ -25,6 +25,7 @@ from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
 
 Run = Callable[..., Awaitable[Any]]
+Warnings = Callable[[], list[str]]
 
 
 async def in_context(call):
@@ -471,7 +472,7 @@ def test_open_blocks_of_one_lock_object_end_in_any_task(zoo, tasks, order):
     for number in order:
         tasks(anext(generators[number], None))
         assert holds[number].state == "released"
-    assert not blocks_of(lock)
+    assert not lock._blocks
     zoo.assert_empty()
 
 
@@ -488,7 +489,7 @@ def test_blocks_of_an_async_exit_stack_end_in_any_task(zoo, tasks, order):
         tasks(generator.__anext__())
     for number in order:
         tasks(anext(generators[number], None))
-    assert not blocks_of(lock)
+    assert not lock._blocks
     zoo.assert_empty()
 
 
@@ -505,7 +506,7 @@ def test_blocks_of_an_exit_stack_end_in_any_thread(zoo, order):
         BackgroundCall(functools.partial(next, generator)).result()
     for number in order:
         BackgroundCall(functools.partial(next, generators[number], None)).result()
-    assert not blocks_of(lock)
+    assert not lock._blocks
     zoo.assert_empty()
 
 
@@ -566,3 +567,47 @@ async def test_plain_code_may_lock_in_a_loop_if_django_allows_it(zoo):
         await lock.arelease()
     assert not lock.owned()
     zoo.assert_empty()
+
+
+@pytest.mark.usefixtures("unsafe")
+def test_plain_code_stays_one_owner_while_a_greenlet_runs_the_loop(zoo):
+    """Playwright's loop runs in a greenlet. It goes on to the test in the middle of a task, or between two tasks."""
+    greenlet = pytest.importorskip("greenlet")
+    test = greenlet.getcurrent()
+    lock = zk_lock("k", timeout=0)
+
+    async def main():
+        test.switch("in a task")
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(test.switch, "between tasks")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    loop = greenlet.greenlet(lambda: asyncio.run(main()))
+    assert loop.switch() == "in a task"
+    assert asyncio.current_task(asyncio._get_running_loop())
+    hold = lock.acquire()
+    with lock as block:
+        assert loop.switch() == "between tasks"
+        assert asyncio.current_task(asyncio._get_running_loop()) is None
+        assert lock.owned()
+        with lock as inner:
+            assert inner == block == hold
+    lock.release()
+    loop.switch()
+    assert loop.dead
+    zoo.assert_empty()
+
+
+@pytest.mark.usefixtures("unsafe")
+def test_a_greenlet_that_a_task_waits_for_is_the_task(zoo):
+    """SQLAlchemy's `greenlet_spawn` runs code so: the coroutine is beneath it."""
+    greenlet = pytest.importorskip("greenlet")
+    lock = zk_lock("k", timeout=0)
+
+    async def main():
+        async with lock as hold:
+            assert greenlet.greenlet(lock.acquire).switch().token == hold.token
+            await lock.arelease()
+
+    asyncio.run(main())
