@@ -4,10 +4,8 @@ from functools import partial
 from unittest import mock
 
 import pytest
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from support.faults import acquire_once, die
 from support.locking import as_json, zklock
-from support.refused import on_real_server
 from support.zoo import ROOM, eventually, guid_of
 
 from django_zklock import zk_semaphore
@@ -75,20 +73,6 @@ def test_holds_that_are_over_are_counted(zoo, monkeypatch):
     assert text in as_json("list")["skipped"][0]
     assert snapshot(max_age=0).complete
     assert len(zoo.contenders()) == 2
-
-
-@on_real_server
-def test_a_look_needs_no_right_to_delete(zoo):
-    make_over(zoo, rest, *map(str, range(6)))
-    left = [key for key in map(str, range(6)) if zoo.children(key)]  # a slow process has deleted its first ones
-    closed = [f"{zoo.base}/{name}" for name in left]
-    for path in closed:
-        zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
-    eventually(lambda: f"processes have ended: {len(left)}." in zklock("doctor"))
-    assert all(snapshot(max_age=0).complete for _ in range(3))
-    assert len(zoo.contenders()) == len(left) > 0
-    for path in closed:
-        zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
 
 
 def test_only_holds_that_are_over_are_deleted(zoo):

@@ -5,9 +5,8 @@ import itertools
 import uuid
 
 import pytest
-from support.brokers import Redis
 from support.hostiletasks import assert_excluded, hostile_messages
-from support.worker import Worker, outcome
+from support.worker import Worker
 from support.zoo import ROOM, Zoo, eventually
 
 from django_zklock.core import clock
@@ -115,18 +114,3 @@ def test_a_thousand_hostile_messages_do_not_end_a_worker(zoo, request, tmp_path,
     conf["worker_prefetch_multiplier"] = 25  # on Redis, workers without an event loop fetch once in two seconds
     with hostile_worker(zoo, tmp_path, pool=pool, conf=conf, concurrency=4) as worker:
         assert_survives(worker, 1000, timeout=80)
-
-
-@pytest.mark.chaos
-def test_a_worker_that_has_connected_again_looks_for_expired_tasks(zoo, tmp_path):
-    """Celery 5.5 clears its timers when it loses the broker."""
-    with Redis() as redis, hostile_worker(zoo, tmp_path, conf=redis.conf) as worker:
-        with zoo.hold_elsewhere("busy"):
-            waiting = worker.send("hostile.plain", "busy")
-            zoo.wait_contenders("busy", 2)
-            log = worker.log.stat().st_size
-            redis.disconnect_all()
-            eventually(lambda: f"{waiting.id}] received" in worker.log.read_text(errors="replace")[log:], 30)
-            expired = worker.send("hostile.plain", "busy", expires=1)
-            assert outcome(expired) == "TaskRevokedError"
-        assert worker.get(waiting) == "done"

@@ -1,13 +1,12 @@
 """Decorated Celery tasks on a real worker: when they are sent again, fail or are skipped; also with several locks."""
 
-import contextlib
 import re
 
 import pytest
 from celery import chain
 from celery.exceptions import TaskRevokedError
 from support import celeryapp
-from support.policytasks import POLICIES, SHARES, VALUE
+from support.policytasks import SHARES
 from support.worker import outcome
 from support.zoo import eventually
 
@@ -133,22 +132,6 @@ def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker, n
     mark = worker.home / name
     assert worker.get(worker.send(name, "inside", str(mark))) is True
     assert mark.read_text() == "False"
-
-
-def test_one_busy_lock_is_a_conflict_for_each_policy(worker):
-    sent = {}
-    with contextlib.ExitStack() as busy:
-        for policy in POLICIES:
-            busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}/b"))
-            sent[policy] = worker.send(f"several.{policy}", policy)
-        results = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
-        assert results == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
-        eventually(lambda: sent["retry"].state == "RETRY")
-        worker.zoo.wait_contenders("retry/a", 0)
-        worker.zoo.wait_contenders("wait/b", 2)
-        worker.zoo.wait_contenders("wait/a", 1)
-    for policy in ("retry", "wait"):
-        assert outcome(sent[policy]) == "done"
 
 
 def test_a_task_is_unique_by_all_its_keys(publisher):

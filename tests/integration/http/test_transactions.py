@@ -216,15 +216,6 @@ def test_work_is_committed_during_a_suspension_unless_its_grace_is_over(zoo, led
         assert ledger.seen() == ([] if options else ["a"])
 
 
-def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo, ledger, audit):
-    lock = zk_lock("two", atomic=["ledger", "audit"])
-    with audit.ends(lambda: lose(current)), pytest.raises(LockLost), lock as current:
-        ledger.write("a")
-        audit.write("a")
-    assert audit.seen() == ["a"]
-    assert ledger.seen() == []
-
-
 @pytest.mark.parametrize("release_on", [None, "exit", "commit"])
 @pytest.mark.parametrize("of", ["hold", "current_hold", "lock", "several"])
 def test_a_release_inside_a_block_waits_for_the_transaction_of_the_block(zoo, ledger, of, release_on):
@@ -353,18 +344,6 @@ def test_a_lock_is_held_until_the_transaction_has_ended(zoo, ledger, acquire, re
     assert_none_kept()
 
 
-def test_a_lock_is_held_until_its_connection_is_closed(zoo, ledger):
-    with transaction.atomic(using="ledger"):
-        acquire_once("kept", release_on="commit")
-        ledger.write("a")
-        assert len(zoo.children("kept")) == 1
-        ledger.connection.close()
-        zoo.wait_contenders("kept", 0, timeout=1)
-    ledger.assert_idle()
-    assert ledger.seen() == []
-    assert_none_kept()
-
-
 def assert_none_kept():
     with pytest.raises(LockNotHeld):
         zk_lock("kept").release()
@@ -379,20 +358,6 @@ def test_a_lock_is_held_until_the_last_of_several_transactions(zoo, ledger, audi
         assert audit.seen() == ["a"]
         assert len(zoo.children("last")) == 1
     assert zoo.children("last") == []
-
-
-@pytest.mark.parametrize("fail", [False, True])
-def test_a_savepoint_ends_nothing(zoo, ledger, fail):
-    lock = zk_lock("kept", release_on="commit")
-    with transaction.atomic(using="ledger"):
-        lock.acquire()
-        ledger.write("a")
-        with contextlib.suppress(ValueError), transaction.atomic(using="ledger"):
-            lock.release()
-            if fail:
-                raise ValueError
-        assert len(zoo.children("kept")) == 1
-    assert zoo.children("kept") == []
 
 
 def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo, ledger):
@@ -430,34 +395,6 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(zoo, ledger, max_hold, rolls_
         assert len(zoo.children("kept")) == 1  # nobody else gets it before the rollback
     assert caught.value.lock == "kept"
     assert ledger.seen() == []
-
-
-@pytest.mark.parametrize(
-    ("refused", "kept"),
-    [(True, True), (False, True), (True, False)],
-    ids=["the database refuses", "a callback fails", "the database refuses the transaction of the lock"],
-)
-def test_an_error_at_commit_keeps_no_lock(zoo, ledger, refused, kept):
-    """Nor does a loss hide it. If the database refuses, Django rolls back. Callbacks run after the release."""
-
-    def fail():
-        lose(hold)
-        hold.wait_lost(10)
-        raise IntegrityError("refused")
-
-    with pytest.raises(IntegrityError), contextlib.ExitStack() as stack:
-        if refused:
-            stack.enter_context(ledger.ends(fail))
-        if kept:
-            stack.enter_context(transaction.atomic(using="ledger"))
-        with zk_lock("kept", release_on="commit") if kept else zk_lock("kept", atomic="ledger") as hold:
-            if not refused:
-                transaction.on_commit(fail, using="ledger")
-            ledger.write("a")
-    if kept:
-        ledger.connection.close()
-    assert zoo.children("kept") == []
-    assert ledger.seen() == ([] if refused else ["a"])
 
 
 def test_locks_ignore_the_transaction_of_a_test_case(zoo, ledger):
@@ -509,18 +446,3 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo, ledger, ab
         time.sleep(20)
     assert ends == [("rollback", 1)]
     assert ledger.seen() == []
-
-
-@pytest.mark.parametrize("ledger", ["repeatable read"], indirect=True)
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(zoo, ledger, caplog, nested):
-    """The driver drops its connection then, and the rollback fails, that to a savepoint, too."""
-    around = transaction.atomic(using="ledger") if nested else contextlib.nullcontext()
-    lock = zk_lock("a", atomic="ledger", max_hold=3, release_on="commit" if nested else "exit")
-    with pytest.raises(LockLost, match="max_hold"), around, lock:
-        ledger.write("late")
-        with ledger.connection.cursor() as cursor:
-            cursor.execute("SELECT SLEEP(60)")
-    ledger.write("next")
-    assert ledger.seen() == ["next"]
-    assert nested or "rollback on 'ledger' failed" in caplog.text

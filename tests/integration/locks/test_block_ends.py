@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import os
 import threading
 import weakref
 from contextlib import ExitStack
@@ -121,30 +120,6 @@ def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(zoo, ledger, c
         ledger.connection.set_autocommit(True)
     eventually(lambda: not zoo.children("k"), message="the lock was not released")  # the error does not wait for it
     assert not caplog.records
-
-
-@pytest.mark.parametrize("destroyed", [False, True])
-def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo, ledger, destroyed):
-    """Also if an exception destroys the end of the block in the child: it must not close the parent's connection."""
-    child, left_alone = -1, False
-    strike = LineStrike([LockBase._close], 0)
-    try:
-        with contextlib.suppress(Struck), zk_lock("k", atomic="ledger"):
-            ledger.write("written")
-            inherited = ledger.connection.connection
-            child = os.fork()
-            if child:
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-                assert ledger.seen() == []
-            elif destroyed:
-                strike.__enter__()
-        if not child:
-            with zk_lock("other", atomic="ledger"):
-                left_alone = bool(strike.where) is destroyed and inherited in transactions._inherited
-    finally:
-        if not child:
-            os._exit(not left_alone)
-    assert ledger.seen() == ["written"]
 
 
 @pytest.mark.parametrize("case", ["in a file", "in memory", "connection closed", "savepoint", "savepoint ended"])

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
-from support.faults import BackgroundCall, acquire_once
+from support.faults import acquire_once
 from support.neighbours.curator import curator
 from support.neighbours.ours import Ours, options_of, our_process
 from support.neighbours.protocol import TIMEOUT, OtherClientGone, kazoo
@@ -238,7 +238,6 @@ THEIRS = [
     ("kazoo", "election", "contenders", "kazoo"),
     ("kazoo", "election+", "contenders", None),
 ]
-CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
 
 
 @contextmanager
@@ -267,21 +266,6 @@ def test_other_clients_show_our_candidates(zoo, theirs, which, kind, asked, comp
         hold.check()
     assert waiter.result(TIMEOUT) == "true"
     theirs.release("1", kind, path)
-
-
-@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
-def test_candidates_of_other_clients_are_shown(zoo, theirs, which, kind, asked, compat):
-    with leading(zoo, theirs, kind, "web-7"):
-        (leader,) = inspection.look_at("a").holders
-        assert (leader.client, leader.what, leader.host, leader.pid) == (CLIENTS[which], "web-7", "", 0)
-        assert str(leader) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
-        waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
-        zoo.wait_contenders("a", 2)
-        (second,) = inspection.look_at("a").waiters
-        assert (second.client, second.what) == ("zklock", "ours")
-        (holder,) = inspection.snapshot().locks[0].holders
-        assert (holder.client, holder.what) == (CLIENTS[which], "web-7")
-    assert waiter.result() == second.token > leader.token
 
 
 LOOKS = [
