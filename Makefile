@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 # setuptools warns, in a box, of a folder that has the name of the package.
 PIP_INSTALL = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
 RUN_DEMO := cd example_project && "$(CURDIR)/$(BIN)/python" -m
+comma := ,
+# Run a command, and say how long it took.
+timed = @began=$$(date +%s); { $(2); }; status=$$?; echo "$(1): $$(($$(date +%s) - began)) s"; exit $$status
+PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1)
 PROGRAMS := @cd tests && PYTHONPATH=.. "$(CURDIR)/$(BIN)/python" -m support.programs
 
 # A virtual environment that is half made, has lost its Python, or came from another place with its folder, is of no use.
@@ -24,7 +28,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check test check lint typing pyright imports pytest green chaos incidents bench bench-celery bench-devserver scale docs release measure kazoo-tests clean programs lease-clients browser mutants
+.PHONY: help demo demo-check test quick check lint typing pyright imports pytest green chaos incidents bench bench-celery bench-devserver scale docs release measure kazoo-tests clean programs lease-clients browser mutants
 
 help:
 	@echo "make demo         the example shop with traffic, on http://127.0.0.1:8000/ (Ctrl-C ends it)"
@@ -32,6 +36,7 @@ help:
 	@echo "make demo-check   prove that the shop sells nothing twice; UNSAFE=1: without locks, which must fail;"
 	@echo "                  UNSAFE=broken: with locks that grant everybody, where fenced writes must hold out"
 	@echo "make test         lint, types, import contracts and all tests; ZKLOCK_TESTS_ALL=1: a missing program is an error, as it is with CI=1"
+	@echo "make quick        the unit tests, and locks on the dev server: Python alone, a minute and a half"
 	@echo "make lint | typing | imports | pytest   one of them (ARGS=... for pytest; ARGS=tests/unit needs Python alone)"
 	@echo "make pyright      what users of pyright see of the types; needs Node"
 	@echo "make green        all tests RUNS=10 times, one line for each run; BUSY=1: while a process on each core computes"
@@ -71,24 +76,25 @@ check:
 	@$(MAKE) --no-print-directory --jobs=3 lint typing imports
 
 lint: $(VENV)/.installed-test
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/codespell
-	$(BIN)/python scripts/prose.py
+	$(call timed,lint,$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/codespell && $(BIN)/python scripts/prose.py)
 
 typing: $(VENV)/.installed-test
-	$(BIN)/mypy
+	$(call timed,types,$(BIN)/mypy)
 
 # Not a part of `make test`: it needs Node, and downloads pyright from npm.
 pyright: $(VENV)/.installed-test
 	npx --yes pyright@1.1.414 --pythonpath $(BIN)/python --project tests/typing
 
 imports: $(VENV)/.installed-test
-	$(BIN)/lint-imports
+	$(call timed,imports,$(BIN)/lint-imports)
 
 # The unit tests need no programs.
 pytest: $(VENV)/.installed-test $(if $(filter tests/unit%,$(ARGS)),$(if $(filter tests/%,$(filter-out tests/unit%,$(ARGS))),programs),programs)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --randomly-seed=$(or $(SEED),1) $(ARGS)
+	$(call timed,tests,$(PYTEST) -n auto $(ARGS))
+
+# The rules, and the locks on the dev server: no Java, no broker, no database, and nothing is installed by apt.
+quick: $(VENV)/.installed-test
+	$(call timed,tests,$(PYTEST) -n $(or $(WORKERS),4) --quick tests/unit tests/contract $(ARGS))
 
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)
@@ -164,7 +170,7 @@ kazoo-tests: $(VENV)/.installed-test
 	$(BIN)/python scripts/kazoo_tests.py $(ARGS)
 
 programs: $(VENV)/.installed-test
-	$(PROGRAMS)
+	$(call timed,programs,$(subst @cd,cd,$(PROGRAMS)))
 
 lease-clients: $(VENV)/.installed-test
 	$(PIP_INSTALL) --group go
@@ -181,7 +187,7 @@ $(VENV)/.installed-demo: setup.cfg pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-test: setup.cfg pyproject.toml clients/python/pyproject.toml | $(BIN)/python
 	$(PIP_INSTALL) --upgrade "pip>=25.1"
-	$(PIP_INSTALL) --editable ".[celery,gevent]" --editable clients/python --group make
+	$(call timed,set-up,$(PIP_INSTALL) --editable ".[celery$(comma)gevent]" --editable clients/python --group make)
 	@touch $@ $(VENV)/.installed-demo
 
 $(VENV)/.installed-docs: setup.cfg pyproject.toml | $(BIN)/python

@@ -94,6 +94,10 @@ def pytest_configure():
     sys.unraisablehook = unless_abort
 
 
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="the dev server alone: no Java, no broker, no database")
+
+
 def pytest_sessionstart():
     """Each test has a namespace of its own, so the orders of locks in two tests say nothing together."""
     os.environ.pop(order.FILE, None)
@@ -106,9 +110,30 @@ def pytest_ignore_collect(collection_path, config):
     return True if without and "chaos" in collection_path.relative_to(TESTS).parts else None
 
 
+def pytest_pycollect_makeitem(collector, name, obj):
+    """Do not build the parameters of a function that this run leaves out."""
+    if collector.config.option.markexpr != "not chaos" or not name.startswith("test"):
+        return None
+    of_module = getattr(collector.getparent(pytest.Module).obj, "pytestmark", [])
+    marks = [*(of_module if isinstance(of_module, list) else [of_module]), *getattr(obj, "pytestmark", [])]
+    return [] if any(mark.name == "chaos" for mark in marks) else None
+
+
+def on_real(item):
+    return "callspec" in vars(item) and item.callspec.params.get("server") == "real"
+
+
+SERVERS = frozenset(("single", "three", "pair", "jvm", "plain_kazoo", "postgres", "mariadb", "redis", "rabbitmq"))
+"""Fixtures that start programs, which a quick run leaves out."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Run tests in random order, but for some tiers. All tests in a folder named `chaos` are marked so."""
+    if config.option.quick:
+        items[:] = [
+            item for item in items if SERVERS.isdisjoint(getattr(item, "fixturenames", ())) and not on_real(item)
+        ]
     items.sort(key=lambda item: 0 if item.nodeid.startswith(TOGETHER) else PLACES.get(item.nodeid.split("/")[1], 1))
     for item in items:
         if "/chaos/" in item.nodeid:
@@ -155,8 +180,9 @@ def pytest_runtest_setup(item):
 
     On a busy machine, an answer may take longer. A test that ran into this limit would be red with nothing wrong.
     """
-    judges_time = any(item.get_closest_marker(name) for name in ("chaos", "timed"))
-    os.environ[reply_timeout.ADDED] = "0" if judges_time else str(min(ROOM, 5.0))
+    # One that is left to `make chaos` only as it runs on a second kind of server judges no more than the first.
+    marks = [mark for name in ("chaos", "timed") for mark in item.iter_markers(name) if "again" not in mark.kwargs]
+    os.environ[reply_timeout.ADDED] = "0" if marks else str(min(ROOM, 5.0))
     with skipping():
         yield
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.browser.actors import Part
-from support.browser.pages import LIGHT, LIST, PHONE, address
+from support.browser.pages import LIGHT, LIST, PHONE
 from support.browser.policy import THEMED
 
 pytestmark = pytest.mark.chaos
@@ -62,17 +62,6 @@ def test_a_phone_shows_cause_and_main_button_at_once(stage, hasty, language, inc
     viewer.assert_fits()
 
 
-def test_a_cut_task_id_is_whole_on_focus(stage, visitor):
-    deadlock(stage)
-    viewer = visitor("operator")
-    viewer.open(LIST)
-    cut = viewer.page.locator(".zklock-id").first
-    assert THERE.about["id"].startswith(cut.inner_text())
-    cut.focus()
-    assert THERE.about["id"] in cut.evaluate("cut => getComputedStyle(cut, '::after').content + cut.title")
-    assert cut.evaluate("cut => getComputedStyle(cut, '::after').content") not in {"none", "normal"}
-
-
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
 def test_without_scripts_commands_are_text(stage, hasty):
     chain(stage)
@@ -95,22 +84,6 @@ def test_a_command_is_copied_by_keyboard_and_a_screen_reader_hears_it(stage, has
     assert button.evaluate("button => button === document.activeElement")
 
 
-def test_only_a_break_is_red(stage, hasty):
-    """The first button of a row is filled. To break is red, and apart unless it is the only one."""
-    deadlock(stage)
-    chain(stage)
-    viewer = hasty()
-    viewer.open(LIST)
-    colours = """card => [...card.querySelectorAll('.button')].map(button => {
-        const style = getComputedStyle(button);
-        return [button.textContent.trim().slice(0, 5), style.backgroundColor !== 'rgba(0, 0, 0, 0)',
-                /^rgb\\(186, 33, 33/.test(style.borderColor) || /^rgb\\(186, 33, 33/.test(style.backgroundColor)];
-    })"""
-    first, second = (viewer.page.locator(".zklock-card").nth(number).evaluate(colours) for number in (0, 1))
-    assert first == [["Break", True, True], ["Break", True, True]]
-    assert second == [["Reque", True, False], ["Break", False, True]]
-
-
 @pytest.mark.skipif(THEMED, reason="this theme shows nothing without its own scripts")
 def test_an_operator_breaks_a_deadlock_without_scripts(stage, visitor, swept):
     deadlock(stage)
@@ -122,18 +95,3 @@ def test_an_operator_breaks_a_deadlock_without_scripts(stage, visitor, swept):
         operator.page.keyboard.press("Enter")
     assert "Broken: stock/berlin." in operator.messages()
     operator.wait_until(lambda: len(swept.children("stock/berlin")) == 1)
-
-
-@pytest.mark.parametrize("path", [LIST, address("a"), address("a", "break"), f"{LIST}act/hold/"])
-def test_the_frame_is_at_the_same_place_on_all_pages(stage, visitor, path):
-    stage.join_queue("a", THERE)
-    viewer = visitor("operator")
-    viewer.open()
-    corner = "frame => { const box = frame.getBoundingClientRect(); return [box.left, box.top, box.right]; }"
-    corners = viewer.page.locator("#zklock-frame").evaluate(corner)
-    viewer.open(path)
-    assert viewer.page.locator("#zklock-frame").evaluate(corner) == pytest.approx(corners, abs=2)
-    style = "tabs => tabs.map(tab => [getComputedStyle(tab).borderBottomColor, getComputedStyle(tab).backgroundColor])"
-    lines, fills = zip(*viewer.page.locator(".zklock-tabs a").evaluate_all(style), strict=True)
-    assert len([line for line in lines if line != "rgba(0, 0, 0, 0)"]) == 1
-    assert set(fills) == {"rgba(0, 0, 0, 0)"}

@@ -49,25 +49,46 @@ ON_DEV = (LOCK, SEMAPHORE)
 """Those that it takes on the dev server."""
 
 
+def pytest_generate_tests(metafunc):
+    """Build a test for each server and kind of lock that the run wants; thousands would be thrown away otherwise."""
+    option, path = metafunc.config.option, metafunc.definition.path
+    is_whole = option.markexpr != "not chaos" or is_in(path, ON_BOTH)
+    if is_free(metafunc, "server"):
+        servers = ["dev", "real"] if is_whole else ["real"]
+        metafunc.parametrize("server", ["dev"] if option.quick else servers, indirect=True)
+    if is_free(metafunc, "primitive"):
+        kinds = PRIMITIVES if is_whole else kinds_of(path, option.quick)
+        metafunc.parametrize("primitive", kinds, ids=lambda primitive: primitive.name)
+
+
+def is_free(metafunc, name):
+    """Return whether a test has this parameter, and neither the test nor its module says what it is."""
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    return name in metafunc.fixturenames and name not in given and not hasattr(metafunc.module, name)
+
+
+def is_in(path, modules):
+    return path.is_relative_to(CONTRACT) and str(path.relative_to(CONTRACT).with_suffix("")) in modules
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Leave to `make chaos` the second run of what depends little on the kind of server, or on the kind of lock."""
-    on_both = {(CONTRACT / name).with_suffix(".py") for name in ON_BOTH}
     for item in items:
         if not item.path.is_relative_to(CONTRACT) or not isinstance(item, pytest.Function):
             continue
         params = item.callspec.params if hasattr(item, "callspec") else {}
         on_dev = params.get("server") == "dev"
-        is_left_out = on_dev and item.path not in on_both
-        if is_left_out or params.get("primitive", LOCK) not in kinds_of(item, on_dev):
-            item.add_marker(pytest.mark.chaos)
+        is_left_out = on_dev and not is_in(item.path, ON_BOTH) and not config.option.quick
+        if is_left_out or params.get("primitive", LOCK) not in kinds_of(item.path, on_dev):
+            item.add_marker(pytest.mark.chaos(again=True))
 
 
-def kinds_of(item, on_dev):
+def kinds_of(path, on_dev):
     """Return the kinds of locks for which `make test` runs a test."""
     if on_dev:
         return ON_DEV
-    return PRIMITIVES if item.path.name == ALL_KINDS else DISTINCT
+    return PRIMITIVES if path.name == ALL_KINDS else DISTINCT
 
 
 @pytest.fixture(scope="session")
@@ -77,9 +98,9 @@ def dev():
         yield server
 
 
-@pytest.fixture(params=["dev", "real"])
+@pytest.fixture
 def server(request):
-    """The dev server, and then the real one; a run of the one alone does not start the other."""
+    """The dev server, or the real one; a run of the one alone does not start the other."""
     chosen = request.getfixturevalue("dev" if request.param == "dev" else "single")
     return chosen
 
@@ -89,13 +110,6 @@ def zoo(server):
     """A namespace that the locks of this process are pointed to, and left empty at the end; on each server in turn."""
     with namespace(server) as zoo:
         yield zoo
-
-
-@pytest.fixture(params=PRIMITIVES, ids=lambda primitive: primitive.name)
-def primitive(request):
-    """Each kind of lock in turn."""
-    chosen = request.param
-    return chosen
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from support.certificates import authority, certificate
 from support.docs import files_of, programs_of, run, text_of
 from support.ensemble import free_ports
 from support.serving import Serving
-from support.zoo import SESSION, TESTS
+from support.zoo import TESTS
 
 from django_zklock.contrib.leases.coordinator import key_of
 from django_zklock.contrib.leases.refusal import Code
@@ -92,15 +92,6 @@ def test_the_names_in_the_table_have_these_keys():
         assert {key_of(resource) for resource in quoted(resources)} == {quoted(key)[0]}
 
 
-def test_the_tables_name_each_field():
-    """Without the state of a lease and what it says, which a text explains."""
-    request = {quoted(name)[0] for name, _ in rows(LEASES, "Fields of a request")}
-    answer = {quoted(name)[0] for name, _ in rows(LEASES, "Fields of an answer")}
-    assert request == {*pb.RecordLockRequest.DESCRIPTOR.fields_by_name}
-    fields = {*pb.RecordLockResponse.DESCRIPTOR.fields_by_name, *pb.LeaseState.DESCRIPTOR.fields_by_name}
-    assert answer == fields - {"state", "detail", "signed_token"}
-
-
 def test_the_examples_in_python_run(zoo):
     files = files_of(LANGUAGES)
     with Serving(zoo, session_timeout=20) as coordinator:
@@ -142,22 +133,3 @@ def test_the_programs_in_other_languages_run(zoo, language, file, tmp_path):
     pages, tokens = zip(*(line.split() for line in done.stdout.splitlines()), strict=True)
     assert pages == ("one", "two")
     assert int(tokens[0]) == int(tokens[1]) > 0
-
-
-def test_the_leases_of_the_unit_survive_a_restart(zoo, tmp_path):
-    unit = text_of(GUIDE).partition("# coordinator.service\n")[2].partition("```")[0]
-    options = re.findall(r"^ExecStart=\S+ manage.py zklock serve (.*)$", unit, re.MULTILINE)[0]
-    directory = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)[0]
-    assert f"/var/lib/{directory}/" in options
-    options = options.replace(f"/var/lib/{directory}", str(tmp_path))
-    with (
-        Serving(zoo, *shlex.split(options), session_timeout=SESSION) as serving,
-        grpc.insecure_channel(serving.address) as channel,
-    ):
-        stub = pb_grpc.LockCoordinatorStub(channel)
-        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", request_id="r1", session_timeout_ms=60_000)
-        lease = stub.RecordLock(wanted, timeout=20)
-        assert serving.drain() == 0
-        serving.start()
-        assert stub.RecordLock(wanted, timeout=20, wait_for_ready=True).lease_id == lease.lease_id
-        assert stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20).released

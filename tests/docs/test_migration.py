@@ -4,12 +4,10 @@ import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 from celery import Task
@@ -23,8 +21,6 @@ from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction
-
-Restock = Callable[[str, Callable[[], object]], object]
 
 
 def keeps_out(old, new):
@@ -113,9 +109,6 @@ def redis_page(redis, monkeypatch):
     yield run_file
     for client in clients:
         client.close()
-
-
-PageFile = Callable[[str], dict[str, Any]]
 
 
 def test_the_move_from_redis_has_no_gap(zoo, redis_page):

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -51,52 +50,3 @@ def test_the_menu_names_every_page():
     menu = "".join(re.findall(r"^```\{toctree\}\n(.*?)^```$", index.read_text(), re.MULTILINE | re.DOTALL))
     named = [DOCS / f"{page}.md" for page in re.findall(r"^([\w/-]+)$", menu, re.MULTILINE)]
     assert sorted(named) == sorted(set(DOCS.rglob("*.md")) - {index})
-
-
-def test_all_pages_install_the_same():
-    """One search finds each line to change at the first release. Until then, PyPI may have a stranger's package."""
-    shown = [line for page in PAGES for line in re.findall(r"^\$ (pip install .*)$", page.read_text(), re.MULTILINE)]
-    ours = [line for line in shown if "zklock" in line and "zklock-client" not in line]
-    assert len(ours) >= 4
-    is_released = "not on PyPI yet" not in (ROOT / "README.md").read_text()
-    where = "" if is_released else " @ git+https://github.com/django-zklock/django-zklock"
-    assert set(ours) == {f'pip install "django-zklock[celery]{where}"'}
-    inline = [match for page in PAGES for match in re.findall(r"`pip install [^`\n]*zklock[^`\n]*`", page.read_text())]
-    assert inline == []
-
-
-def test_the_table_of_behaviours_names_tests_that_exist():
-    """A name without a folder is in the folder of the name before it."""
-    tests = ROOT / "tests"
-    table = (tests / "README.md").read_text().partition("## Which behaviour is where")[2].partition("\n## ")[0]
-    folder = ""
-    for name in re.findall(r"`([\w*/]+(?:\.py)?)`(?=[^|]*\|$|,)", table, re.MULTILINE):
-        if "/" not in name and not name.endswith(".py"):
-            continue
-        folder = name.rpartition("/")[0] or folder
-        assert list(tests.glob(f"{folder}/{name.rpartition('/')[2]}")), name
-
-
-IMAGE = re.compile(r"!\[([^\]]*)\](?:\(([^)]+)\)|\[\w+\])")
-
-
-def test_the_diagrams_are_those_that_the_script_draws():
-    """`python scripts/diagrams.py` makes them again, and each is on a page."""
-    drawn = runpy.run_path(str(ROOT / "scripts" / "diagrams.py"))["diagrams"]()
-    assert {path.name: path.read_text() for path in (DOCS / "images").glob("*.svg")} == drawn
-    shown = {Path(address).name for page in PAGES for _, address in IMAGE.findall(page.read_text())}
-    assert set(drawn) <= shown
-
-
-def test_a_number_is_a_word_of_the_search_and_each_phrase_leads_to_a_single_page():
-    """Two pages with one phrase would share the first place."""
-    pytest.importorskip("sphinx", reason="it is in the group `docs`")
-    module = runpy.run_path(str(DOCS / "site_search.py"))
-    search = module["Search"]({})
-    assert search.split("answers 409, not W005") == ["answers", " 409", "not", "W005"]
-    assert search.word_filter(search.stem(" 409"))
-    phrases = module["PHRASES"]
-    assert [target for target in phrases if not (DOCS / f"{target.partition('#')[0]}.md").exists()] == []
-    listed = [phrase for page in phrases.values() for phrase in page]
-    assert len(set(listed)) == len(listed)
-    assert [phrase for phrase in listed if phrase != phrase.lower()] == []

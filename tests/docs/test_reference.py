@@ -1,7 +1,6 @@
 """`reference/locks.md` names all that the API has, and `explanation/architecture.md` only what the code has."""
 
 import ast
-import configparser
 import re
 from importlib import import_module
 from pathlib import Path
@@ -9,18 +8,15 @@ from pathlib import Path
 import pytest
 from django.dispatch import Signal
 from prometheus_client import CollectorRegistry
-from support.docs import DOCS, run, text_of
+from support.docs import run, text_of
 
 import django_zklock
-from django_zklock import conf, exceptions, signals, zk_lock
+from django_zklock import exceptions, signals, zk_lock
 from django_zklock.conf import arguments
-from django_zklock.conf import settings as read_settings
 from django_zklock.conf.arguments import OPTIONS
-from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions
 from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.protocol.registry import PATH_EXTRA
 from django_zklock.core.queue import nodes
-from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
 from django_zklock.locks.multi import MultiHold, MultiLock
@@ -144,12 +140,6 @@ def test_the_settings_explain_every_option_that_they_can_have():
     assert set(OPTIONS) <= set(explained)
 
 
-def test_the_settings_say_which_options_may_be_none():
-    (said,) = re.findall(r"it is a value of\s+(.*?)\. For all others", SETTINGS, re.DOTALL)
-    valid = {name for name in OPTIONS if not conf.problems({"URL": "zk://zk1/shop", "DEFAULTS": {name: None}})}
-    assert valid == set(re.findall(r"`(\w+)`", said))
-
-
 def test_the_list_of_checks_is_that_of_the_code():
     sources = [
         *PACKAGE.glob("conf/*.py"),
@@ -161,62 +151,6 @@ def test_the_list_of_checks_is_that_of_the_code():
     ids = {code for path in sources for code in re.findall(r'"(?:zklock\.)?([EW]\d{3})"', path.read_text())}
     rows = re.findall(r"^\* \*\*([EW]\d{3})\*\*: \w", SETTINGS.replace("`", ""), flags=re.MULTILINE)
     assert rows == sorted(ids)
-
-
-BOUNDS = re.findall(r"^\| ([`\w, ]+) \| (above 0|\d+) \| (none|\d+)[^|]*\|$", SETTINGS, flags=re.MULTILINE)
-
-
-OF_LEASES = ("MAX_TERM", "MAX_WAIT")
-OF_CLIENTS = ("MAX_LEASES", "MAX_WAITING", "MAX_RATE")
-
-
-def placed(key, value):
-    client = {"TOKENS": ["0" * 64]}
-    settings = {"URL": "zk://zk1/shop", "DEFAULTS": {}, "LEASES": {"CLIENTS": {"billing": client}}}
-    if key in OPTIONS:
-        settings["DEFAULTS"][key] = value
-    elif key in OF_LEASES:
-        settings["LEASES"][key] = value
-    else:
-        (client if key in OF_CLIENTS else settings)[key] = value
-    return settings
-
-
-@pytest.mark.parametrize(
-    ("key", "least", "most"),
-    [(key, least, most) for keys, least, most in BOUNDS for key in re.findall(r"`(\w+)`", keys) if key != "LEASES"],
-)
-def test_the_bounds_of_values_are_those_of_the_validator(key, least, most):
-    smallest = 0.001 if least == "above 0" else int(least)
-    assert conf.problems(placed(key, smallest)) == []
-    assert conf.problems(placed(key, 0 if least == "above 0" else smallest - 1))
-    greatest = 10**12 if most == "none" else int(most)
-    assert conf.problems(placed(key, greatest)) == []
-    assert most == "none" or conf.problems(placed(key, greatest + 1))
-
-
-def test_every_bounded_value_is_in_the_table_of_bounds():
-    keys = {*OPTIONS, *read_settings._KEYS, *OF_LEASES, *OF_CLIENTS}
-    numbers = {key for key in keys if not conf.problems(placed(key, 5)) and conf.problems(placed(key, -1))}
-    assert numbers == {key for row in BOUNDS for key in re.findall(r"`(\w+)`", row[0])} - {"LEASES"}
-
-
-def test_the_defaults_of_the_settings_are_those_of_the_code():
-    config = read_settings._read({"URL": "zk://zk1"})[0]
-    client = LeaseClient(name="billing")
-    coded = {
-        **{name: getattr(config, name) for name in config.__dataclass_fields__},
-        **{name.lower(): getattr(LeaseOptions(), name.lower()) for name in OF_LEASES},
-        **{name.lower(): getattr(client, name.lower()) for name in OF_CLIENTS},
-        "root": config.base,
-    }
-    rows = re.findall(r"`([A-Z_]+)`(?:\*\* \([^)]*?| \| [^|]*?; )default `?([^`\s)|]+)", SETTINGS)
-    shown_defaults = {name.lower(): value.strip('".').replace(",", "") for name, value in rows}
-    assert {"root", "session_timeout", "strict", "max_rate", "event_days"} <= set(shown_defaults)
-    for name in set(shown_defaults) & set(coded):
-        value = coded[name]
-        if isinstance(value, (bool, int, float, str)):
-            assert shown_defaults[name] == (value if isinstance(value, str) else f"{value}".removesuffix(".0")), name
 
 
 @pytest.mark.parametrize("page", ["explanation/scale.md", "how-to/lock-coordinator.md"])
@@ -260,15 +194,6 @@ def test_every_metric_is_in_the_table():
     assert dict(shown) == made
 
 
-def test_the_picture_shows_the_layers_in_the_order_of_the_contract():
-    settings = configparser.ConfigParser()
-    settings.read(DOCS.parent / "setup.cfg")
-    contracts = (settings[f"importlinter:contract:{name}"]["layers"] for name in ("layers", "core"))
-    layers = [re.findall(r"\w+", line) for contract in contracts for line in contract.splitlines()]
-    picture = re.findall(r"^ ((?:\w+, )*\w+)(?: {3,}|$)", ARCHITECTURE, flags=re.MULTILINE)
-    assert [set(line.split(", ")) for line in picture] == [set(layer) for layer in layers if layer]
-
-
 def test_the_classes_and_modules_of_the_architecture_exist():
     for module, name in re.findall(r"`((?:[a-z_]+\.)*[a-z_]+)\.([A-Z]\w+)`", ARCHITECTURE):
         assert hasattr(import_module(f"django_zklock.{module}"), name), name
@@ -276,17 +201,5 @@ def test_the_classes_and_modules_of_the_architecture_exist():
         import_module(f"django_zklock.{module}")
 
 
-PAGE = text_of("explanation/lease-and-abort.md")
-TWO_TICKS = 2.0  # seconds, with the settings of the guide
-ROWS = re.findall(r"^\| (\d+) +\|" + r" ([\d.]+) +\|" * 4, PAGE, flags=re.MULTILINE)
-
-
 def shown(seconds):
     return f"{seconds:.1f}".removesuffix(".0")
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_the_table_of_session_timeouts_is_computed_by_the_code(row):
-    timeout, *times = map(float, row)
-    computed = (timeout + TWO_TICKS, LEASE_SHARE * timeout, (LEASE_SHARE - BEAT_SHARE) * timeout, BEAT_SHARE * timeout)
-    assert list(map(shown, times)) == list(map(shown, computed))

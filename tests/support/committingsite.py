@@ -1,14 +1,11 @@
 """A site of views that write one note each, and meet an error of a lock after that: this module is its URLconf."""
 
 import asyncio
-import contextlib
 import functools
 import threading
 
 from asgiref.sync import sync_to_async
 from celery import shared_task
-from django.contrib import admin
-from django.contrib.auth.models import Group
 from django.db import transaction
 from django.http import HttpResponse
 from django.template import engines
@@ -68,11 +65,6 @@ def own_block(request):
         return order(request)
 
 
-def nested_blocks(request):
-    with in_ledger(), in_ledger(), in_ledger():
-        return order(request)
-
-
 def block_of_the_lock(request):
     with zk_lock("stock", atomic="ledger"):
         return order(request)
@@ -83,13 +75,6 @@ def kept_lock(request):
         return order(request)
 
 
-def caught_and_raised_again(request):
-    try:
-        return own_block(request)
-    except LockNotAcquired as error:
-        raise ZooKeeperUnavailable from error
-
-
 def aborted_in_a_callback(request):
     with zk_lock("stock") as hold, in_ledger():
         write(request)
@@ -98,24 +83,8 @@ def aborted_in_a_callback(request):
     return done()
 
 
-def two_databases(request):
-    """The transaction around the one that is committed is rolled back."""
-    with transaction.atomic(using="audit"):
-        write(request, "audit")
-        with in_ledger():
-            return order(request)
-
-
 def lost_between_two_commits(request):
     with zk_lock("stock", atomic=["audit", "ledger"]) as hold:
-        write(request)
-        write(request, "audit")
-        call_later(lambda: lose_unnoticed(hold))
-    return done()
-
-
-def kept_and_lost_between_two_commits(request):
-    with transaction.atomic(using="audit"), in_ledger(), zk_lock("stock", release_on="commit") as hold:
         write(request)
         write(request, "audit")
         call_later(lambda: lose_unnoticed(hold))
@@ -156,27 +125,12 @@ def lost_at_the_end(request):
     return done()
 
 
-def lost_at_the_end_of_several(request):
-    with zk_lock("order"), zk_lock("stock") as hold:
-        write(request)
-        lose_unnoticed(hold)
-    return done()
-
-
 def lost_at_the_release(request):
     lock = zk_lock("stock")
     hold = lock.acquire()
     write(request)
     lose_unnoticed(hold)
     lock.release()
-    return done()
-
-
-def lost_at_the_release_of_the_hold(request):
-    hold = zk_lock("stock").acquire()
-    write(request)
-    lose_unnoticed(hold)
-    hold.release()
     return done()
 
 
@@ -196,14 +150,6 @@ async def async_view(request):
     return await sync_to_async(own_block)(request)
 
 
-async def async_block_lost_at_its_end(request):
-    async with zk_lock("stock", abort_on="lost") as hold:
-        await sync_to_async(write)(request)
-        with contextlib.suppress(BaseException):
-            await sync_to_async(lose_unnoticed)(hold)
-    return done()
-
-
 api = NinjaAPI(urls_namespace="committingsite", docs_url=None)
 api.post("order/")(lambda request: own_block(request).status_code)
 handling = NinjaAPI(urls_namespace="committingsite-handling", docs_url=None)
@@ -212,33 +158,17 @@ for kind in (LockLost, LockNotAcquired, ZooKeeperUnavailable):
     handling.add_exception_handler(kind, answer)
 
 
-class LateAdmin(admin.ModelAdmin):
-    def save_model(self, request, obj, form, change):
-        super().save_model(request, obj, form, change)
-        transaction.on_commit(helper)
-
-
-saving = admin.AdminSite(name="admin")
-saving.register(Group, LateAdmin)
-
 VIEWS = {
     view.__name__: view
     for view in (
         own_block,
-        nested_blocks,
         block_of_the_lock,
         kept_lock,
-        caught_and_raised_again,
         aborted_in_a_callback,
-        two_databases,
         lost_between_two_commits,
-        kept_and_lost_between_two_commits,
         lost_at_the_end,
-        lost_at_the_end_of_several,
         lost_at_the_release,
-        lost_at_the_release_of_the_hold,
         async_view,
-        async_block_lost_at_its_end,
         aborted_after_a_commit,
         checked_after_a_commit,
         async_block_aborted,
@@ -263,6 +193,5 @@ urlpatterns = [
     path("atomic/checked_after_a_commit/", checked_after_a_commit),
     path("ninja/", api.urls),
     path("ninja-handling/", handling.urls),
-    path("admin/", saving.urls),
 ]
 SETTINGS = {**viewkinds.SETTINGS, "ROOT_URLCONF": __name__}

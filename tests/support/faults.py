@@ -31,6 +31,11 @@ def client():
     return client
 
 
+def has_watches():
+    """Return whether the client of this process watches the data of any znode."""
+    return any(client()._data_watchers.values())
+
+
 def connected(timeout=10.0):
     current_session = session()
     current_session.wanted_until = clock.now() + timeout  # without that, it rests after many refused connects

@@ -53,12 +53,6 @@ def write(key, book, mark):
     return mark
 
 
-@app.task(name="hostile.shared")
-@zk_locked("{key}", kind="read")
-def shared(key, mark):
-    return mark
-
-
 app.task(name="hostile.write")(zk_locked("{key}")(write))
 app.task(name="hostile.write.late", acks_late=True)(zk_locked("{key}")(write))
 app.task(name="hostile.write_two")(zk_locked(["{key}", "two"])(write))
@@ -96,7 +90,7 @@ HEADERS = (*(f"zklock_{name}" for name in OURS), "zklock_beat", "traceparent", "
 
 FORGED = {
     "zklock_wait": {"memory": [1], "grants": [{"index": 0, "number": 1}], "number": 1, "error": "X", "resend": True},
-    "zklock_history": {"x-death": [{"queue": [], "count": 10**40}], "x-delivery-count": -(10**40), "task": "x"},
+    "zklock_history": {"x-death": [{"queue": [], "count": 2**63 - 1}], "x-delivery-count": -(2**63), "task": "x"},
     "zklock_redelivered": "2026-01-01T00:00:00",
     "traceparent": "00-" + "0" * 32 + "-" + "f" * 16 + "-zz",
     "zklock_unique": "task/../..",

@@ -14,6 +14,7 @@ from rest_framework.decorators import api_view
 from rest_framework.viewsets import ViewSet
 
 from django_zklock import current_hold, zk_lock, zk_locked
+from django_zklock.locks.hold import held_of
 
 then = []  # calls that a view makes with its hold after it has written
 locked = zk_locked("stock")
@@ -26,8 +27,8 @@ def lose_unnoticed(hold):
     """Mark a hold as lost in a way that the work does not notice."""
     done = threading.Event()
     with contextlib.suppress(BaseException):
-        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
-        hold._held.grant.session.post(done.set)
+        held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
+        held_of(hold).grant.session.post(done.set)
         assert done.wait(5)
         threading.Event().wait(0.5)
 

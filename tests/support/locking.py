@@ -4,12 +4,8 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable
 
 from django.core.management import CommandError, call_command
-
-Contend = Callable[..., str]
-"""Puts a contender into a queue; returns its path: the fixture `contend` of the integration tests."""
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that.
 MANAGE = [

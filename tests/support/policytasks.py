@@ -38,13 +38,6 @@ def nested(key, inner, gate, journal):
         return "done"
 
 
-def charge(key, other, journal):
-    """Do work under one lock that must not be done twice, then wait for another one."""
-    work(key, journal=journal)
-    with zk_lock(other, timeout=5):
-        return "done"
-
-
 def committed(key, error, journal):
     """Commit work, and then meet an error of a lock."""
     kinds = {kind.__name__: kind for kind in (LockDeadlock, LockLost)}
@@ -72,7 +65,6 @@ for _name, _options in POLICIES.items():
     app.task(name=f"several.{_name}")(zk_locked(["{key}/b", "{key}/a"], **_options)(work))
     app.task(name=f"several.patient.{_name}")(zk_locked(["{key}/b", "{key}/a"], timeout=30, **_options)(work))
     app.task(name=f"nested.{_name}")(zk_locked("{key}", **_options)(nested))
-    app.task(name=f"charge.{_name}")(zk_locked("{key}", **_options)(charge))
     for _kind, _how in SHARES.items():
         app.task(name=f"sharing.{_kind}.{_name}")(zk_locked("{key}", **_how, **_options)(work))
 
@@ -158,12 +150,6 @@ def overlong(key, mark):
     return do("linger", mark)
 
 
-@app.task(name="policy.once")
-@zk_locked("{key}", on_conflict="skip", min_hold=60, skip_value="somebody else did")
-def once(key):
-    return "done"
-
-
 @app.task(name="policy.everything", bind=True)
 @zk_locked("{key}", on_conflict="retry")
 def everything(self, key):
@@ -223,7 +209,6 @@ class Offline(Task):
 for _late in (False, True):
     app.task(name=f"offline.{_late}", base=Offline, acks_late=_late)(zk_locked("{key}", on_conflict="retry")(work))
 app.task(name="nested.offline", base=Offline)(zk_locked("{key}", on_lost="retry")(nested))
-app.task(name="offline.lost", base=Offline)(zk_locked("{key}", **unlucky)(work))
 
 
 @app.task(name="offline.two", base=Offline)

@@ -19,6 +19,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import held_locks
 from support.faults import BackgroundCall
 from support.primitives import lingering_waiters
+from support.work import blocks_of
 from support.zoo import eventually
 
 strides = pytest.mark.parametrize(
@@ -293,5 +294,5 @@ def strike_at_any_moment(lock, key, way, rounds):
             struck += 1
         if entered and held_locks.find(current_owner(), key):
             lock.release()
-        assert not lock._blocks
+        assert not blocks_of(lock)
     assert struck == rounds

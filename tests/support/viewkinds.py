@@ -5,7 +5,6 @@ import functools
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.auth.models import Group
-from django.contrib.syndication.views import Feed
 from django.http import Http404, HttpResponse
 from django.urls import include, path
 from django.utils.decorators import method_decorator
@@ -78,18 +77,6 @@ class DecoratedHandler(Plain): ...
 class DecoratedDispatch(Plain): ...
 
 
-class Object:
-    @locked()
-    def page(self, request):
-        return work()
-
-
-class News(Feed):
-    @locked()
-    def __call__(self, request, *args, **kwargs):
-        return work()
-
-
 class Api(APIView):
     get = locked()(Plain.get)
 
@@ -119,12 +106,6 @@ def paged_operation(request):
 
 class GroupAdmin(ModelAdmin):
     @locked()
-    def changelist_view(self, request, extra_context=None):
-        return work()
-
-
-@method_decorator(locked(), name="changelist_view")
-class DecoratedAdmin(ModelAdmin):
     def changelist_view(self, request, extra_context=None):
         return work()
 
@@ -220,8 +201,6 @@ CALLBACKS = {
     "dispatch": Dispatch.as_view(),
     "method_decorator-get": DecoratedHandler.as_view(),
     "method_decorator-dispatch": DecoratedDispatch.as_view(),
-    "method": Object().page,
-    "feed": News(),
     "api_view-above": api_view(["GET"])(locked()(page)),
     "api_view-below": locked()(api_view(["GET"])(page)),
     "api-class": Api.as_view(),
@@ -244,9 +223,8 @@ urlpatterns = [
     path("drf/", include(router.urls)),
     path("ninja/", api.urls),
     path("admin/", admin_of("kinds", GroupAdmin).urls),
-    path("admin-decorated/", admin_of("kinds-decorated", DecoratedAdmin).urls),
 ]
 
 NESTED = ["drf/actions/buy", *(f"ninja/{kind}" for kind in ("sync", "async", "around"))]
-PATHS = [*CALLBACKS, *NESTED, "admin/auth/group", "admin-decorated/auth/group"]
+PATHS = [*CALLBACKS, *NESTED, "admin/auth/group"]
 """A path of this site for each kind of view, without the last slash."""

@@ -12,8 +12,7 @@ from celery.worker.control import inspect_command
 
 from django_zklock import conf, current_hold, zk_lock, zk_locked
 from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask
-from django_zklock.core.zk.loop import Loop
-from django_zklock.signals import lock_release_refused, lock_released, waiting_tasks_changed
+from django_zklock.signals import waiting_tasks_changed
 from support.celeryapp import app, do, work
 from support.celeryfolder import HOME
 from support.chaos.servers import looking_in
@@ -25,34 +24,8 @@ def record_count(waiting, **_kwargs):
     Path(os.environ[HOME], COUNT).write_text(str(waiting))
 
 
-SLOW_LOOP = "SLOW_LOOP"
-"""Environment variable: seconds that the protocol's thread sleeps before each call that is posted to it."""
-
-if SLOW_LOOP in os.environ:
-    post = Loop.post
-
-    def post_later(loop, call, *args):
-        """Post a call, and a sleep before it."""
-        post(loop, time.sleep, float(os.environ[SLOW_LOOP]))
-        post(loop, call, *args)
-
-    Loop.post = post_later
-
 if HOME in os.environ:
     waiting_tasks_changed.connect(record_count)
-
-ENDS = "WAITING_ENDS"
-"""Environment variable: a file for a line about each lock that a process of the worker released, or could not."""
-
-
-def record_end(name, *, lock, **_kwargs):
-    with Path(os.environ[ENDS]).open("a", encoding="utf-8") as file:
-        file.write(f"{name} {lock} {os.getpid()}\n")
-
-
-if ENDS in os.environ:
-    lock_released.connect(functools.partial(record_end, "released"), weak=False)
-    lock_release_refused.connect(functools.partial(record_end, "refused"), weak=False)
 
 
 def getpid(key):
@@ -63,7 +36,6 @@ app.task(name="waiting.wait")(zk_locked("{key}")(work))
 app.task(name="waiting.late", acks_late=True, reject_on_worker_lost=True)(zk_locked("{key}")(work))
 app.task(name="waiting.slow")(zk_locked("{key}", warn_after=0.2)(work))
 app.task(name="waiting.patient")(zk_locked("{key}", timeout=0.5)(getpid))
-app.task(name="waiting.skips")(zk_locked("{key}", timeout=0.5, on_conflict="skip")(getpid))
 app.task(name="waiting.bounded")(zk_locked("{key}", timeout=2, on_conflict="wait")(getpid))
 app.task(name="waiting.insists")(zk_locked("{key}", on_conflict="wait")(getpid))
 # The pool process alone computes this key.
@@ -176,15 +148,6 @@ class Coroutine(Task):
 @zk_locked("{key}")
 async def coroutine(key):
     return os.getpid()
-
-
-def write(key, book):
-    with Path(book).open("a") as file:
-        file.write("done\n")
-    return "second"
-
-
-app.task(name="waiting.read")(zk_locked("{key}", kind="read")(write))
 
 
 @inspect_command()

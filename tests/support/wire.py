@@ -70,10 +70,6 @@ class Wire:
                 return error
         return -1
 
-    def shut(self):
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-
     def drop(self):
         self._socket.close()
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from django_zklock.core.locks.held import held_locks
 from django_zklock.inspection import look_at
+from django_zklock.locks.hold import held_of
 from support.faults import BackgroundCall
 
 Run = Callable[..., Any]
@@ -72,6 +74,21 @@ def acquire_until(is_enough, lock):
 class GaveUp(Exception): ...
 
 
+def guards():
+    """Return what stops owners inside of blocks; none is left after them."""
+    return held_locks._guards
+
+
+def forget_kept():
+    """Forget the locks that a transaction keeps: an exception has ended both."""
+    held_locks._kept.clear()
+
+
+def blocks_of(lock):
+    """Return the blocks that this lock object knows: none after their ends, or it would keep their owners."""
+    return lock._blocks
+
+
 def seen(key):
     """Look at a lock that somebody holds."""
     info = look_at(key, reply_timeout=30)
@@ -81,12 +98,12 @@ def seen(key):
 
 def lose(hold):
     """Lose one hold at once, as the protocol's thread does when the node is found deleted."""
-    grant = hold._held.grant
+    grant = held_of(hold).grant
     grant.session.post(grant.lose, "the test took it away")
 
 
 def lose_later(hold, delay):
-    grant = hold._held.grant
+    grant = held_of(hold).grant
     session = grant.session
     session.post(lambda: session.loop.call_later(delay, lambda: grant.lose("the test took it away")))
 

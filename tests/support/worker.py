@@ -146,10 +146,6 @@ class Worker:
 
         eventually(lambda: scheduled() == count, 20)
 
-    def waits_or_pauses(self, task_id):
-        """Return whether a message with this id waits without a slot, for a lock or for its next try."""
-        return task_id in {entry["request"]["id"] for entry in self.ask("scheduled")}
-
     def run(self, name, *args, timeout=20, **options):
         return self.get(self.send(name, *args, **options), timeout)
 

@@ -6,7 +6,6 @@ import psutil
 import pytest
 from support.chaos.checker import ROOM
 from support.chaos.faultpoints import FAULTPOINTS
-from support.proxy import CREATE2
 from support.zoo import eventually
 
 TICK = 0.5  # seconds, of the test's servers
@@ -73,62 +72,4 @@ def test_a_fault_at_any_step_of_a_contender_harms_no_other(pool, point, action):
         rest = {"members": 0, "guids": 0, "departures": 0, "kept": 0}
         eventually(lambda: rest.items() <= victim.ask("gauge").items(), LEFT_BEHIND, f"{victim.ask('gauge')}")
         victim.use()
-    pool.assert_kept()
-
-
-def failing(victim, point, *before):
-    victim.tell("strike", point=point, action="raise").result()
-    for earlier, action in reversed(before):
-        victim.tell("strike", point=earlier, action=action, seconds=NAP).result()
-
-
-def test_a_contender_that_fails_at_a_reconnect_gets_the_error(pool, proxy):
-    victim = pool.start_one("A", hosts=proxy.address, session_timeout=T)
-    proxy.refuse = True
-    proxy.cut_all()
-    eventually(lambda: not victim.ask("connected"), 5)
-    failing(victim, "before_create")
-    waiting = [victim.acquire(key, timeout=15, owner=key) for key in ("one", "two")]
-    eventually(lambda: victim.ask("gauge")["members"] == 2, 5)
-    proxy.heal()
-    answers = [call.result(10) for call in waiting]
-    assert sorted(answer.get("error", "") for answer in answers) == ["", "ZkLockError"]
-    pool.assert_kept()
-
-
-@pytest.mark.parametrize("point", RELEASING)
-def test_a_release_after_an_outage_is_retried_after_a_failure(pool, proxy, point):
-    victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
-    other = pool.start_one("B")
-    victim.must_acquire()
-    waiting = other.acquire()
-    pool.wait_contenders(2)
-    proxy.refuse = True
-    proxy.cut_all()
-    eventually(lambda: not victim.ask("connected"), 5)
-    victim.release().result()
-    failing(victim, point)
-    healed = time.monotonic()
-    proxy.heal()
-    assert waiting.result()["t"] - healed < 5
-    assert victim.ask("struck")
-    pool.assert_kept()
-
-
-@pytest.mark.parametrize("point", RELEASING)
-def test_a_late_znode_of_a_caller_that_gave_up_is_deleted_after_a_failure(pool, proxy, point):
-    victim = pool.start_one("A", hosts=proxy.address, session_timeout=10)
-    victim.use("other")  # before it is connected, a caller gives up without a create
-    pool.zoo.client.ensure_path(f"{pool.zoo.base}/k")  # so that there is but one create
-    proxy.delay_op(CREATE2, 60)
-    failing(victim, point)
-    before = proxy.counts[CREATE2]
-    acquiring = victim.acquire(timeout=0.5)  # long before the client takes the connection for broken
-    proxy.wait_for(lambda: proxy.counts[CREATE2] > before)
-    assert acquiring.result()["error"] == "ZooKeeperUnavailable"
-    proxy.delay_op(CREATE2, 0)
-    eventually(lambda: victim.ask("struck"), 5)
-    pool.zoo.assert_empty(LEFT_BEHIND)
-    proxy.heal()
-    victim.must_acquire()
     pool.assert_kept()

@@ -58,25 +58,6 @@ def test_a_waiter_leaves_the_queue_though_its_delete_is_lost(pool, arena, proxy)
     pool.assert_kept()
 
 
-@pytest.mark.convicts_kazoo
-def test_a_waiter_leaves_the_queue_at_its_soft_time_limit(pool):
-    a, b = pool.start("A", "B")
-    b.must_acquire(owner="ahead")
-    waiting = a.acquire(timeout=30)
-    _, mine = pool.wait_contenders(2)
-    behind = b.acquire(timeout=10, owner="behind")
-    pool.wait_contenders(3)
-    pool.note("alarm", target="A")
-    a.tell("alarm", after=0.05).result()
-    assert waiting.result(5)["error"] == "Struck"
-    eventually(lambda: mine not in pool.zoo.children("k"), LEFT_BEHIND, "the one that was struck is still in the queue")
-    b.release(owner="ahead").result()
-    behind.granted(15)
-    b.release(owner="behind").result()
-    a.must_acquire()
-    pool.assert_kept()
-
-
 def test_a_killed_holder_is_replaced_within_its_session_timeout(pool):
     a, b = pool.start("A", "B")
     a.must_acquire()

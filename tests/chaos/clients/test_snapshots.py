@@ -2,23 +2,17 @@
 
 import contextlib
 import functools
-import statistics
 import time
 import tracemalloc
 import uuid
 from collections import deque
 
 import pytest
-from django.test import override_settings
-from support import adminsite
-from support.adminsite import LIST
 from support.chaos.servers import looking_in
 from support.ensemble import Ensemble
-from support.faults import connected, proxied
-from support.proxy import MULTI_READ
+from support.faults import connected
 
 from django_zklock import zk_lock
-from django_zklock.admin import LockAdmin
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.inspection import scan, snapshot
@@ -107,74 +101,3 @@ def test_a_scan_holds_few_bytes_at_a_time(zoo, monkeypatch, locks, extra, most):
             tracemalloc.stop()
         assert len(shown.locks) == locks
         assert peak < most
-
-
-TABS = (LIST, f"{LIST}?q=", f"{LIST}?host=web-0")
-
-
-@pytest.mark.django_db
-@override_settings(**adminsite.SETTINGS)
-def test_six_tabs_at_ten_thousand_locks_cost_one_look(zoo, monkeypatch):
-    monkeypatch.setattr(LockAdmin, "reply_timeout", 30.0)
-    with filled(zoo, 10_000, 1, 0), proxied(zoo, 20) as proxy:
-        users = [adminsite.user_with("view_lock", action) for action in ("break_lock", "hold_lock")]
-        snapshot(max_age=0, reply_timeout=30)  # the first one does not know yet how large the replies are
-
-        proxy.reset()
-        snapshot(max_age=0, reply_timeout=30)
-        assert proxy.counts[MULTI_READ] <= 40
-        for _ in range(3):
-            proxy.reset()
-            pages = [user.get(tab, headers={"X-ZkLock-Refresh": "5"}) for user in users for tab in TABS]
-            assert 2 * proxy.requests <= 300  # with the replies
-            assert pages[0].context["snapshot"].complete
-            assert pages[0].context["snapshot"].total == 10_000
-        selected = {"action": "break_selected", "select_across": "1", "_selected_action": ["none"], "index": "0"}
-        form = users[0].post(f"{LIST}?host=web-0", selected)
-        assert form.status_code == 200
-        assert len(form.context["rows"]) == 50
-
-
-COUNTS_LOCKS = """
-import sys, time
-for line in sys.stdin:
-    ends = time.monotonic() + float(line)
-    count = 0
-    while time.monotonic() < ends:
-        with zk_lock("worker"):
-            count += 1
-    print(count, flush=True)
-"""
-
-
-@pytest.mark.django_db
-@override_settings(**adminsite.SETTINGS)
-def test_six_tabs_at_ten_thousand_locks_slow_no_other_process_down(zoo):
-    """
-    A tab is read again every five seconds. Locks are counted in turns, with tabs and without.
-
-    On an idle machine the ratio is 0.95 at least. Here another test runs at the same time.
-    """
-    users = [adminsite.user_with("view_lock", action) for action in ("break_lock", "hold_lock")]
-    ratios = []
-    with filled(zoo, 10_000, 1, 0), zoo.running(COUNTS_LOCKS) as worker:
-        for _ in range(8):
-            without = count_locks(worker, int)
-            ratios.append(count_locks(worker, functools.partial(look, users)) / without)
-    print(f"{statistics.median(ratios):.3f}: {ratios}")
-    assert statistics.median(ratios) >= 0.9
-
-
-def count_locks(worker, meanwhile):
-    """Return how many locks a worker gets in five seconds."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    worker.stdin.write("5\n")
-    worker.stdin.flush()
-    meanwhile()
-    return int(worker.stdout.readline())
-
-
-def look(users):
-    pages = [user.get(tab, headers={"X-ZkLock-Refresh": "5"}) for user in users for tab in TABS]
-    assert {page.status_code for page in pages} == {200}

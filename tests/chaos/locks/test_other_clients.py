@@ -54,13 +54,3 @@ def test_a_mixed_history_is_that_of_one_lock(zoo, tmp_path, which, theirs, ours)
     print(f"{which} {theirs} and ours {ours}: {dict(load.grants)}")
     gone_on = load.grants - before
     assert gone_on.keys() == {"theirs-2", "theirs-3", "ours-2", "ours-3"}, gone_on
-
-
-def test_the_checker_accuses_two_clients_that_ignore_each_other(zoo, tmp_path):
-    """Without the patterns kazoo passes over nodes in Curator's grammar: the same load shows it."""
-    load = Load(tmp_path, f"{zoo.base}/k")
-    start_theirs, start_ours = starts("kazoo", zoo)
-    load.add("theirs", start_theirs, ["lock"])
-    load.add("ours", start_ours, ["lock"])
-    load.run(SECONDS)
-    assert "exclusion" in check_history(load.end()).rules

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import json
 import os
-import socketserver
 import threading
 import time
 import uuid
@@ -13,26 +12,22 @@ from types import SimpleNamespace
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import BackgroundCall, acquire_once, connected, results, session, within
+from support.faults import BackgroundCall, acquire_once, connected, results, within
 from support.locking import ending
-from support.proxy import CREATE2, DELETE, MULTI, MULTI_READ, SET_DATA, Proxy
+from support.proxy import CREATE2, DELETE, MULTI_READ, SET_DATA, Proxy
 from support.refused import on_real_server
-from support.work import assert_refused, seen
+from support.work import seen
 from support.zoo import ROOM, eventually
 
 from django_zklock import inspection, zk_lock
 from django_zklock.core.execution import work
 from django_zklock.core.execution.work import Work
-from django_zklock.core.protocol.story import StoryRun
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import RESERVATIONS
-from django_zklock.core.zk.options import SessionOptions
-from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
+from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.inspection import check_quorum, ensemble, look_at, scan, snapshot
-from django_zklock.inspection.ensemble import _ask
-from django_zklock.operations import clear_limit, request_release, set_limit
-from django_zklock.shared import Shared
+from django_zklock.operations import clear_limit, set_limit
 
 pytestmark = pytest.mark.usefixtures("emptied")
 
@@ -170,19 +165,6 @@ LIMITS = [2, 1, 3, 4, 2, 2, 2]
 
 
 @pytest.mark.parametrize("max_waiters", [0, 1, 50])
-def test_holders_with_different_limits_in_code_are_all_shown(zoo, max_waiters):
-    """The attribute `own_limits` reports the difference."""
-    names = [permit(zoo, "k", limit) for limit in LIMITS]
-    (lock,) = fresh(max_waiters=max_waiters).locks
-    assert [(holder.name, holder.limit) for holder in lock.holders] == [(names[0], 2), (names[2], 3), (names[3], 4)]
-    assert [waiter.name for waiter in lock.waiters] == [names[1], *names[4:]][:max_waiters]
-    assert (lock.limit, lock.waiting) == (4, 4)
-    assert (lock.own_limits[0], lock.own_limits[-1]) == (1, 4)
-    holders = [(holder.guid, holder.token) for holder in lock.holders]
-    assert [(holder.guid, holder.token) for holder in request_release("k", "drain", by="anna").holders] == holders
-
-
-@pytest.mark.parametrize("max_waiters", [0, 1, 50])
 def test_a_limit_that_was_set_is_that_of_all_holders(zoo, max_waiters):
     """The second contender knows of one permit, so it holds none by its code. By the new limit it does."""
     names = [permit(zoo, "k", limit) for limit in LIMITS]
@@ -210,40 +192,12 @@ def test_a_limit_that_was_set_is_shown_with_user_and_reason(zoo):
         clear_limit("k", by="anna", reason="mended")
 
 
-def test_a_limit_of_an_unused_key_shows_no_lock(zoo):
-    """The function `limit_of` tells it."""
-    set_limit("k", 1, by="anna", reason="the printer is slow")
-    assert (fresh().locks, look_at("k")) == ((), None)
-    clear_limit("k", by="anna", reason="mended")
-
-
 def test_a_contender_in_the_grammar_of_kazoo_is_known_by_its_payload(zoo):
     with zk_lock("k", compat="kazoo"):
         join(zoo, "k", f"{uuid.uuid4().hex}__lock__", b"other")
         lock = seen("k")
         assert [contender.client for contender in (*lock.holders, *lock.waiters)] == ["zklock", "kazoo"]
         assert lock.holders[0].pid == os.getpid()
-
-
-def test_semaphores_do_not_add_reads_to_other_locks(zoo, proxy):
-
-    def reads():
-        proxy.reset()
-        fresh(max_waiters=1)
-        return proxy.reads
-
-    contender(zoo, "plain")
-    contender(zoo, "plain")
-    fresh()
-    plain = reads()
-    for _ in range(4):
-        permit(zoo, "pool", 2)
-    assert reads() == plain + 1 + 3  # the directory, the holders, and the first waiter
-    set_limit("pool", 1, by="anna", reason="x")
-    try:
-        assert reads() == plain + 1 + 4  # the marker, too
-    finally:
-        clear_limit("pool", by="anna", reason="x")
 
 
 def test_an_unreadable_queue_is_shown_with_the_reason(zoo):
@@ -327,19 +281,6 @@ def test_a_holder_says_after_which_time_its_hold_is_long(zoo):
     assert lock.holders[0].long_after == 90.5
 
 
-def test_a_fresh_snapshot_is_shared(zoo, proxy):
-    contender(zoo, "k")
-    first = snapshot(max_age=60)
-    proxy.reset()
-    again = snapshot(max_age=60)
-    assert again.locks == first.locks
-    assert again.age >= first.age
-    assert not proxy.counts[MULTI_READ]
-    contender(zoo, "l")
-    assert [lock.key for lock in fresh().locks] == ["k", "l"]
-    assert proxy.counts[MULTI_READ] == 3  # the root, the two directories, the two holders
-
-
 def test_callers_at_the_same_time_share_one_scan(zoo, proxy):
     contender(zoo, "k")
     fresh()
@@ -384,15 +325,6 @@ def test_of_a_long_queue_only_the_first_waiters_are_read(zoo, proxy, look, reads
     assert (len(lock.waiters), lock.waiting) == (waiters, 59)
 
 
-def test_a_scan_rarely_writes(zoo, proxy):
-    contender(zoo, "k")
-    proxy.reset()
-    for _ in range(5):
-        fresh()
-    assert proxy.counts[MULTI] <= 1 + proxy.counts[MULTI_READ]  # heartbeats are transactions, too
-    assert "!clock" not in zoo.client.get_children(zoo.base)
-
-
 def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo, proxy):
     contender(zoo, "k")
     fresh()
@@ -414,30 +346,6 @@ def test_without_zookeeper_the_last_snapshot_is_shown_with_its_age(zoo, proxy):
     assert fresh().connection.server == proxy.address
 
 
-def test_a_caller_that_gave_up_during_an_outage_leaves_nothing_behind(zoo, proxy):
-    contender(zoo, "k")
-    fresh()
-    proxy.go_away()
-    current_session = session()
-    for _ in range(3):
-        snapshot(max_age=0, reply_timeout=0.05)
-        with pytest.raises(ZooKeeperUnavailable):
-            look_at("k", reply_timeout=0.05)
-        with pytest.raises(ZooKeeperUnavailable):
-            zk_lock("k").locked()
-
-    def asks():
-        return any(isinstance(observer, StoryRun) for observer in list(current_session.observers))
-
-    eventually(lambda: not asks())
-    asker = BackgroundCall(lambda: look_at("k", reply_timeout=10))
-    eventually(asks)
-    proxy.heal()
-    outcome = asker.result()
-    assert outcome is not None
-    assert len(outcome.holders) == 1
-
-
 def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo):
     with Proxy(zoo.address) as proxy:
         proxy.refuse = True
@@ -445,12 +353,6 @@ def test_a_process_that_never_reached_zookeeper_gets_an_empty_snapshot(zoo):
             shown = snapshot(reply_timeout=0.4)
             assert shown.problem
             assert (shown.locks, shown.total, shown.connection.session_id) == ((), 0, 0)
-
-
-def test_an_incomplete_snapshot_is_not_shared_with_a_caller_that_waits_longer(zoo):
-    contender(zoo, "k")
-    assert snapshot(reply_timeout=0.0).problem
-    assert [lock.key for lock in snapshot(reply_timeout=5).locks] == ["k"]
 
 
 def test_the_connection_is_described(zoo):
@@ -602,46 +504,6 @@ def threads():
     threads.end()
 
 
-def test_another_thread_of_the_task_that_holds_a_lock_may_wait(zoo, threads):
-    assert threads.start(task("1"), "a").wait(20)
-    assert threads.start(task("2"), "b", then="a").wait(20)
-    zoo.wait_contenders("a", 2)
-    threads.start(task("1"), "b")
-    zoo.wait_contenders("b", 2)
-    eventually(lambda: look().waits)
-    shown = look()
-    assert [(wait.holds, wait.waits_for) for wait in shown.waits] == [("b", "a")]
-    assert shown.cycles == ()
-
-
-def test_a_task_that_gave_up_its_place_to_another_one_does_not_wait(zoo, threads):
-    """With `linger`, another task of the process waits with the same znode, which still names the first one."""
-    gave_up, over = threading.Event(), threading.Event()
-
-    def first():
-        work.begin(task("1"))
-        with zk_lock("a"):
-            assert_refused(zk_lock("b", timeout=2, linger=5), LockNotAcquired)
-            gave_up.set()
-            over.wait(60)
-
-    def second():
-        work.begin(task("3"))
-        acquire_once("b", timeout=40, linger=5)
-
-    assert threads.start(task("2"), "b").wait(20)
-    founder = BackgroundCall(first)
-    eventually(lambda: len(zoo.children("b")) == 2)
-    successor = BackgroundCall(second)
-    try:
-        assert gave_up.wait(20)
-        eventually(lambda: look().waits == ())  # the request by which the first one left its place may be on its way
-    finally:
-        over.set()
-        threads.end()
-        results([founder, successor], 60)
-
-
 def test_a_search_that_reached_its_limit_says_so(zoo, monkeypatch, threads):
     monkeypatch.setattr(inspection.waits, "MAX_WAITS", 1)
     monkeypatch.setattr(inspection.queries, "MAX_WAITS", 1)
@@ -685,52 +547,3 @@ def test_a_root_in_which_this_process_may_not_create_is_told(zoo):
         zoo.client.set_acls(zoo.base, OPEN_ACL_UNSAFE)
     assert report.has_quorum
     assert 'the right "create"' in report.refused
-
-
-def test_a_fresh_report_of_the_servers_is_shared(zoo):
-    assert ensemble(max_age=0) is not ensemble(max_age=0)
-    assert ensemble() is ensemble()
-
-
-def test_a_caller_gets_no_report_from_before_its_max_age():
-    computing, proceed = threading.Event(), threading.Event()
-    calls = []
-
-    def compute(key, timeout):
-        calls.append(key)
-        computing.set()
-        proceed.wait(20)
-        return len(calls)
-
-    shared = Shared(compute, most=2)
-    first = BackgroundCall(lambda: shared.get("a", 1.0, 0.0))
-    computing.wait(20)
-    second = BackgroundCall(lambda: shared.get("a", 1.0, 0.0))
-    proceed.set()
-    assert (first.result(), second.result()) == (1, 2)
-    assert (shared.get("b", 1.0, 60.0), shared.get("a", 1.0, 60.0), shared.get("c", 1.0, 60.0)) == (3, 2, 4)
-    assert shared.get("a", 1.0, 60.0) == 5  # the oldest key is forgotten
-
-
-@pytest.fixture
-def trickling():
-    """The address of a server that sends a byte now and then, without an end."""
-    enough = threading.Event()
-
-    class Trickle(socketserver.BaseRequestHandler):
-        def handle(self):
-            with contextlib.suppress(OSError):
-                while not enough.wait(0.02):
-                    self.request.sendall(b"x")
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Trickle) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        yield ("127.0.0.1", server.server_address[1])
-        enough.set()
-        server.shutdown()
-
-
-def test_a_server_that_never_ends_its_reply_costs_no_more_than_the_timeout(trickling):
-    with within(20):
-        report = _ask(trickling, SessionOptions(hosts=(trickling,)), 0.2)
-    assert (report.role, report.is_unknown) == ("", True)

@@ -64,16 +64,6 @@ def test_an_end_that_zookeeper_refuses_says_so(zoo):
     assert reservations.end("a/b", "one") is None
 
 
-def test_the_worker_may_be_faster_than_the_publisher(zoo):
-    """It waits until the publisher is done. Otherwise the reservation would begin after its end."""
-    late = Sender()
-    end = BackgroundCall(lambda: reservations.end("a/b", "one", reply_timeout=20))
-    eventually(lambda: process.current()._client._data_watchers)
-    late.sent()
-    assert end.result() is None
-    assert reserved_names(zoo) == []
-
-
 def test_a_task_cannot_free_the_key_of_another(zoo):
     queued()
     assert reservations.end("a/b", "none") is None
@@ -143,22 +133,6 @@ def test_a_task_that_is_known_to_have_ended_does_not_count(zoo):
     queued(task_id="two", has_ended=lambda task_id: task_id == "one")
     assert reservations.end("a/b", "one") is None
     assert holder("a/b") == "two"
-
-
-@pytest.mark.parametrize("is_sent", [True, False])
-def test_a_publisher_waits_until_another_is_done(zoo, is_sent):
-    """The first task may never be sent. To return its id would lose both."""
-    first = Sender()
-
-    def second():
-        sender = Sender(task_id="two")
-        sender.sent()
-        return sender.task_id
-
-    call = BackgroundCall(second)
-    eventually(lambda: process.current()._client._data_watchers)
-    first.sent() if is_sent else first.fail()
-    assert call.result() == ("one" if is_sent else "two")
 
 
 def test_a_publisher_waits_for_its_timeout_only(zoo):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import math
 import random
 import threading
@@ -13,11 +12,10 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, expire, proxied, within
 from support.signalled import signalled
-from support.strike import LineStrike
-from support.work import assert_refused, in_each_thread, lose, sleep_in_pieces
+from support.work import assert_refused, in_each_thread, lose
 from support.zoo import eventually
 
-from django_zklock import Leader, current_hold, zk_leader, zk_lock
+from django_zklock import current_hold, zk_leader, zk_lock
 from django_zklock.conf.arguments import LeaderArguments
 from django_zklock.exceptions import (
     LockBusy,
@@ -28,6 +26,7 @@ from django_zklock.exceptions import (
     ZooKeeperUnavailable,
 )
 from django_zklock.locks import election
+from django_zklock.locks.hold import held_of
 
 TIMEOUT = 4.0  # seconds, of a session
 
@@ -133,28 +132,6 @@ def test_an_error_of_the_function_ends_run(zoo):
         assert zoo.children("lead") == []
 
 
-def test_the_interrupt_of_another_lock_ends_run(zoo):
-    leader = zk_leader("lead")
-    leads = []
-    with pytest.raises(LockLost) as raised, zk_lock("outer") as outer:
-
-        def work(hold):
-            leads.append(hold.token)
-            lose(outer)
-            threading.Event().wait(10)
-
-        leader.run(work)
-    assert raised.value.lock == "outer"
-    assert len(leads) == 1
-
-    def interrupt(hold):
-        raise LockLostInterrupt("somebody else's")
-
-    with pytest.raises(LockLostInterrupt):
-        leader.run(interrupt)
-    assert zoo.children("lead") == []
-
-
 @in_each_thread
 def test_a_leader_that_loses_the_leadership_is_aborted_and_leads_again(zoo, run):
     leader = zk_leader("lead")
@@ -232,23 +209,6 @@ def test_a_leader_that_has_released_its_leadership_is_not_called_again(zoo):
     assert len(calls) == 1
 
 
-def test_repeated_losses_lead_to_growing_pauses(zoo):
-    leader = zk_leader("lead")
-    leads = []
-
-    def work(hold):
-        leads.append(time.monotonic())
-        lose(hold)
-        sleep_in_pieces(10)
-
-    running = BackgroundCall(lambda: leader.run(work))
-    eventually(lambda: len(leads) >= 4)
-    leader.stop()
-    assert running.result() is None
-    pauses = [later - earlier for earlier, later in itertools.pairwise(leads)]
-    assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.2), strict=False))
-
-
 @pytest.mark.parametrize("way", ["run", "arun", "with"])
 def test_stop_works_at_any_moment_and_leaves_nothing(zoo, way):
     draw = random.Random(8)
@@ -274,31 +234,6 @@ def test_stop_works_at_any_moment_and_leaves_nothing(zoo, way):
         zoo.wait_contenders("lead", 0)
         assert not leader.is_leader
         assert leader.run(terms) is None
-
-
-def test_stop_at_any_line_of_an_election_ends_the_leadership(zoo, monkeypatch):
-    """Each line takes long enough for the abort to strike there."""
-    for at in range(4):
-        leader = zk_leader("lead")
-        strike = LineStrike([Leader._view], at)
-        monkeypatch.setattr(strike, "strike", lambda stop=leader.stop: [stop(), threading.Event().wait(0.1)])
-        with strike:
-            assert leader.run(lambda hold: hold.wait_lost(10)) is None
-
-
-def test_a_log_handler_may_stop_a_leader_whose_election_it_logs(zoo, monkeypatch, caplog):
-    """However deep its calls are: no abort strikes in them."""
-    leader = zk_leader("lead")
-
-    def stop(record, depth=60):
-        if depth:
-            return stop(record, depth - 1)
-        leader.stop()
-        return not threading.Event().wait(0.1)
-
-    monkeypatch.setattr(caplog.handler, "filter", stop)
-    with caplog.at_level("INFO", "django_zklock.leader"):
-        assert leader.run(lambda hold: hold.wait_lost(10)) is None
 
 
 def test_stop_ends_a_pause(zoo, monkeypatch, caplog):
@@ -345,7 +280,7 @@ def test_stop_lets_the_function_end_by_itself_within_the_grace(zoo):
             leader.stop(grace=0.2)
             threading.Event().wait(10)
         steps.append("interrupted")  # first: the abort may strike again while the rest runs
-        assert hold._held.grant.lost_reason == election.STOPPED
+        assert held_of(hold).grant.lost_reason == election.STOPPED
         assert len(zoo.children("lead")) == 1
 
     with within(3):
@@ -441,7 +376,7 @@ async def test_a_coroutine_leads_and_is_cancelled_at_a_loss(zoo, caplog):
     assert await running == 3
     assert terms.ended == ["CancelledError"] * 2
     assert caplog.text.count("no longer leads 'lead', and queues again: the test took it away") == 2
-    assert terms.holds[2]._held.grant.since - terms.holds[1]._held.grant.since > 0.1, "the second pause"
+    assert held_of(terms.holds[2]).grant.since - held_of(terms.holds[1]).grant.since > 0.1, "the second pause"
 
 
 async def test_a_cancelled_candidate_leaves_nothing_behind(zoo):

@@ -24,13 +24,6 @@ KEY = "invoices/2026"
 LONG = 30_000  # milliseconds; no test waits for its end
 
 
-@pytest.fixture
-def short_session(zoo):
-    """A session whose lease lasts 1.6 s; for tests that wait for its end."""
-    with zoo.configured(session_timeout=4):
-        yield
-
-
 @pytest_asyncio.fixture
 async def coordinator(zoo):
     """A coordinator, whose leases all end with the test."""
@@ -103,15 +96,6 @@ async def test_a_lease_ends_in_time_though_its_timer_is_late(coordinator):
     with refused(Code.OVER, "not kept"):
         coordinator.keep(ANYBODY, lease.id)
     assert lease.tell()[1] == 0
-
-
-async def test_reads_of_queues_are_bounded(coordinator, monkeypatch):
-    """Or those who ask for many busy locks would delay the answers to all others."""
-    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_READS", 2)
-    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.READ_AGE", 60.0)
-    for resource in "abc":
-        await acquire(coordinator, resource_path=resource)
-    assert [await coordinator.count_ahead(resource) for resource in "abcab"] == [1, 1, 0, 1, 1]
 
 
 async def test_a_lease_and_a_lock_of_django_share_the_key(coordinator):
@@ -252,28 +236,6 @@ async def test_a_drain_waits_for_the_leases(zoo, coordinator):
             await asyncio.sleep(0.05)
     await asyncio.wait_for(drain, 20)
     assert zoo.children(KEY) == []
-
-
-async def test_a_drain_ends_the_lease_of_a_call_that_arrives_with_it(coordinator):
-    call = asyncio.ensure_future(coordinator.acquire(ANYBODY, LeaseRequest(resource_path=KEY, client_id="node-1")))
-    drain = asyncio.ensure_future(coordinator.drain())
-    with refused(Code.UNAVAILABLE):
-        await call
-    await asyncio.wait_for(drain, 5)
-
-
-async def test_a_lease_renewed_during_a_stop_keeps_its_end(short_session, coordinator):
-    lease = await acquire(coordinator)
-    lease.tell()
-    stop = asyncio.ensure_future(coordinator.stop())
-    await asyncio.sleep(0)  # it has begun
-    with contextlib.suppress(Refusal):  # it is over, if the loop was late
-        while lease.is_held:
-            coordinator.keep(ANYBODY, lease.id)
-            lease.tell()
-            await asyncio.sleep(0.05)
-    assert asyncio.get_running_loop().time() >= lease.promised_until
-    await asyncio.wait_for(stop, 20)
 
 
 async def test_a_client_that_asks_for_many_locks_at_once_does_not_delay_others(coordinator):
@@ -422,18 +384,6 @@ async def test_a_client_is_told_later_why_its_lease_has_ended(zoo, coordinator):
         coordinator.keep(LeaseClient(name="other"), lease.id)
 
 
-async def test_the_ends_that_are_remembered_are_bounded(coordinator, monkeypatch):
-    monkeypatch.setattr("django_zklock.contrib.leases.coordinator.MOST_ENDED", 2)
-    leases = []
-    for _ in range(3):
-        leases.append(await acquire(coordinator))
-        await coordinator.release(ANYBODY, leases[-1].id)
-    with refused(Code.OVER, "no such lease"):
-        coordinator.keep(ANYBODY, leases[0].id)
-    with refused(Code.OVER, "the client has released it"):
-        coordinator.keep(ANYBODY, leases[1].id)
-
-
 async def test_a_refusal_does_not_say_where_zookeeper_is(zoo):
     with Proxy(zoo.address) as proxy, zoo.configured(proxy.address):
         proxy.refuse = True
@@ -445,18 +395,6 @@ async def test_a_refusal_does_not_say_where_zookeeper_is(zoo):
         for secret in (proxy.address, proxy.address.rpartition(":")[2], "devserver", "127.0.0.1"):
             assert secret not in str(caught.value)
         await asyncio.wait_for(coordinator.stop(), 20)
-
-
-async def test_acquisitions_of_one_client_are_on_their_way_together(zoo, proxy):
-    coordinator = Coordinator()
-    await acquire(coordinator, resource_path="connects")
-    proxy.hang = True
-    before = proxy.requests
-    calls = [asyncio.ensure_future(acquire(coordinator, resource_path=f"g/{number}")) for number in range(20)]
-    await asyncio.to_thread(proxy.wait_for, lambda: proxy.requests >= before + 20)
-    proxy.hang = False
-    assert all(lease.is_held for lease in await asyncio.gather(*calls))
-    await _end(coordinator)
 
 
 async def _calls(coordinator, number):

@@ -94,20 +94,3 @@ def test_a_server_that_refuses_the_read_is_told_and_asked_again(zoo, claimed, ca
     zoo.client.set_acls(claimed.path, OPEN_ACL_UNSAFE)
     connected()
     assert claimed.session.session_id == claimed.id
-
-
-@on_real_server
-def test_after_a_refused_read_a_server_that_has_lost_data_is_accepted(zoo, claimed, monkeypatch):
-    """Servers that have lost data refuse a client that has seen more than they."""
-    monkeypatch.setattr(sessions, "ASK_ANEW_AFTER", 0.2)
-    zoo.client.set_acls(claimed.path, [NO_READS])
-    claimed.lose_connection()
-    eventually(lambda: not claimed.seen)
-    claimed.proxy.refuse = False
-    eventually(lambda: claimed.seen)
-    claimed.lose_connection()
-    eventually(lambda: not claimed.seen)
-    zoo.client.set_acls(claimed.path, OPEN_ACL_UNSAFE)
-    claimed.proxy.refuse = False
-    connected()
-    assert claimed.session.session_id == claimed.id

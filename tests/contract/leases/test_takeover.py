@@ -2,17 +2,14 @@
 
 import asyncio
 import gc
-import json
-import shutil
 import threading
 
 import pytest
 import pytest_asyncio
-from support.faults import connected
-from support.proxy import GET_CHILDREN, GET_DATA, MULTI, SET_DATA, Proxy
+from support.proxy import GET_DATA, MULTI, SET_DATA, Proxy
 from support.zoo import eventually
 
-from django_zklock import conf, inspection, zk_lock
+from django_zklock import conf, zk_lock
 from django_zklock.apps import session_options
 from django_zklock.contrib.leases.access import ANYBODY
 from django_zklock.contrib.leases.coordinator import Coordinator
@@ -89,13 +86,6 @@ async def acquire(coordinator, **request):
 def tokens_of(coordinator, leases):
     """Return the tokens of these leases of an earlier process in this one."""
     return [coordinator.find(ANYBODY, lease.id).hold.token for lease in leases]
-
-
-def copy_of(path):
-    copy = path.with_name(f"copy of {path.name}")
-    shutil.copy(path, copy)
-    copy.chmod(0o600)
-    return copy
 
 
 async def test_a_lease_keeps_its_id_its_token_and_its_znode(zoo, successors):
@@ -176,14 +166,6 @@ async def test_a_released_lease_is_over_in_the_next_process(successors):
     assert coordinator.find(ANYBODY, other.id)
 
 
-async def test_a_semaphore_whose_limit_is_lower_now_keeps_its_holders(zoo, successors):
-    wanted = {"kind": "semaphore", "limit": 2}
-    leases = [await acquire(successors.coordinator, **wanted) for _ in range(2)]
-    zoo.client.create(f"{zoo.base}/{KEY}/!limit:1:")
-    coordinator = await successors.next()
-    assert tokens_of(coordinator, leases) == [lease.hold.token for lease in leases]
-
-
 async def test_the_next_process_hears_of_a_release_request(successors):
     lease = await acquire(successors.coordinator)
     await asyncio.to_thread(request_release, KEY, by="kim", reason="a deploy")
@@ -197,49 +179,6 @@ async def test_the_next_process_hears_of_a_break(zoo, successors):
     zoo.client.delete(lease.path)
     await asyncio.wait_for(asyncio.shield(lease.task), 20)
     assert "deleted" in lease.end_reason
-
-
-async def test_the_queue_is_as_it_was(zoo, successors):
-    lease = await acquire(successors.coordinator)
-    others = zoo.client
-    behind = others.create(
-        f"{zoo.base}/{KEY}/_c_{'1' * 8}-1111-1111-1111-{'1' * 12}-lock-", ephemeral=True, sequence=True
-    )
-    coordinator = await successors.next()
-    assert zoo.children(KEY) == [lease.path.rpartition("/")[2], behind.rpartition("/")[2]]
-    info = await asyncio.to_thread(inspection.look_at, KEY)
-    assert info is not None
-    assert [holder.about["lease"] for holder in info.holders] == [lease.number]
-    await coordinator.release(ANYBODY, lease.id)
-    others.delete(behind)
-
-
-async def test_a_state_file_of_another_root_is_not_used(zoo, successors):
-    lease = await acquire(successors.coordinator)
-    await successors.end()
-    state = StateFile(successors.path, "/elsewhere", successors.lines.append)
-    assert state.former is None
-    assert "is not of the ROOT /elsewhere" in successors.lines[-1]
-    state.close()
-    await successors.start()
-    zoo.client.delete(lease.path)
-
-
-async def test_without_a_connection_a_takeover_waits(zoo, successors):
-    lease = await acquire(successors.coordinator)
-    await successors.end()
-    with Proxy(zoo.address) as proxy:
-        proxy.refuse = True
-        with zoo.configured(hosts=proxy.address, session_timeout=20):
-            starting = asyncio.ensure_future(successors.start())
-            await asyncio.sleep(1)
-            assert not starting.done()
-            proxy.heal()
-            coordinator = await starting
-            assert coordinator.find(ANYBODY, lease.id).hold.token == lease.hold.token
-            await coordinator.release(ANYBODY, lease.id)
-            await successors.end()
-    await successors.start()
 
 
 async def test_other_locks_of_the_process_are_free(successors):
@@ -275,17 +214,6 @@ async def test_a_lock_whose_limit_is_in_the_settings_goes_on(zoo, successors):
     await successors.start()
 
 
-async def test_a_shorter_term_of_the_settings_ends_no_lease_early(zoo, successors):
-    lease = await acquire(successors.coordinator, session_timeout_ms=0)
-    lease.tell()
-    await successors.end()
-    with zoo.configured(LEASES={"MAX_TERM": 1.0}):
-        coordinator = await successors.start()
-        assert coordinator.find(ANYBODY, lease.id)._kept_until >= lease.promised_until
-        await successors.end()
-    await successors.start()
-
-
 async def test_a_lease_that_the_settings_forbid_is_not_free_before_its_end(zoo, successors):
     lease = await acquire(successors.coordinator, kind="semaphore", limit=1, session_timeout_ms=4000)
     lease.tell()
@@ -314,36 +242,6 @@ async def test_a_lease_whose_data_another_program_has_written_is_not_free_before
     assert asyncio.get_running_loop().time() > lease.promised_until
 
 
-@pytest.mark.parametrize("forged", [0, 1])
-@pytest.mark.parametrize("resources", [("a", "b"), ("a", "a")])
-async def test_a_number_that_another_program_writes_takes_over_no_lease_id(zoo, successors, forged, resources):
-    permit = {"kind": "semaphore", "limit": 2}
-    leases = [await acquire(successors.coordinator, resource_path=resource, **permit) for resource in resources]
-    numbers = [lease.number.encode() for lease in leases]
-    path = leases[forged].path
-    zoo.client.set(path, zoo.client.get(path)[0].replace(numbers[forged], numbers[1 - forged]))
-    coordinator = await successors.next()
-    assert coordinator.find(ANYBODY, leases[1 - forged].id).hold.token == leases[1 - forged].hold.token
-    with pytest.raises(Refusal):
-        coordinator.find(ANYBODY, leases[forged].id)
-
-
-@pytest.mark.parametrize("number", ["", "1", "1.2.3.4.5", "\u0000", "x" * 500])
-async def test_a_number_that_is_none_disturbs_no_other_lease(zoo, successors, number):
-    leases = [await acquire(successors.coordinator, resource_path=resource) for resource in "ab"]
-    data = json.loads(zoo.client.get(leases[1].path)[0])
-    data["about"]["lease"] = number
-    zoo.client.set(leases[1].path, json.dumps(data).encode())
-    coordinator = await successors.next()
-    assert coordinator.find(ANYBODY, leases[0].id).hold.token == leases[0].hold.token
-    with pytest.raises(Refusal):
-        coordinator.find(ANYBODY, leases[1].id)
-    for lease in list(coordinator._leases):
-        lease.end("the test is over")
-        await lease.task
-    assert not coordinator._given
-
-
 # --- faults meanwhile -------------------------------------------------------------------------------------------------
 
 
@@ -355,50 +253,6 @@ async def test_a_broken_connection_during_the_claim_ends_no_lease(zoo, successor
         cut = proxy.kill_after_op(request_of_the_claim)
         coordinator = await successors.start()
         assert cut.is_set()
-        assert coordinator.find(ANYBODY, lease.id).hold.token == lease.hold.token
-        await successors.end()
-    await successors.start()
-
-
-def at_the_first_lease(monkeypatch, call):
-    """Make a call just before a takeover goes on with its first lease."""
-    restore = Coordinator.restore
-
-    def call_and_restore(*arguments):
-        monkeypatch.undo()
-        call()
-        return restore(*arguments)
-
-    monkeypatch.setattr(Coordinator, "restore", call_and_restore)
-
-
-async def test_a_broken_connection_during_the_takeover_ends_no_lease(zoo, successors, monkeypatch):
-    keys = [f"{KEY}/{number}" for number in range(5)]
-    leases = [await acquire(successors.coordinator, resource_path=key) for key in keys]
-    await successors.end()
-    with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
-        at_the_first_lease(monkeypatch, proxy.cut_all)
-        coordinator = await successors.start()
-        await asyncio.to_thread(connected)
-        assert [len(zoo.children(key)) for key in keys] == [1] * 5
-        assert tokens_of(coordinator, leases) == [lease.hold.token for lease in leases]
-        await successors.end()
-    await successors.start()
-
-
-async def test_a_process_that_ends_during_its_takeover_ends_no_lease(zoo, successors, monkeypatch):
-    lease, former = await acquire(successors.coordinator), successors.coordinator
-    await successors.end()
-    successors.path = copy_of(successors.path)
-    with Proxy(zoo.address) as proxy, zoo.configured(hosts=proxy.address, session_timeout=20):
-        at_the_first_lease(monkeypatch, lambda: proxy.delay_op(GET_CHILDREN, 1))
-        starting = asyncio.ensure_future(successors.start())
-        while successors.coordinator is former or not successors.coordinator._leases:
-            await asyncio.sleep(0.01)
-        starting.cancel()
-        await successors.end()
-        proxy.heal()
-        coordinator = await successors.start()
         assert coordinator.find(ANYBODY, lease.id).hold.token == lease.hold.token
         await successors.end()
     await successors.start()

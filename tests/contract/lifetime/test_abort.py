@@ -8,11 +8,11 @@ import time
 
 import pytest
 from support.faults import due, within
-from support.work import compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
+from support.work import blocks_of, compute, in_each_thread, lose, lose_later, run_in_thread, sleep_in_pieces
 from support.zoo import ROOM, eventually
 
 from django_zklock.exceptions import LockLost, LockLostInterrupt
-from django_zklock.locks.hold import Hold
+from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 
 REPEATED = 0.06  # seconds after which an abort would have been asked for again
@@ -69,7 +69,7 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo, run):
                     lose_later(hold, moment)
                     entered = time.monotonic()
                     if count % 2:
-                        while time.monotonic() - entered < length and not hold._held.grant.lost_reason:
+                        while time.monotonic() - entered < length and not held_of(hold).grant.lost_reason:
                             pass
                     else:
                         time.sleep(length)
@@ -84,7 +84,7 @@ def test_an_abort_at_the_end_of_the_block_interrupts_no_later_code(zoo, run):
                     list(range(10))
             except BaseException as error:
                 stray.append(error)
-            assert not shared._blocks
+            assert not blocks_of(shared)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # threads take turns at each step, as on a busy machine

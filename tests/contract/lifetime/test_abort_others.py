@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -268,59 +266,3 @@ async def test_check_stops_a_thread_that_works_for_a_lost_block(zoo):
             lose(hold)
             await thread
     assert await asyncio.to_thread(eventually, lambda: list(ended))
-
-
-BLOCK = """
-import sys
-sys.path[:] = {path!r}
-import os, signal, threading, time, traceback
-import django; django.setup()
-from django_zklock import zk_lock
-from django_zklock.exceptions import LockLost
-
-assert (threading.current_thread() is threading.main_thread()) is {is_main}
-try:
-    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
-    print("a handler is possible")
-except ValueError:
-    pass
-try:
-    with zk_lock("other", timeout=30), zk_lock("foreign", timeout=30, max_hold=0.2):
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            time.sleep(0.01)
-except LockLost as error:
-    print(error.lock)
-except BaseException:
-    traceback.print_exc()
-sys.stdout.flush()
-os._exit(0)  # Python cannot end an interpreter that has threads of any library
-"""
-IN_SUB_INTERPRETER = "import _testcapi; _testcapi.run_in_subinterp({block!r})"
-ON_FOREIGN_THREAD = """
-import _thread, sys
-assert "threading" not in sys.modules
-end = _thread.allocate_lock()
-end.acquire()
-_thread.start_new_thread(exec, ({block!r}, {{"__name__": "__main__"}}))
-end.acquire()
-"""
-
-
-@pytest.mark.parametrize("way", [IN_SUB_INTERPRETER, ON_FOREIGN_THREAD], ids=["sub-interpreter", "foreign thread"])
-def test_a_block_is_stopped_where_python_refuses_handlers_of_signals(zoo, way):
-    """As under uWSGI with several mounts, and in a program that embeds Python: `main_thread()` may have no signals."""
-    if way is IN_SUB_INTERPRETER:
-        pytest.importorskip("_testcapi")
-    is_main = way is IN_SUB_INTERPRETER or sys.version_info < (3, 13)  # then `threading` knows the real one
-    script = way.format(block=BLOCK.format(path=sys.path, is_main=is_main))
-    options = ["-S"] if way is ON_FOREIGN_THREAD else []  # a file of site-packages may import `threading`
-    ended = subprocess.run(
-        [sys.executable, *options, "-c", script],
-        env=zoo.environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert (ended.stdout, ended.returncode) == ("foreign\n", 0), ended.stderr

@@ -187,18 +187,6 @@ def test_the_main_thread_is_interrupted_without_the_signal(zoo, reports, silence
     assert not report["receipt"].swallowed
 
 
-@pytest.mark.usefixtures("urgent_signals_as_before")
-def test_a_process_that_was_started_with_the_signal_blocked_is_interrupted_by_it(zoo, reports):
-    """A child inherits the mask of its parent. The first block unblocks the signal."""
-    signal.signal(ABORT_SIGNAL, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {ABORT_SIGNAL})
-    with within(1.3), pytest.raises(LockLost), Lock("inherited") as hold:
-        lose(hold)
-        compute(20)
-    (report,) = eventually(lambda: list(reports))
-    assert report["receipt"].how == "signal"
-
-
 @in_each_thread
 def test_a_call_into_c_is_interrupted_once_after_its_end(zoo, monkeypatch, reports, run):
     monkeypatch.setattr(ThreadAbort, "again_after", 0.02)  # several times during the call
@@ -220,25 +208,6 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(zoo, monkeypatch, repor
     (report,) = eventually(lambda: list(reports))
     assert report["receipt"].how == ("thread" if run is run_in_thread else "signal")
     assert not report["receipt"].swallowed
-
-
-@pytest.mark.usefixtures("urgent_signals_as_before")
-def test_a_handler_that_calls_the_one_before_it_is_called_once_for_each_signal(zoo):
-    """It was installed over ours, and calls ours; the next block installs ours over it."""
-    calls = []
-    with Lock("first"):
-        pass
-    ours = signal.getsignal(ABORT_SIGNAL)
-
-    def theirs(number, frame):
-        calls.append(number)
-        ours(number, frame)
-
-    signal.signal(ABORT_SIGNAL, theirs)
-    with Lock("second"):
-        for _ in range(2):
-            signal.raise_signal(ABORT_SIGNAL)
-    assert calls == [ABORT_SIGNAL] * 2
 
 
 @in_each_thread

@@ -4,16 +4,13 @@ import uuid
 
 import pytest
 from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, die, proxied
-from support.proxy import MULTI
 from support.work import assert_refused
 from support.zoo import eventually
 
-from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
-from django_zklock.core.locks.acquisition import Acquisition
+from django_zklock import Lock, ReadWriteLock, zk_lock
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.nodes import Kind, Payload
-from django_zklock.core.queue.operator_hold import is_operator
-from django_zklock.exceptions import LockBusy, LockTimeout
+from django_zklock.exceptions import LockBusy
 from django_zklock.locks.hold import held_of
 from django_zklock.operations import hold_lock
 
@@ -103,58 +100,3 @@ def test_a_writer_with_a_read_block_leaves_the_minimum_hold_of_a_writer(zoo):
     (name,) = zoo.children("k")
     assert Kind.WRITE.value in name
     assert_refused(zk_lock("k", kind="read", timeout=0), LockBusy)
-
-
-def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo):
-    """Nothing was done under it, and nobody else could do it for all that time."""
-    connected()
-    lock = zk_lock("k", min_hold=LONG)
-    acquisition = Acquisition()
-    acquisition.waiter, acquisition.contender = acquisition._new_contender(lock.spec, 1)
-    acquisition.contender.start()
-    eventually(lambda: acquisition.outcomes)
-    acquisition.release()  # like a caller that is struck, or cancelled, before it has looked
-    zoo.wait_contenders("k", 0)
-
-
-@pytest.mark.parametrize("how", ["with", "acquire"])
-def test_several_locks_leave_no_minimum_hold_if_one_was_not_acquired(zoo, how):
-    """A job that could not begin on this host may begin on another one."""
-    hasty, locks = (zk_locks("a", "b", timeout=timeout, min_hold=LONG) for timeout in (0.3, 30))
-    with zoo.hold_elsewhere("b"):
-        if how == "acquire":
-            assert hasty.acquire(timeout=0.3) is None
-        else:
-            assert_refused(hasty, LockTimeout)
-        zoo.wait_contenders("a", 0)
-    if how == "acquire":
-        assert locks.acquire()
-        locks.release()
-    else:
-        acquire_once(locks)
-    assert all(is_operator(name) for key in ("a", "b") for name in zoo.wait_contenders(key, 1))
-
-
-def test_several_locks_leave_the_minimum_hold_of_one_held_before_untouched(zoo):
-    with zk_lock("a", min_hold=LONG):
-        with zoo.hold_elsewhere("b"), pytest.raises(LockTimeout), zk_locks("a", "b", timeout=0.3):
-            pass
-        assert not is_operator(zoo.wait_contenders("a", 1)[0])
-    assert is_operator(zoo.wait_contenders("a", 1)[0])
-
-
-def test_a_minimum_hold_that_began_with_a_lost_reply_ends_in_time(zoo, proxy):
-    """ZooKeeper was away until it was over; the process that lives ends it, as nobody may ever come who would."""
-    zoo.client.ensure_path(f"{zoo.base}/k")
-    lock = zk_lock("k", min_hold=1)
-    assert lock.acquire()
-    fired = proxy.kill_after_op(MULTI)
-    proxy.refuse = True
-    lock.release()
-    assert fired.wait(30)
-    (name,) = zoo.wait_contenders("k", 1)
-    assert is_operator(name)
-    wait_over(zoo, name)
-    proxy.refuse = False
-    connected()
-    zoo.wait_contenders("k", 0)

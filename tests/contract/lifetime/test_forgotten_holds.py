@@ -1,19 +1,14 @@
 """A hold that is over goes without a cleanup job, also if its process has ended and nobody uses its key again."""
 
-import itertools
 from functools import partial
 from unittest import mock
 
 import pytest
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import acquire_once, caught_up, die, due
+from support.faults import acquire_once, die
 from support.locking import as_json, zklock
-from support.proxy import CREATE, CREATE_CONTAINER
-from support.refused import on_real_server
-from support.work import acquire_until
 from support.zoo import ROOM, eventually, guid_of
 
-from django_zklock import zk_lock, zk_semaphore
+from django_zklock import zk_semaphore
 from django_zklock.core.protocol import operator_holds
 from django_zklock.core.zk import process
 from django_zklock.inspection import look_at, snapshot
@@ -64,18 +59,6 @@ def test_a_short_process_deletes_what_its_look_has_found(zoo, monkeypatch):
     assert zoo.children("a/b") == []
 
 
-def test_one_look_deletes_a_bounded_number_of_holds(zoo, monkeypatch):
-    make_over(zoo, rest, *map(str, range(6)))
-    monkeypatch.setattr("django_zklock.core.zk.session.LAST_REPLIES", ROOM)
-    monkeypatch.setattr(operator_holds, "MOST_DELETED", 2)
-    left = [len(zoo.contenders())]
-    while left[-1]:
-        snapshot(max_age=0)
-        process.reset(2 * ROOM)
-        left.append(len(zoo.contenders()))
-    assert all(0 < before - after <= 2 for before, after in itertools.pairwise(left))
-
-
 def test_a_long_process_deletes_its_own_hold_at_its_end(zoo):
     rest("a", SHORT)
     eventually(lambda: not zoo.contenders())
@@ -92,20 +75,6 @@ def test_holds_that_are_over_are_counted(zoo, monkeypatch):
     assert len(zoo.contenders()) == 2
 
 
-@on_real_server
-def test_a_look_needs_no_right_to_delete(zoo):
-    make_over(zoo, rest, *map(str, range(6)))
-    left = [key for key in map(str, range(6)) if zoo.children(key)]  # a slow process has deleted its first ones
-    closed = [f"{zoo.base}/{name}" for name in left]
-    for path in closed:
-        zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
-    eventually(lambda: f"processes have ended: {len(left)}." in zklock("doctor"))
-    assert all(snapshot(max_age=0).complete for _ in range(3))
-    assert len(zoo.contenders()) == len(left) > 0
-    for path in closed:
-        zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
-
-
 def test_only_holds_that_are_over_are_deleted(zoo):
     rest("a/b", LONG)
     die()
@@ -115,30 +84,6 @@ def test_only_holds_that_are_over_are_deleted(zoo):
     eventually(lambda: snapshot(max_age=0) and not zoo.children("other"))
     assert zoo.children("a/b") == [hold]
     assert zoo.client.exists(unreadable)
-
-
-@on_real_server
-def test_a_hold_that_may_not_be_deleted_keeps_no_other_from_its_turn(zoo, monkeypatch):
-    make_over(zoo, rest, *map(str, range(6)))
-    monkeypatch.setattr(operator_holds, "MOST_DELETED", 1)
-    closed = [f"{zoo.base}/{number}" for number in range(4)]
-    for path in closed:
-        zoo.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
-    eventually(lambda: snapshot(max_age=0) and len(zoo.contenders()) == 4, 30)
-    for path in closed:
-        zoo.client.set_acls(path, OPEN_ACL_UNSAFE)
-
-
-@pytest.mark.parametrize(("compat", "create"), [(None, CREATE_CONTAINER), ("kazoo", CREATE)])
-def test_a_caller_that_gives_up_leaves_no_directory(zoo, proxy, compat, create):
-    """Servers keep a container that never had a child. kazoo's recipes create the directory only once."""
-    zoo.client.ensure_path(f"{zoo.base}/never")  # so that one request is enough, which `caught_up` waits for
-    proxy.delay_op(create, 60)
-    assert acquire_until(lambda: proxy.counts[create], zk_lock("never/used", compat=compat)) is None
-    due(0)
-    proxy.heal()
-    caught_up()
-    assert bool(zoo.client.exists(f"{zoo.base}/never/used")) is (compat is not None)
 
 
 def test_the_marker_of_a_cleared_limit_goes_with_a_look(zoo):

@@ -6,9 +6,8 @@ import freezegun
 import pytest
 import time_machine
 from freezegun import freeze_time
-from support.faults import acquire_once, connected, proxied, session, within
+from support.faults import acquire_once, proxied, session, within
 from support.primitives import Taker
-from support.proxy import PING
 from support.signalled import signalled
 from support.zoo import eventually
 
@@ -79,25 +78,3 @@ def test_bounds_of_a_hold_are_kept(zoo):
     acquire_once("k", min_hold=0.5)
     with zk_lock("k", timeout=20):
         assert clock.now() - began >= 0.5
-
-
-def test_moving_the_clock_costs_no_lock(zoo):
-    with zoo.configured(), freeze_time(NOON) as time, zk_lock("k") as hold:
-        for moment in ("2100-01-01", "1970-01-01", NOON):
-            time.move_to(moment)
-            until = clock.now() + 0.1
-            work_until(hold, lambda until=until: clock.now() > until)
-    with time_machine.travel(NOON, tick=False) as traveller, zk_lock("k") as hold:
-        traveller.shift(-(10**8))
-        hold.check()
-
-
-def test_an_idle_session_outlives_the_frozen_time(zoo):
-    """Pings are sent before, while and after the time is frozen. Otherwise the server would end the session."""
-    with proxied(zoo, session_timeout=3) as proxy:
-        first = connected().session_id
-        for freezer in (threading.Lock, *FREEZERS.values(), threading.Lock):
-            with freezer():
-                pings = proxy.counts[PING]
-                eventually(lambda pings=pings: proxy.counts[PING] > pings, 2)
-        assert session().session_id == first

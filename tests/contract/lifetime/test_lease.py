@@ -11,12 +11,12 @@ from support.zoo import ROOM, eventually
 
 from django_zklock import zk_lock
 from django_zklock.core import clock
-from django_zklock.core.locks.block import Guard
 from django_zklock.core.protocol import contender
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import heartbeat
 from django_zklock.core.zk.lease import LEASE_SHARE
 from django_zklock.exceptions import LockLost, LockNotHeld, ZooKeeperUnavailable
+from django_zklock.locks.hold import held_of
 
 pytestmark = pytest.mark.timed
 
@@ -44,7 +44,7 @@ def test_the_state_of_a_hold_follows_the_connection(zoo, proxy):
     assert hold.state == "released"
     assert not lock.owned()
     with pytest.raises(LockLost), lock as hold:
-        hold._held.grant.session.post(hold._held.grant.lose, "test")
+        held_of(hold).grant.session.post(held_of(hold).grant.lose, "test")
         eventually(lambda: hold.state == "lost")
 
 
@@ -218,27 +218,6 @@ def test_a_waiter_outlives_the_end_of_the_lease(zoo, proxy, caplog):
     assert waiter.result() > 0
 
 
-def test_an_event_that_comes_twice_counts_once(zoo):
-    """It may, if it comes while the block begins."""
-    requested = []
-
-    def twice(event):
-        event("a test")
-        requested.append(guard.abort_requested_at)
-        grant.attach(guard)
-        requested.append(guard.abort_requested_at)
-        grant.confirmed()
-
-    with pytest.raises(LockLost), zk_lock("a", grace=0.2) as hold:
-        grant = hold._held.grant
-        (guard,) = (observer for observer in grant._observers if isinstance(observer, Guard))
-        for event in (grant.suspect, grant.lose):
-            session().post(twice, event)
-            due(0.3)
-    assert [at is None for at in requested] == [True, True, False, False]
-    assert requested[2] == requested[3]
-
-
 def test_all_members_of_a_hold_agree_about_its_loss(zoo):
     lock = zk_lock("tells")
     hold = acquired(lock)
@@ -283,7 +262,7 @@ def test_wait_lost_returns_when_the_hold_is_released(zoo):
     lock = zk_lock("watched")
     hold = acquired(lock)
     watcher = BackgroundCall(hold.wait_lost)
-    eventually(lambda: hold._held.grant._observers)
+    eventually(lambda: held_of(hold).grant._observers)
     lock.release()
     assert watcher.result(20) is False
     assert BackgroundCall(hold.wait_lost).result(20) is False

@@ -12,6 +12,7 @@ from support.zoo import ROOM, eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockLost
+from django_zklock.locks.hold import held_of
 
 pytestmark = pytest.mark.timed
 
@@ -108,8 +109,8 @@ def test_a_paused_process_learns_of_max_hold_by_the_clock(zoo, linger):
     lock = zk_lock("k", max_hold=30, abort_on="lost", linger=linger)
     hold = acquired(lock)
     hold.check()
-    assert hold._held.grant.ends_at is not None
-    hold._held.grant.ends_at -= 30
+    assert held_of(hold).grant.ends_at is not None
+    held_of(hold).grant.ends_at -= 30
     with pytest.raises(LockLost, match="max_hold, 30 s"):
         hold.check()
     assert hold.lost
@@ -151,7 +152,7 @@ def test_one_timer_warns_and_ends_many_holds_in_time(zoo, sent):
         ready.wait(20)
         with pytest.raises(LockLost), zk_lock(f"k/{span}", max_hold=span, warn_after=span / 2) as hold:
             sleep_in_pieces(20)
-        held[span] = time.monotonic() - hold._held.grant.since
+        held[span] = time.monotonic() - held_of(hold).grant.since
 
     workers = [BackgroundCall(lambda span=span: work(span)) for span in spans]
     results(workers)

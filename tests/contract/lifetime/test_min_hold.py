@@ -15,6 +15,7 @@ from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import break_lock, end_hold
 
 pytestmark = pytest.mark.usefixtures("no_rests")
@@ -86,7 +87,7 @@ def test_a_minimum_hold_needs_no_further_round_trip(zoo, proxy):
     """One acquires, and one transaction replaces the znode; or a delete, after the minimum hold. The rest is later."""
     zoo.client.ensure_path(f"{zoo.base}/k")
     with zk_lock("k", min_hold=0.05) as hold:
-        eventually(lambda: clock.now() > hold._held.grant.since + 0.05)
+        eventually(lambda: clock.now() > held_of(hold).grant.since + 0.05)
         proxy.reset()
     settle()
     assert (proxy.counts[DELETE], proxy.counts[CREATE2]) == (1, 0)
@@ -145,13 +146,13 @@ def test_the_replacement_by_a_minimum_hold_survives_a_cut(zoo, proxy, when):
     hold = acquired(lock)
     waiter = BackgroundCall(lambda: acquire_once("k", timeout=20))
     zoo.wait_contenders("k", 2)
-    end = hold._held.grant.since + 3
+    end = held_of(hold).grant.since + 3
     fired = getattr(proxy, when)(MULTI)
     with within(1.5):
         lock.release()
     assert fired.wait(30)
     eventually(lambda: any(map(is_operator, zoo.children("k"))))
-    assert waiter.result()._held.grant.since >= end - 0.1
+    assert held_of(waiter.result()).grant.since >= end - 0.1
     assert zoo.children("k") == []
 
 
@@ -163,7 +164,7 @@ def test_a_release_in_an_outage_leaves_the_rest_of_the_minimum_hold(zoo, proxy, 
     with within(1.5):
         lock.release()
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
-    eventually(lambda: seconds == LONG or clock.now() > hold._held.grant.since + seconds)
+    eventually(lambda: seconds == LONG or clock.now() > held_of(hold).grant.since + seconds)
     proxy.heal()
     connected()
     eventually(lambda: [*map(is_operator, zoo.children("k"))] == ([True] if seconds == LONG else []))

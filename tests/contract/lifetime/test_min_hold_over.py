@@ -3,18 +3,15 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
 
 import pytest
-from support.faults import acquire_once, connected
+from support.faults import acquire_once
 from support.locking import as_json, ending, zklock
-from support.proxy import GET_CHILDREN, GET_DATA, MULTI
-from support.texts import assert_shows
+from support.proxy import GET_DATA, MULTI
 from support.zoo import eventually
 
 from django_zklock import Lock, zk_lock, zk_locks
 from django_zklock.core.protocol import operator_holds
-from django_zklock.core.queue.nodes import Mark, new_guid
 from django_zklock.core.zk import process
 from django_zklock.inspection import look_at, snapshot
 from django_zklock.management.exit_codes import ExitCode
@@ -24,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("emptied")
 
 SHORT = 1.5  # seconds
 LONG = 600.0
-Acquire = Callable[[str, float], None]
 
 
 def by_operator(key, seconds):
@@ -115,18 +111,6 @@ def test_one_of_two_permits_whose_holds_are_not_both_over_is_locked(zoo):
     assert lock.locked()
 
 
-def test_a_look_whether_a_lock_is_locked_takes_one_listing(zoo, proxy):
-    lock = zk_lock("k")
-    with zoo.hold_elsewhere("k"):
-        connected()
-        proxy.reset()
-        assert lock.locked()
-        assert (proxy.requests, proxy.counts[GET_CHILDREN]) == (1, 1)
-    proxy.reset()
-    assert not lock.locked()
-    assert (proxy.requests, proxy.counts[GET_CHILDREN]) == (1, 1)
-
-
 @pytest.mark.usefixtures("kept")
 def test_a_look_survives_a_connection_that_breaks(zoo, proxy):
     for kill, opcode in ((proxy.kill_before_op, GET_DATA), (proxy.kill_after_op, MULTI)):
@@ -163,37 +147,3 @@ def test_a_waiter_behind_an_expired_hold_is_about_to_get_the_lock(zoo, acquire):
     assert expired.held_since is None
     assert [(waiting.name, waiting.waits_behind) for waiting in lock.waiters] == [(waiter, expired.name)]
     assert (lock.waiting, lock.held_for) == (1, None)
-
-
-@either_hold
-@pytest.mark.usefixtures("kept")
-def test_the_commands_show_an_expired_hold_which_an_operator_can_end(zoo, acquire):
-    strand("k", SHORT, acquire)
-    waiter = wait_as_curator(zoo, "k")
-    (expired,) = eventually(lambda: [hold.token for hold in fresh().locks[0].expired_holds])
-    text = zklock("show", "k")
-    assert text.count("\nexpired ") == 1
-    assert_shows(text, "held it until", hides=["holds"])
-    data = as_json("show", "k")
-    assert (data["holders"], [hold["token"] for hold in data["expired_holds"]]) == ([], [str(expired)])
-    assert "0 held, 1 waiting" in zklock("status")
-    assert "ends this hold" in zklock("list")
-    assert as_json("list", "--longer-than=1ms")["locks"] == []
-    zklock("end-hold", "k", f"--token={expired}", "--reason=over")
-    assert [holder.name for holder in fresh().locks[0].holders] == [waiter]
-
-
-@pytest.mark.usefixtures("kept")
-def test_a_permit_of_an_expired_minimum_hold_is_not_in_use(zoo):
-    acquire_once(Lock("k", limit=2, min_hold=SHORT))
-    process.reset()
-    with Lock("k", limit=2) as hold:
-        first = wait_as_curator(zoo, "k", "lease-", new_guid(Mark.OWN))
-
-        def holders():
-            lock = look_at("k", reply_timeout=30)
-            return lock if lock and len(lock.holders) == 1 else None
-
-        lock = eventually(holders)
-        assert lock.holders[0].token == hold.token
-        assert ([waiter.name for waiter in lock.waiters], len(lock.expired_holds)) == ([first], 1)

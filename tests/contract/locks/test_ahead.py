@@ -1,20 +1,17 @@
 """The attribute `ahead` of the errors: who holds a lock that was not acquired, or who is just ahead of a waiter."""
 
 import copy
-import os
 import pickle
-import signal
 import socket
 import struct
 import subprocess
 import sys
-import threading
 
 import pytest
-from support.faults import BackgroundCall, connected
+from support.faults import connected
 from support.primitives import KEY, LOCK, queued
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, HEADER, NO_NODE, with_error
-from support.work import assert_refused, run_in_thread, seen
+from support.work import assert_refused, seen
 from support.zoo import eventually, next_line
 
 from django_zklock import zk_lock
@@ -125,27 +122,6 @@ def test_a_waiter_knows_the_one_just_ahead_and_a_try_the_holder(zoo, monkeypatch
         zoo.client.delete(holder)
 
 
-def test_a_signal_handler_is_told_that_it_waits_for_the_call_that_it_interrupts(zoo):
-    """Its own thread is ahead of it, which cannot go on before the handler has ended."""
-    errors = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: errors.append(refused(zk_lock(KEY, timeout=1))))
-    try:
-        with zoo.hold_elsewhere(KEY) as holder:
-
-            def interrupt():
-                zoo.wait_contenders(KEY, 2)
-                os.kill(os.getpid(), signal.SIGUSR1)
-                eventually(lambda: errors)
-                zoo.client.delete(holder)
-
-            call = BackgroundCall(interrupt)
-            with zk_lock(KEY, timeout=30):
-                call.result()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert "in an earlier call of this thread" in str(errors[0])
-
-
 @pytest.mark.parametrize("compat", [None, "kazoo"], ids=["Curator", "kazoo"])
 def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo, compat):
     for timeout in (0, 1):
@@ -153,13 +129,6 @@ def test_a_client_of_another_kind_is_described_by_what_it_wrote(zoo, compat):
             error = refused(zk_lock(KEY, timeout=timeout, compat=compat))
         assert (error.ahead.client, error.ahead.what) == ("kazoo" if compat else "Curator", "foreign")
         assert f"'foreign', a client of {error.ahead.client}, {error.ahead.name}" in str(error)
-
-
-def test_a_permit_is_had_by_the_first_of_its_holders(zoo):
-    """The first one came first. Behind it, any of the others may release sooner."""
-    with queued(zoo, *(zk_lock(KEY, limit=2, what=what) for what in ("first", "second"))):
-        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=0)).what) == "first"
-        assert run_in_thread(lambda: ahead_of(zk_lock(KEY, limit=2, timeout=1)).what) in ("first", "second")
 
 
 def test_a_reader_knows_the_writer(zoo):
@@ -193,19 +162,6 @@ def test_the_owner_of_a_lock_that_is_not_reentrant_has_nobody_ahead(zoo, linger)
         assert (type(error), error.ahead) == (LockBusy, None)
         assert "its owner has it already" in str(error)
         assert lock.acquire(blocking=False) is lock.acquire() is None
-
-
-def test_the_present_owner_of_a_lock_that_lingers_is_ahead(zoo):
-    works = ("first", "second")
-    with queued(zoo, *(zk_lock(KEY, linger=1, what=what, about={"work": what}) for what in works)) as (first, second):
-        first.go()
-        hold = second.wait_granted()
-        assert hold.token == first.wait_granted().token
-        for timeout in (0, 1):
-            ahead = ahead_of(zk_lock(KEY, linger=1, timeout=timeout))
-            assert (ahead.what, ahead.token, ahead.client) == ("second", hold.token, "zklock")
-            assert ahead.thread != threading.current_thread().name
-            assert ahead.since > ahead.came
 
 
 def test_an_error_is_copied_and_pickled_with_the_one_ahead(zoo):

@@ -6,12 +6,11 @@ import time
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
-from support.faults import BackgroundCall, acquire_once, connected, results, session, within
+from support.faults import BackgroundCall, acquire_once, connected, has_watches, results, within
 from support.primitives import KEY, MANY, Taker, queued, watched
-from support.work import assert_refused
+from support.work import assert_refused, blocks_of, guards
 from support.zoo import eventually
 
-from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockNotHeld, LockTimeout
 
 MOST = 6  # threads, or tasks
@@ -42,8 +41,8 @@ def test_no_more_threads_hold_it_than_its_kind_allows(zoo, primitive):
 
     results([BackgroundCall(work) for _ in range(MOST)], 30)
     assert 1 <= max(counts) <= (primitive.room if primitive.room < MANY else MOST)
-    assert not lock._blocks
-    assert not held_locks._guards
+    assert not blocks_of(lock)
+    assert not guards()
 
 
 async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo, primitive):
@@ -60,7 +59,7 @@ async def test_no_more_coroutines_hold_it_than_its_kind_allows(zoo, primitive):
 
     await asyncio.gather(*(work() for _ in range(MOST)))
     assert 1 <= max(counts) <= (primitive.room if primitive.room < MANY else MOST)
-    assert not lock._blocks
+    assert not blocks_of(lock)
 
 
 def test_waiters_are_granted_in_the_order_of_the_queue(zoo, primitive):
@@ -193,6 +192,4 @@ def test_a_release_leaves_no_watch(zoo, primitive):
     if primitive.is_semaphore:
         eventually(lambda: reaped(zoo))
     eventually(lambda: not watched(zoo))
-    client = session()._client
-    assert client is not None
-    eventually(lambda: not any(client._data_watchers.values()))
+    eventually(lambda: not has_watches())

@@ -12,7 +12,7 @@ import trio
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from support.faults import BackgroundCall, acquire_once, results
-from support.work import assert_refused
+from support.work import assert_refused, blocks_of
 from support.zoo import eventually
 
 from django_zklock import zk_locks
@@ -101,7 +101,7 @@ async def test_cancel_at_any_moment_leaves_no_contender(zoo, lock, held):
         await sweep()
         zoo.wait_contenders("cancel", int(held), timeout=2)
     zoo.assert_empty()
-    assert not lock._blocks
+    assert not blocks_of(lock)
     async with lock:
         pass
 
@@ -219,7 +219,7 @@ def test_event_loops_in_two_threads_share_a_lock_object(zoo):
     results([BackgroundCall(lambda: asyncio.run(main())) for _ in range(2)])
     assert max(most) == 1
     assert len(most) == 40
-    eventually(lambda: not lock._blocks)
+    eventually(lambda: not blocks_of(lock))
 
 
 def test_trio_uses_locks_in_threads(zoo):

@@ -410,33 +410,6 @@ def test_the_text_of_an_older_release_is_believed_when_its_session_would_be_over
     assert clock.now() - began > 2 * 0.4
 
 
-@pytest.mark.usefixtures("often")
-def test_a_text_that_names_its_reader_is_no_deadlock(zoo):
-    """A circle ends at a lock that its reader holds. Any client may claim to be the reader."""
-    with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder:
-        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
-        zoo.wait_contenders("b", 2)
-        claim = {**BELIEVED, "guid": zoo.payloads("b")[1].guid}
-        zoo.client.set(holder, replace(PAYLOAD, waits_for=claim).encode())
-        with pytest.raises(LockTimeout):
-            own.result()
-
-
-@pytest.mark.usefixtures("often")
-def test_a_text_that_names_a_waiter_of_another_lock_is_no_deadlock(zoo):
-    """By a detour over a real waiter, it leads back to its reader, and to no lock that the reader holds."""
-    with zoo.hold_elsewhere("b", guid=PAYLOAD.guid) as holder, zoo.hold_elsewhere("c") as detour:
-        own = BackgroundCall(partial(nested, zk_lock("a"), zk_lock("b", timeout=3)))
-        zoo.wait_contenders("b", 2)
-        reader = zoo.payloads("b")[1].guid
-        with zoo.hold_elsewhere("c", guid=WAITER):
-            for path, key, guid in ((holder, "c", WAITER), (detour, "b", reader)):
-                claim = replace(PAYLOAD, waits_for={**BELIEVED, "key": key, "guid": guid})
-                zoo.client.set(path, claim.encode())
-            with pytest.raises(LockTimeout):
-                own.result()
-
-
 def test_a_forged_text_hides_no_circle(zoo):
     """One reader of "b" claims to be the waiter of the other, in a queue where that does not wait."""
     with contextlib.ExitStack() as stack:
@@ -575,27 +548,6 @@ def test_a_text_that_the_queue_does_not_confirm_is_no_deadlock(zoo, waits_for, q
     with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zk_lock("a"), others(zoo, waits_for, queue):
         # It has looked, and has looked again, when it begins to look once more.
         assert acquire_until(lambda: proxy.counts[SYNC] > 2, zk_lock("b")) is None
-
-
-def test_a_wait_that_cannot_be_written_is_logged_once_and_not_tried_again(zoo, caplog, monkeypatch):
-    monkeypatch.setattr(heartbeat, "BEAT_SHARE", 0.39)
-    monkeypatch.setattr(deadlock, "LOOK_RARELY", 0.2)
-    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
-        proxy.alter_reply(MULTI, with_error(NO_AUTH), carried_out=False)
-        assert acquire_until(lambda: proxy.counts[SYNC] > 2, zk_lock("b")) is None
-        assert proxy.counts[MULTI] == 1
-        proxy.reset()
-    assert caplog.text.count("others do not see that its waiter holds locks") == 1
-
-
-def test_a_wait_that_is_over_is_not_written(zoo):
-    with proxied(zoo, 20, DEADLOCK_TIMEOUT=SOON) as proxy, zoo.hold_elsewhere("b"), zk_lock("a"):
-        proxy.delay_op(GET_DATA, 60)
-        assert zk_lock("b").acquire(timeout=2 * SOON) is None
-        due(0)
-        proxy.heal()
-        acquire_once("c")
-        assert text_of(zoo, "a") == {}
 
 
 def test_a_circle_of_others_is_followed_once(zoo):

@@ -8,12 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from asgiref.sync import sync_to_async
-from celery import Celery
 from django.db import transaction
-from django.http import HttpResponse
-from django.test import RequestFactory
-from django.utils.decorators import method_decorator
-from django.views import View
 
 from django_zklock import Lock, zk_leader, zk_lock, zk_locked, zk_locks, zk_read, zk_semaphore, zk_write
 from django_zklock.testing import flush_logs, order
@@ -196,31 +191,6 @@ def test_a_lock_that_lingers_has_an_order(seen):
     assert set(seen.edges) == {("a", "b")}
 
 
-def test_a_task_that_runs_at_once_is_inside_the_block_that_calls_it(seen):
-    app = Celery("shop", broker="memory://localhost", set_as_current=False)
-    app.conf.update(task_always_eager=True, task_eager_propagates=True)
-
-    @app.task
-    @zk_locked("b", on_conflict="raise", timeout=5)
-    def task():
-        pass
-
-    with zk_lock("a"):
-        task.delay()
-    assert set(seen.edges) == {("a", "b")}
-
-
-def test_a_generator_holds_its_lock_while_it_is_suspended(seen):
-    def rows():
-        with zk_lock("a"):
-            yield 1
-
-    for _ in rows():
-        with zk_lock("b"):
-            pass
-    assert set(seen.edges) == {("a", "b")}
-
-
 MEANT = [("till", "stock/{pk}"), ("tills/{pk}", "stock/7"), ("tills/7", "stock")]
 
 
@@ -350,31 +320,3 @@ def test_the_place_is_the_line_of_the_project_and_its_callers_are_known(seen):
         caller = line() + 1
         lock(stack, "b")
     assert seen.edges["a", "b"].lines[:2] == [f"{HERE}:{inside}", f"{HERE}:{caller}"]
-
-
-def test_the_place_of_a_decorated_function_is_its_name_and_the_line_that_calls_it(seen):
-    @zk_locked("b")
-    def inner():
-        pass
-
-    with zk_lock("a"):
-        caller = line() + 1
-        inner()
-    name = f"{__name__}.{inner.__qualname__}"
-    assert seen.edges["a", "b"].lines[0] == f"{name} at {HERE}:{caller}"
-
-
-def test_the_place_of_a_handler_of_a_view_is_its_name(seen):
-    class Locked(View):
-        @method_decorator(zk_locked("b"))
-        def get(self, request):
-            return HttpResponse()
-
-    with zk_lock("a"):
-        Locked.as_view()(RequestFactory().get("/"))
-    assert seen.edges["a", "b"].lines[0].startswith(f"{__name__}.{Locked.get.__qualname__} at {HERE}:")
-
-
-def test_code_without_a_module_has_a_place(seen):
-    exec("with lock('a'), lock('b'): pass", {"__name__": None, "lock": zk_lock})
-    assert seen.edges["a", "b"].lines[0] == "<string>:1"

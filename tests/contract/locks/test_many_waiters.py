@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
 import time
 
 import pytest
@@ -13,7 +12,6 @@ from support.faults import (
     connected,
     cut,
     expire,
-    proxied,
     session,
     warmed,
     within,
@@ -24,17 +22,15 @@ from support.zoo import eventually
 from django_zklock import zk_lock, zk_locks
 from django_zklock.contrib.metrics.prometheus import waiting_now
 from django_zklock.core.locks import acquisition
-from django_zklock.core.log import flush
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.protocol.local_queue import MAX_WAITING
 from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.zk import heartbeat, process
-from django_zklock.core.zk.client import MAX_IN_FLIGHT, STALL_SHARE
+from django_zklock.core.zk import heartbeat
+from django_zklock.core.zk.client import MAX_IN_FLIGHT
 from django_zklock.exceptions import LockBusy, LockTimeout, ZooKeeperUnavailable
 
 KEY = "crowd"
 MANY = 3 * MAX_WAITING
-Tasks = list[asyncio.Task[None]]
 
 
 def begin(count, order, **options):
@@ -122,24 +118,6 @@ async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo, cleared)
         assert len(zoo.children(KEY)) == MAX_WAITING + 1
     await asyncio.wait_for(last, 20)
     assert order == list(range(MAX_WAITING))
-
-
-async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo, cleared):
-    """If the last grant took longer than it has left, it would only come and go."""
-    async with zk_lock(KEY):
-        done = asyncio.Event()
-        cleared.append(asyncio.create_task(acquire(done, timeout=None)))
-        cleared += begin(MAX_WAITING - 1, [])
-        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
-        late = asyncio.create_task(acquire(timeout=20, what="late"))
-        cleared += [late, asyncio.create_task(acquire(timeout=None, what="patient"))]
-        await in_local_queue(2)
-        (queue,) = session().attached(Registry)._local_queues.values()
-        for contender in queue._admitted:
-            queue._admitted[contender] -= 60  # as if they had waited for a minute
-    await until(lambda: any(payload and payload.what == "patient" for payload in zoo.payloads(KEY)))
-    assert not any(payload and payload.what == "late" for payload in zoo.payloads(KEY))
-    done.set()
 
 
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
@@ -327,24 +305,6 @@ async def test_max_waiters_counts_those_that_come_at_the_same_moment(zoo, option
     assert (len(inside), len(refused)) == (5 + permits, 45 - permits)
 
 
-def test_a_callback_that_fails_does_not_keep_a_session_from_closing(zoo, caplog):
-    def fail(answer):
-        raise RuntimeError(answer)
-
-    with warmed(zoo, "a") as proxy:
-        current_session = connected()
-        proxy.hang = True
-        current_session.post(lambda: current_session.gateway.read("/nothing", fail))
-        eventually(lambda: current_session.requests.unanswered)
-        closing = BackgroundCall(process.reset)
-        eventually(lambda: current_session.closing)
-        proxy.hang = False
-        closing.result()
-        assert current_session._closed.is_set()
-    assert flush(5)
-    assert "failed on a request without a reply" in caplog.text
-
-
 def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo):
     """A bounded number of requests is in flight. A heartbeat is sent before the requests that wait."""
     with warmed(zoo, "a") as proxy, zk_lock("a", abort_on="never"):
@@ -359,29 +319,3 @@ def test_a_heartbeat_does_not_queue_behind_a_flood_of_requests(zoo):
         proxy.hang = False
         assert asked == [GET_DATA] * MAX_IN_FLIGHT + [MULTI]
         eventually(lambda: len(answers) == 5 * MAX_IN_FLIGHT)
-
-
-@pytest.mark.chaos  # it judges time
-def test_a_slow_flood_of_replies_is_no_stall(zoo):
-    """The connection is dropped when no reply arrives at all, not when the oldest request is only queued."""
-    with proxied(zoo, 20) as proxy, zk_lock("a", abort_on="lost") as hold:
-        connection = proxy.connected
-        share = session().timeout * STALL_SHARE
-        answers = []
-        proxy.delay = 0.01  # the server's replies arrive in many pieces
-        slow = threading.Event()
-
-        def ask_on(answer):
-            # Each reply leads to one more request, behind all that are in flight.
-            answers.append(answer)
-            if not slow.is_set():
-                session().gateway.read(f"{session().options.base}/nothing", ask_on)
-
-        for _ in range(2 * MAX_IN_FLIGHT):
-            session().post(ask_on, None)
-        began = time.monotonic()
-        eventually(lambda: time.monotonic() - began > 3 * share)
-        slow.set()
-        hold.check()
-        assert proxy.connected == connection
-        eventually(lambda: not session().requests.unanswered)

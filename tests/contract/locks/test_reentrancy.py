@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 from support.faults import BackgroundCall, acquire_once
-from support.work import assert_refused
+from support.work import assert_refused, blocks_of
 from support.zoo import eventually
 
 from django_zklock import zk_lock, zk_locks
@@ -164,7 +164,7 @@ def test_a_block_in_a_dropped_generator_releases(zoo):
     generator = rows()
     next(generator)
     BackgroundCall(generator.close).result()
-    assert not lock._blocks
+    assert not blocks_of(lock)
     zoo.assert_empty()
     acquire_once(lock)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import threading
 import time
 
@@ -304,16 +303,6 @@ def test_the_timeout_of_several_is_that_of_the_call_or_the_shortest_of_the_setti
         assert zk_locks("a").specs[0].timeout == 5
 
 
-def test_several_locks_wait_as_long_as_the_shortest_timeout_that_one_of_them_has(zoo):
-    never_ending = zk_lock("a", timeout=None)
-    assert zk_locks(never_ending, "b").specs[0].timeout is None
-    assert zk_locks(never_ending, zk_lock("b", timeout=7)).specs[0].timeout == 7
-    assert zk_locks(never_ending, zk_lock("b", timeout=7), timeout=9).specs[0].timeout == 9
-    with zoo.hold_elsewhere("b"):
-        assert_refused(zk_locks("a", zk_lock("b", timeout=0)), LockBusy, "'b'")
-        assert zk_locks("a", zk_lock("b", timeout=0)).acquire() is None
-
-
 def test_one_key_with_two_sets_of_options_is_refused(zoo):
     for options in ({"max_hold": 1}, {"abort_on": "never"}, {"what": "the other work"}):
         twice = zk_locks("a", zk_lock("a", **options))
@@ -418,23 +407,6 @@ def test_a_caller_that_waits_is_in_queues_of_smaller_keys_only(zoo, counted, bus
     zoo.assert_empty()
 
 
-def test_an_event_loop_that_closes_leaves_the_queues_of_all_locks(zoo, counted):
-    async def work():
-        async with zk_locks("a", "b", timeout=0):
-            raise AssertionError
-
-    counted.delay_op(CREATE2, 60)
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work())
-    while counted.counts[CREATE2] < 1:
-        loop.run_until_complete(asyncio.sleep(0.01))
-    loop.close()
-    counted.heal()
-    eventually(lambda: not zoo.contenders())
-    del task
-    gc.collect()
-
-
 def test_several_locks_whose_directories_are_missing_are_acquired(zoo):
     for timeout in (0, 5):
         keys = [f"new-{timeout}/{key}" for key in KEYS]
@@ -442,14 +414,3 @@ def test_several_locks_whose_directories_are_missing_are_acquired(zoo):
             with zk_locks(*keys, timeout=timeout) as hold:
                 assert hold.keys == tuple(keys)
     zoo.assert_empty()
-
-
-def test_locks_that_linger_and_others_are_acquired_together(zoo):
-    for lingering in ("a", "c", "e", "acd", "abcde"):
-        locks = [zk_lock(key, linger=0.2 if key in lingering else 0) for key in "abcde"]
-        for timeout in (0, 5):
-            with zk_locks(*locks, timeout=timeout) as hold, zk_locks(*locks, "f", "g", "h", timeout=timeout):
-                assert hold.keys == tuple("abcde")
-            with zk_lock("b", linger=locks[1].spec.linger), zk_locks(*locks, timeout=timeout) as hold:
-                assert hold.keys == tuple("abcde")
-        eventually(lambda: not zoo.contenders())

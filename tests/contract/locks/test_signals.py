@@ -14,6 +14,7 @@ from support.zoo import ROOM, eventually
 from django_zklock import signals, zk_lock, zk_locks
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockLost, LockTimeout
+from django_zklock.locks.hold import held_of
 from django_zklock.locks.lock import Lock
 
 NAMES = ("lock_acquired", "lock_released", "lock_lost", "lock_contended")
@@ -97,11 +98,11 @@ def test_a_signal_needs_no_receiver_of_another_one(zoo, name):
 
 def test_a_signal_reports_a_loss_and_no_release(log):
     with pytest.raises(LockLost), Lock("block") as hold, Lock("block"):
-        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+        held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
         time.sleep(20)
     kept = Lock("kept")
     other = acquired(kept)
-    other._held.grant.session.post(other._held.grant.lose, "taken away")
+    held_of(other).grant.session.post(held_of(other).grant.lose, "taken away")
     eventually(lambda: log.names.count("lock_lost") == 2)
     with pytest.raises(LockLost):
         kept.release()
@@ -120,7 +121,7 @@ def test_the_signal_of_a_loss_comes_at_the_end_of_the_block(log):
     lock = Lock("around")
     lock.acquire()
     with pytest.raises(LockLost), lock as hold:
-        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+        held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
         time.sleep(20)
     with pytest.raises(LockLost):
         lock.release()
@@ -143,7 +144,7 @@ def test_a_receiver_that_fails_or_is_slow_delays_nothing(log):
             for _ in range(5):
                 acquire_once(Lock("slow"))
             with pytest.raises(LockLost), Lock("slow") as hold:
-                hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+                held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
                 time.sleep(20)
         assert "lock_released" not in log.names
     eventually(lambda: log.names.count("lock_released") == 5 and "lock_lost" in log.names)

@@ -11,10 +11,9 @@ from django.test import override_settings
 from support.deadlock import LONG, rivals
 from support.faults import BackgroundCall, expire, results
 from support.primitives import KEY
-from support.work import assert_refused
+from support.work import assert_refused, blocks_of, guards
 
 from django_zklock import Lock, ReadWriteLock, current_hold, zk_lock, zk_locks
-from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockBusy, LockLost, LockUpgradeRefused, ZooKeeperUnavailable
 
 
@@ -36,8 +35,8 @@ async def test_a_block_gets_none_if_the_lock_is_busy(zoo, primitive, timeout):
         assert hold is not None
         hold.check()
     assert (await asyncio.to_thread(block))[1] is True
-    assert not lock._blocks
-    assert not held_locks._guards
+    assert not blocks_of(lock)
+    assert not guards()
 
 
 def test_a_block_is_skipped_if_it_gives_way_in_a_deadlock(zoo):
@@ -126,7 +125,7 @@ def test_the_end_of_a_skipped_block_releases_nothing(zoo):
             assert stack.enter_context(lock) is None
         assert lock.owned()
         outer.check()
-    assert not lock._blocks
+    assert not blocks_of(lock)
 
 
 def test_a_block_inside_a_skipped_one_is_released_by_its_own_end(zoo):
@@ -139,7 +138,7 @@ def test_a_block_inside_a_skipped_one_is_released_by_its_own_end(zoo):
             with lock as hold:
                 assert hold is not None
             assert not zoo.children("k")
-    assert not lock._blocks
+    assert not blocks_of(lock)
 
 
 async def test_each_end_of_a_coroutine_ends_its_own_block(zoo):
@@ -151,7 +150,7 @@ async def test_each_end_of_a_coroutine_ends_its_own_block(zoo):
         await stack.aclose()
         outer.check()
     assert not zoo.children("k")
-    assert not lock._blocks
+    assert not blocks_of(lock)
 
 
 def test_threads_share_an_object_that_skips(zoo):
@@ -172,8 +171,8 @@ def test_threads_share_an_object_that_skips(zoo):
 
     results([BackgroundCall(work) for _ in range(6)], 30)
     assert skips == {True, False}
-    assert not lock._blocks
-    assert not held_locks._guards
+    assert not blocks_of(lock)
+    assert not guards()
 
 
 def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo):
@@ -189,4 +188,4 @@ def test_a_generator_that_is_dropped_in_a_skipped_block_ends_it(zoo):
         BackgroundCall(generator.close).result()
         del generator
         gc.collect()
-    assert not lock._blocks
+    assert not blocks_of(lock)

@@ -2,17 +2,16 @@
 
 import asyncio
 import contextlib
-import signal
 import threading
 import time
 
 import pytest
 from celery import Celery, chain
-from celery.signals import after_task_publish, before_task_publish
+from celery.signals import after_task_publish
 from django.db import transaction
 from kazoo.exceptions import NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
-from support.faults import BackgroundCall, acquire_once, reconnect, session
+from support.faults import acquire_once, session
 from support.proxy import DELETE, MULTI
 from support.refused import on_real_server
 from support.zoo import eventually
@@ -220,18 +219,6 @@ def test_a_release_that_zookeeper_refuses_is_not_waited_for(zoo, app, proxy, pat
     acquire_once("refused", timeout=30)
 
 
-def test_the_loss_of_the_session_ends_the_wait(zoo, app, lost):
-    acquire_once("k")
-    publishing = threading.Thread(target=app.signature("task").delay)
-    publishing.start()
-    eventually(lambda: releases._waiting)
-    session().post(session()._end_of_session)
-    publishing.join(NEVER / 2)
-    assert not publishing.is_alive()
-    lost.heal()
-    reconnect(lost)
-
-
 def test_an_event_loop_is_blocked_for_a_shorter_time(zoo, app, lost, monkeypatch):
     monkeypatch.setattr(releases, "LOOP_TIMEOUT", LATER)
 
@@ -242,31 +229,6 @@ def test_an_event_loop_is_blocked_for_a_shorter_time(zoo, app, lost, monkeypatch
     with at_once():
         asyncio.run(tell())
     lost.heal()
-
-
-def test_a_coroutine_that_has_waited_does_not_block_its_loop(zoo, app, late):
-    turns = 0
-
-    async def others():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(LATER / 20)
-
-    async def tell():
-        running = asyncio.create_task(others())
-        async with zk_lock("k") as hold:
-            pass
-        before = turns
-        await hold.await_released()
-        assert turns > before + 2
-        assert not releases._under_way
-        app.signature("task").delay()
-        running.cancel()
-
-    with published(zoo) as seen:
-        asyncio.run(tell())
-    assert seen == [[]]
 
 
 def test_messages_wait_also_in_a_process_that_decorates_nothing(zoo):
@@ -299,38 +261,6 @@ def test_the_protocols_thread_does_not_wait(zoo, app, lost):
     with at_once():
         session().post(lambda: tell(has_told))
         assert has_told.wait(NEVER / 2)
-    lost.heal()
-
-
-def test_other_receivers_get_the_message_although_an_exception_strikes_the_wait(zoo, app, lost):
-    """Celery logs what a receiver raises, and publishes."""
-    got = []
-
-    def receiver(*, sender, headers, **kwargs):
-        got.append(sender)
-
-    def strike(*args):
-        raise KeyError
-
-    def strike_the_wait():
-        eventually(lambda: releases._waiting)
-        signal.pthread_kill(main_thread, signal.SIGALRM)
-
-    main_thread = threading.get_ident()
-    previous = signal.signal(signal.SIGALRM, strike)
-    before_task_publish.connect(receiver)
-    try:
-        with published(zoo) as seen, at_once():
-            acquire_once("k")
-            striking = BackgroundCall(strike_the_wait)
-            app.signature("task").delay()
-            striking.result()
-    finally:
-        before_task_publish.disconnect(receiver)
-        signal.signal(signal.SIGALRM, previous)
-    assert got == ["task"]
-    assert len(seen) == 1
-    assert not releases._waiting
     lost.heal()
 
 

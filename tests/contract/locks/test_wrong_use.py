@@ -11,18 +11,16 @@ from datetime import timedelta
 
 import pytest
 from django.utils.functional import cached_property
-from support.faults import BackgroundCall, connected, lose, session
-from support.primitives import watched
+from support.faults import BackgroundCall, connected, session
 from support.work import assert_refused
 from support.zoo import eventually
 
 from django_zklock import current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.core.protocol.contender import Contender
-from django_zklock.core.protocol.grant import GrantObserver
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes, order
 from django_zklock.core.zk.gateway import Gateway
-from django_zklock.exceptions import InvalidLockName, LockBusy, LockLost, LockNotHeld, LockTimeout, ZkLockError
+from django_zklock.exceptions import InvalidLockName, LockBusy, LockNotHeld, LockTimeout, ZkLockError
 from django_zklock.operations import request_release
 
 
@@ -86,34 +84,6 @@ def test_a_defect_of_the_protocol_leaves_no_contender(zoo, monkeypatch, caplog, 
     monkeypatch.setattr(order, "ordered", lambda names: 1 / 0)
     with zoo.hold_elsewhere("k"), pytest.raises(ZkLockError, match="The protocol failed: ZeroDivisionError"):
         zk_lock("k").locked()
-
-
-def test_a_defect_of_the_protocol_under_a_lock_stops_the_work(zoo, proxy, monkeypatch, caplog):
-    def cause(hold):
-        eventually(lambda: hold.path in watched(zoo))
-        monkeypatch.setattr(Gateway, "read", lambda *arguments: 1 / 0)
-        proxy.cut_all()
-
-    _, why = lose(zk_lock("k", abort_on="lost"), cause, 5)
-    assert "protocol failed: ZeroDivisionError" in why
-    assert "failed on a change of the session" in caplog.text
-
-
-def test_an_observer_that_fails_keeps_nothing_from_the_others(zoo, caplog):
-    class Broken(GrantObserver):
-        def on_lost(self, reason):
-            raise ZeroDivisionError
-
-    hold = (lock := zk_lock("k")).acquire()
-    assert hold
-    hold._held.grant.observe(Broken())
-    lost = threading.Event()
-    hold.add_lost_callback(lambda hold: lost.set())
-    zoo.client.delete(hold.path)
-    assert lost.wait(10)
-    eventually(lambda: "failed on a change of the hold on 'k'" in caplog.text)
-    with pytest.raises(LockLost):
-        lock.release()
 
 
 def test_a_lock_has_no_truth_value(zoo):

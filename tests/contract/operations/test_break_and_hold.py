@@ -249,14 +249,6 @@ def test_a_hold_waits_for_the_end_of_another(zoo):
     assert zoo.children("k") == [hold.path.rpartition("/")[2]]
 
 
-def test_another_client_behind_an_expired_hold_does_not_block_the_queue(zoo):
-    """It does not end the hold, but the next contender of this package does."""
-    expired_hold(zoo)
-    with zoo.hold_elsewhere("k") as foreign:
-        assert_refused(zk_lock("k", timeout=1), LockTimeout)
-        assert zoo.wait_contenders("k", 1) == [foreign.rpartition("/")[2]]
-
-
 def test_an_ephemeral_znode_is_not_an_operator_hold(zoo):
     """Its session deletes it, and no other client does, even if its payload is that of a hold."""
     hold = hold_lock("other", seconds=1.5, **WHY)  # a busy machine may need a while to return it
@@ -331,14 +323,6 @@ def test_an_operator_hold_keeps_curators_readers_and_writers_out(zoo, prefix):
         assert seen_as in name
         zoo.client.delete(path)
         end_hold("k", token=operator.result().token, by="anna")
-
-
-def test_an_operator_hold_has_the_kind_of_the_settings(zoo):
-    """So readers of Curator's that come later see it, too."""
-    with zoo.configured(LOCKS={"rates": {"path": "rates/{day}", "kind": "read"}}):
-        hold = hold_lock("rates/monday", seconds=LONG, **WHY)
-        assert "__WRIT__" in hold.path
-        end_hold("rates/monday", token=hold.token, by="anna")
 
 
 CALLS = {

@@ -4,13 +4,12 @@ import itertools
 import logging
 
 import pytest
-from support.faults import BackgroundCall, acquire_once, connected, due, expire, within
+from support.faults import BackgroundCall, acquire_once, connected, due, within
 from support.proxy import GET_CHILDREN, GET_DATA, MULTI, MULTI_READ, SET_DATA, SYNC
 from support.signalled import received
-from support.zoo import eventually, guid_of
+from support.zoo import guid_of
 
 from django_zklock import zk_lock
-from django_zklock.core.zk import process
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.inspection import look_at
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
@@ -121,17 +120,6 @@ def test_the_grant_of_an_operator_hold_survives_a_cut(zoo, proxy, when):
     end_hold("k", token=hold.token, by="anna")
 
 
-def test_a_hold_is_queued_again_after_the_loss_of_its_session(zoo, proxy):
-    with zoo.hold_elsewhere("k"):
-        operator = BackgroundCall(lambda: hold_lock("k", seconds=600, wait=20, **WHY))
-        name = zoo.wait_contenders("k", 2)[1]
-        expire(zoo)
-        connected()
-        eventually(lambda: zoo.children("k")[1:] not in ([], [name]))
-    hold = operator.result()
-    end_hold("k", token=hold.token, by="anna")
-
-
 def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(zoo, proxy):
     proxy.go_away()
     for call in (
@@ -145,19 +133,3 @@ def test_no_operation_takes_longer_than_its_reply_timeout_without_a_connection(z
     connected()
     acquire_once("k", timeout=5)  # its requests are behind those of the calls
     assert zoo.children("k") == []
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("when", ["kill_before_op", "kill_after_op"])
-@pytest.mark.parametrize("before", [0, 1], ids=["time", "delete"])
-def test_the_end_of_a_hold_of_a_dead_process_survives_a_cut(zoo, proxy, before, when):
-    hold_lock("k", seconds=0.8, **WHY)
-    process.reset()
-    connected()
-    waiter = BackgroundCall(lambda: acquire_once("k", timeout=10))
-    zoo.wait_contenders("k", 2)
-    if before:
-        proxy.wait_for(lambda: any(frame.opcode == MULTI for frame in proxy.frames))
-    fired = getattr(proxy, when)(MULTI)
-    waiter.result()
-    assert fired.is_set()

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from support.faults import BackgroundCall, acquire_once, acquired_by_many, connected, cut, queue_up, results
+from support.faults import BackgroundCall, acquired_by_many, connected, cut, queue_up, results
 from support.locking import as_json
 from support.proxy import SET_DATA
 from support.signalled import signalled
@@ -20,6 +20,7 @@ from django_zklock.core.protocol import contender
 from django_zklock.core.queue import nodes, release_request
 from django_zklock.core.queue.nodes import MAX_PAYLOAD, Payload
 from django_zklock.exceptions import LockChangedHands, LockLost
+from django_zklock.locks.hold import held_of
 from django_zklock.operations import break_lock, end_hold, hold_lock, request_release
 
 WHO = {"by": "anna"}
@@ -82,31 +83,11 @@ def test_a_request_to_a_new_hold_is_seen_when_it_looks(zoo, asked, monkeypatch):
     assert zoo.children("k") == []
 
 
-def test_of_repeated_requests_the_last_one_is_shown(zoo, asked, caplog):
-    called = threading.Event()
-    early = []
-    with zk_lock("k") as hold:
-        hold.add_release_request_callback(early.append)
-        request_release("k", WHY, **WHO)
-        assert request_to(hold) == ("anna", WHY)
-        request_release("k", WHY, **WHO)
-        request_release("k", "mine first", by="ben")
-        eventually(lambda: len(asked) == 2)
-        zoo.client.set(hold.path, release_request.CURATOR)
-        eventually(lambda: len(asked) == 3)
-        hold.add_release_request_callback(lambda hold: called.set())
-        assert called.wait(30)
-    assert early == [hold]
-    assert "callback" not in caplog.text
-    last = ("k", release_request.BY_CURATOR, "")
-    assert events_of(asked) == [("k", "anna", WHY), ("k", "ben", "mine first"), last]
-
-
 def test_a_wait_for_a_release_request_ends_with_the_hold(zoo):
     lock = zk_lock("k")
     hold = acquired(lock)
     waiting = BackgroundCall(hold.wait_release_requested)
-    eventually(lambda: hold._held.grant._observers)
+    eventually(lambda: held_of(hold).grant._observers)
     lock.release()
     assert waiting.result(30) is None
 
@@ -162,27 +143,6 @@ def test_a_release_request_to_curator_has_curators_form(zoo):
         version = zoo.client.exists(path).version
         request_release("k", WHY, **WHO)
         assert zoo.client.exists(path).version == version
-
-
-def test_a_holder_says_again_what_it_waits_for_after_a_request_by_curator(zoo):
-    """Its `Revoker` writes over that, and others would not see that the holder is part of a deadlock."""
-
-    def revoked():
-        eventually(lambda: held.contender.info(held.grant).wait)
-        zoo.client.set(hold.path, b"__REVOKE__")
-        eventually(lambda: hold.release_requested)
-        eventually(lambda: zoo.client.get(hold.path)[0] != b"__REVOKE__")
-        (payload,) = zoo.payloads("k")
-        zoo.client.delete(ahead)
-        assert isinstance(payload, Payload)
-        return payload
-
-    with zoo.configured(DEADLOCK_TIMEOUT=0.3), zoo.hold_elsewhere("other") as ahead, zk_lock("k") as hold:
-        held = hold._held
-        payload = BackgroundCall(revoked)
-        acquire_once("other", timeout=30)
-        assert payload.result().waits_for["key"] == "other"
-        assert payload.result().release_request["by"] == release_request.BY_CURATOR
 
 
 def test_a_release_request_by_curator_is_understood(zoo, asked):

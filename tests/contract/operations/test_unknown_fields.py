@@ -1,17 +1,11 @@
 """Fields of a later release survive in a znode when a process of this release writes it again."""
 
 import json
-from datetime import UTC, datetime
 
-from celery import Celery
-from celery.beat import ScheduleEntry
-from celery.schedules import schedule
 from support.reserving import path_of, queued
 from support.zoo import eventually
 
 from django_zklock import zk_lock
-from django_zklock.contrib.celery.beat import Candidacy
-from django_zklock.contrib.celery.schedule import ScheduleRecords
 from django_zklock.contrib.celery.unique import reservations
 from django_zklock.operations import clear_limit, request_release, set_limit
 
@@ -66,28 +60,3 @@ def test_a_reservation_keeps_unknown_fields_when_its_task_is_sent_again(zoo):
     queued("a/b", "one", again=True, seconds=600)
     assert float(read(zoo, f"{path_of(zoo, 'a/b')}/{name}")["about"]["seconds"]) > 590  # by the clock of the server
     assert reservations.end("a/b", "one") is None
-
-
-def test_the_record_of_a_schedule_keeps_unknown_fields(zoo):
-    app = Celery("records", set_as_current=False)
-    entry = ScheduleEntry(
-        name="report", task="t", schedule=schedule(60, app=app), last_run_at=datetime.now(UTC), app=app
-    )
-    path = f"{zoo.base}/!beat/nightly"
-    for leader in (1, 2):
-        candidacy = Candidacy("nightly")
-        candidacy.start()
-        try:
-            hold = candidacy.wait(10)
-            assert hold is not None
-            records = ScheduleRecords(hold, zoo.base, "nightly")
-            records.load()
-            records.adopt([entry])
-            if leader == 1:
-                add(zoo, path)
-                records.load()
-            for count in (2 * leader - 1, 2 * leader):
-                records.record_run(entry)
-                assert read(zoo, path)["runs"]["report"][1] == count
-        finally:
-            candidacy.withdraw()

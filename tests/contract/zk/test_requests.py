@@ -5,7 +5,7 @@ import uuid
 import pytest
 from kazoo.protocol import serialization as wire
 from kazoo.security import make_acl
-from support.faults import BackgroundCall, acquire_once, client, connected, session
+from support.faults import BackgroundCall, acquire_once, connected, has_watches, session
 from support.proxy import GET_DATA, MULTI, NO_AUTH, NO_NODE, SYNC, with_error
 from support.refused import on_real_server
 from support.zoo import eventually
@@ -154,10 +154,10 @@ def test_an_update_waits_until_a_child_is_gone(zoo, proxy):
     with pytest.raises(ZooKeeperUnavailable):
         run(given_up, soon(3))
     eventually(lambda: given_up not in session().observers)
-    assert not any(client()._data_watchers.values()), "the wait has ended"
+    assert not has_watches(), "the wait has ended"
     waiting = OptimisticUpdate(session(), path, decide)
     waiter = BackgroundCall(lambda: run(waiting, soon()))
-    eventually(lambda: any(client()._data_watchers.values()))  # it has its own reply
+    eventually(has_watches)  # it has its own reply
     proxy.alter_reply(GET_DATA, with_error(NO_AUTH))
     with pytest.raises(RequestRefused):
         run(OptimisticUpdate(session(), path, decide, guess=state), soon())

@@ -30,12 +30,11 @@ def test_an_error_in_the_thread_of_the_client_costs_a_connection_only(zoo):
     """The request cannot be written: kazoo's thread would end. Our own names are checked before."""
     with zk_lock("a") as hold, signalled("connection_state_changed") as sent:
         session = process.current()
-        client, session_id = session._client, session.session_id
-        assert client is not None
-        client._call(Create2("/\ud83d", b"", [], 0), client.handler.async_result())
+        before, session_id = client(), session.session_id
+        before._call(Create2("/\ud83d", b"", [], 0), before.handler.async_result())
         eventually(lambda: [kwargs["state"] for _, kwargs in sent][-2:] == ["suspended", "connected"])
         eventually(lambda: hold.state == "held")
-        assert (session._client, session.session_id) == (client, session_id)
+        assert (client(), session.session_id) == (before, session_id)
 
 
 def test_another_session_stops_the_work_although_nobody_tells_of_it(zoo):
@@ -53,7 +52,7 @@ def test_the_states_of_the_connection_are_signalled_in_order(zoo):
         acquire_once("a")
         session = process.current()
         session_id = session.session_id
-        session.post(session._client.drop_connection)
+        session.post(client().drop_connection)
         eventually(lambda: len(sent) >= 3)
         process.reset()
         eventually(lambda: len(sent) >= 4)
@@ -77,7 +76,7 @@ def test_a_session_without_a_connection_for_long_is_asked_for_again(zoo, outage)
         proxy.cut_all()
         session = process.current()
         if before is not None:
-            eventually(lambda: session._client.last_zxid == 0, 30)
+            eventually(lambda: client().last_zxid == 0, 30)
         assert session.session_id == before
         proxy.heal()
         with zk_lock("a", timeout=20) as hold:

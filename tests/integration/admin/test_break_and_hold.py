@@ -14,7 +14,7 @@ from support.zoo import eventually
 
 from django_zklock import zk_lock
 from django_zklock.exceptions import LockBusy, LockLost
-from django_zklock.operations import clear_limit, limit_of, request_release, set_limit
+from django_zklock.operations import clear_limit, limit_of, set_limit
 from django_zklock.report.formatting import kind_text, role_text
 
 pytestmark = pytest.mark.django_db
@@ -99,16 +99,6 @@ def test_an_operator_holds_a_lock_and_ends_it(zoo, operator):
     assert "deploy of 2.3" in held.change_message
 
 
-def test_a_refresh_leaves_messages_to_the_page_that_is_opened(zoo, operator):
-    """It shows none. The message would be lost if another tab refreshed before this one has opened its page."""
-    assert hold_by_form(operator).status_code == 302
-    for page in ("", "k/change/"):
-        assert "You hold k now." not in operator.get(LIST + page, headers={"X-ZkLock-Refresh": "1"}).content.decode()
-    assert "You hold k now." in operator.get(f"{LIST}k/change/").content.decode()
-    operator.post(f"{LIST}act/end/", {"target": target_of(operator), "reason": "over", "end": "1"})
-    eventually(lambda: not zoo.children("k"))
-
-
 def test_a_held_lock_cannot_be_held_by_an_operator(zoo, operator):
     with zoo.hold_elsewhere("k"):
         assert hold_by_form(operator).status_code == 409
@@ -163,12 +153,6 @@ def set_to(client, **form):
     return client.post(f"{LIST}act/limit/", given)
 
 
-def test_the_list_shows_the_permits_in_use(zoo, printing, operator):
-    with zk_lock("plain"), zk_lock("rates", kind="read"):
-        page = operator.get(f"{LIST}?q=").content.decode()
-        assert_shows(page, "2 of 2 permits", "Read-write lock")
-
-
 def test_the_page_of_a_semaphore_shows_all_holders(zoo, printing, operator):
     shown = operator.get(f"{LIST}printers/change/").context["lock"]
     assert sorted(row.info.token for row in shown.holders) == sorted(hold.token for hold in printing)
@@ -201,16 +185,6 @@ def test_a_limit_is_cleared_with_a_reason(zoo, operator):
     assert LogEntry.objects.get().get_change_message() == "Limit cleared: it is gone"
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"reason": " "}, {"permits": "0"}, {"permits": "10001"}, {"key": "a//b"}, {"key": ""}]
-)
-def test_an_invalid_limit_is_refused(zoo, operator, wrong):
-    answer = set_to(operator, **wrong)
-    assert answer.status_code == 200
-    assert "errornote" in answer.content.decode()
-    assert limit_of("printers") is None
-
-
 def test_a_release_is_requested_of_one_holder(zoo, printing, operator):
     asked, other = printing
     target = targets(operator)[asked.token]
@@ -225,20 +199,6 @@ def test_a_release_is_requested_of_one_holder(zoo, printing, operator):
     assert "paper jam" in operator.get(f"{LIST}printers/change/").content.decode()
 
 
-def test_the_json_of_the_list_has_the_requests_of_holders(zoo, printing, operator):
-    asked, other = printing
-    request_release("printers", "paper jam", by="anna", token=asked.token)
-
-    def requests():
-        (lock,) = operator.get(f"{LIST}data.json").json()["locks"]
-        assert (lock["kind"], lock["limit"], lock["limit_set"]) == ("semaphore", 2, None)
-        return {int(holder["token"]): holder["release_request"] for holder in lock["holders"]}
-
-    eventually(lambda: requests()[asked.token])
-    assert requests()[asked.token]["reason"] == "paper jam"
-    assert requests()[other.token] is None
-
-
 def test_a_request_needs_a_reason_and_the_present_holder(zoo, operator):
     with zk_lock("printers", limit=2) as hold:
         target = targets(operator)[hold.token]
@@ -251,15 +211,6 @@ def test_a_request_needs_a_reason_and_the_present_holder(zoo, operator):
         assert_shows(response.content.decode(), "The holder of printers has changed", hides=[" checked>"])
         assert hold.release_requested is None
     assert not LogEntry.objects.exists()
-
-
-def test_clients_that_do_not_handle_requests_are_not_asked(zoo, operator):
-    with zoo.hold_elsewhere("printers", compat="kazoo"):
-        page = operator.get(f"{LIST}printers/change/")
-        assert "Request release…" not in page.content.decode()
-        (row,) = page.context["lock"].holders
-        response = operator.post(f"{LIST}act/ask/", {"ask": "1", "target": row.target, "reason": "x"})
-    assert_shows(response.content.decode(), "Nothing was done: printers. ", "kazoo")
 
 
 def test_the_form_to_break_keeps_its_ticks_after_an_error(zoo, printing):
@@ -283,16 +234,3 @@ def test_a_queue_that_cannot_be_read_is_not_called_free(zoo, operator):
         zoo.client.delete(f"{zoo.base}/odd", recursive=True)
     assert_shows(page, "The queue cannot be read", hides=["Nobody holds it now.", 'name="target"'])
     assert_shows(shown, "The queue cannot be read", hides=["This lock is free.", "act/break"])
-
-
-def test_a_holder_beyond_a_lowered_limit_can_be_asked_and_broken(zoo, printing):
-    client = user_with("view_lock", "break_lock", "request_release_lock")
-    set_limit("printers", 1, by="anna", reason="one is broken")
-    holders = targets(client)
-    assert set(holders) == {hold.token for hold in printing}
-    (hold,) = [hold for hold in printing if hold.token == max(holders)]
-    target = holders[hold.token]
-    assert client.post(f"{LIST}act/ask/", {"ask": "1", "target": target, "reason": "paper jam"}).status_code == 302
-    assert hold.wait_release_requested(10)
-    assert client.post(f"{LIST}act/break/", {"break": "1", "target": target, "reason": "paper jam"}).status_code == 302
-    assert hold.wait_lost(10)

@@ -11,7 +11,6 @@ from support.faults import within
 from support.texts import assert_shows
 
 from django_zklock import inspection, operations
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.inspection.queries import MAX_WAITERS
 
 pytestmark = pytest.mark.django_db
@@ -163,26 +162,3 @@ def test_a_victim_leads_to_the_root_and_is_not_to_be_broken(stage, operator):
     form = page(operator, "act/break/?key=root&key=mid")
     assert re.findall(r'aria-label="(\w+), [^"]*" checked', form) == ["root"]
     assert "waits for another lock" in form
-
-
-def test_the_holders_of_a_semaphore_are_rows_of_the_form(stage, operator):
-    for number in range(3):
-        stage.join_queue("printers", Part(f"web-{number}", limit=3), Kind.PERMIT)
-    form = page(operator, "act/ask/?key=printers")
-    assert re.findall(r'aria-label="printers, (web-\d)[^"]*" checked', form) == ["web-0", "web-1", "web-2"]
-
-
-def test_the_list_says_how_many_are_held_contended_and_waited_for(stage, operator):
-    chain(stage)
-    stage.join_queue("calm", Part("web-1"))
-    assert re.search("4 held 3 contended 3 waiting", words(page(operator, "?q=")))
-
-
-def test_a_row_of_the_list_has_short_ids_and_the_whole_text_below_the_mouse(stage, operator):
-    part = task("charge", "w1")
-    stage.join_queue("k", part)
-    identity = part.about["id"]
-    (cell,) = re.findall('<span class="zklock-holder.*?</span></span>', page(operator, "?q="))
-    assert cell.count(identity) == 1
-    assert f"[{identity}]" in cell.partition(">")[0]
-    assert words(cell).strip() == f"w1 · pid 7 shop.tasks.charge[{identity[:8]}]"

@@ -1,25 +1,21 @@
 """The health of ZooKeeper: for probes, and on its page in the admin; and servers of several ensembles in one URL."""
 
 import asyncio
-import json
 import uuid
 
 import pytest
 from django.test import Client
 from health_check.exceptions import ServiceUnavailable, ServiceWarning
 from support.adminsite import user_with
-from support.ensemble import Ensemble, free_ports
 from support.faults import within
-from support.locking import ending
 from support.proxy import Proxy
 from support.texts import assert_shows
-from support.zoo import Zoo, eventually
+from support.zoo import eventually
 
 from django_zklock import inspection
 from django_zklock.contrib.health_check import Incidents, ZooKeeper
 from django_zklock.core.queue.nodes import prefix
 from django_zklock.inspection.ensemble import EnsembleReport, ServerReport
-from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report import background, verdict
 from django_zklock.report.servers import summary
 
@@ -94,30 +90,3 @@ def test_a_process_that_only_reads_believes_its_own_answers(zoo):
         inspection.snapshot(reply_timeout=10)
         page = user_with("view_lock").get(PAGE).content.decode()
     assert_shows(page, f"{filtering.address}", "cannot be asked", hides=["No majority"])
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """One server that knows itself only, and says "leader", as `standaloneEnabled=false` makes it do."""
-    peer, election = free_ports(2)
-    properties = {"standaloneEnabled": "false", "server.1": f"127.0.0.1:{peer}:{election}"}
-    with Ensemble(nodes=1, properties={**properties, "reconfigEnabled": "true"}) as ensemble:
-        yield ensemble
-
-
-@pytest.fixture
-def arena(three):
-    with Zoo(three.hosts, three) as zoo:
-        yield zoo
-
-
-def test_two_ensembles_are_named_by_all_that_look(arena, three, alone):
-    with arena.configured(hosts=f"{three.hosts},{alone.hosts}"):
-        inspection.check_quorum(reply_timeout=20)
-        operator = user_with("view_lock")
-        (card,) = operator.get("/admin/zklock/lock/").context["cards"]
-        assert ending("doctor", "--reply-timeout=60s")[0] == ExitCode.FAILED
-        status, printed, _ = ending("status", "--json", "--reply-timeout=60s")
-    assert card["cause"] == json.loads(printed)["incidents"][0]["cause"] == "split"
-    assert "to two holders" in card["explanation"]
-    assert status == ExitCode.INCIDENT

@@ -10,7 +10,6 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
-from kazoo.security import make_digest_acl
 from support.adminsite import LIST, user_with
 from support.browser.actors import Part
 from support.locking import ending
@@ -23,7 +22,6 @@ from django_zklock.contrib.events.models import Event
 from django_zklock.core.queue import nodes
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.report import facts as report_facts
-from django_zklock.report import holders
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(120), pytest.mark.usefixtures("zoo")]
 
@@ -134,13 +132,6 @@ def test_callers_that_one_holder_keeps_out_learn_its_name(operator, contend, las
     assert_named(operator, "hot", "20 callers were refused", "pid 77 has held it", remedy)
 
 
-def test_callers_that_many_holders_keep_out_name_none(operator, contend):
-    record(20, Event.TIMED_OUT, ago=30)
-    contend("orders/1")
-    assert_named(operator, "hot", "20 callers were refused", "Hold it for a shorter time")
-    assert "worker-1" not in cards(operator)[0]["explanation"]
-
-
 def test_the_list_the_page_and_the_terminal_have_the_word_of_the_card(operator, contend):
     contend("orders/1")
     contend("orders/1", "worker-2", 5)
@@ -150,40 +141,6 @@ def test_the_list_the_page_and_the_terminal_have_the_word_of_the_card(operator, 
         assert word in operator.get(f"{LIST}{path}").content.decode(), path
     assert re.search(r"^orders/1 +slow ", ending("list", "--state=slow")[1], re.MULTILINE)
     assert "\nSlow.\n" in ending("show", "orders/1")[1]
-
-
-def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend, zoo, monkeypatch):
-    """Each with its remedy and a command. The ages are certain, or null: a hold without a grant time may be younger."""
-    monkeypatch.setattr(holders, "FORGOTTEN", 0.0)
-    for number in range(50):
-        contend(f"orders/{number:03}", pid=70)
-    contend("orders/000", "worker-2", 5)
-    contend("slow", "worker-3", 9)
-    for key, host, more in (("a", "w1", {}), ("b", "w2", {"waited": 0}), ("b", "w1", {}), ("a", "w2", {"waited": 0})):
-        contend(key, host, 1, owner=1, **more)
-    foreign = f"{zoo.base}/x/{nodes.prefix(str(uuid.uuid4()))}"
-    foreign = zoo.client.create(foreign, b"10.0.0.7", ephemeral=True, sequence=True, makepath=True)
-    worn = f"{zoo.base}/orders/9/{nodes.prefix(str(uuid.uuid4()))}-000000005"
-    zoo.client.create(worn, ephemeral=True, makepath=True)
-    hold = operations.hold_lock("stock", seconds=600, reason="maintenance", by="alice")
-    for key in ("slow", "x", "stock"):
-        contend(key, "worker-2", 5)
-    causes = ["deadlock", "counter", "host", "foreign", "hung", "operator"]
-    eventually(lambda: [card["cause"] for card in cards(operator)] == causes, 30)
-    assert 'lock/?host=worker-1">All locks of this host</a>' in operator.get(LIST).content.decode()
-    printed, code = status()
-    first = "\n".join(printed.splitlines()[:LINES])
-    for card in cards(operator):
-        assert card["title"].partition(" for ")[0] in first  # the times go on
-        assert card["remedy"] in first
-        assert card["commands"][0] in first
-    assert code == ExitCode.INCIDENT
-    ages = {incident["cause"]: incident["age"] for incident in json.loads(status("--json")[0])["incidents"]}
-    assert ages["foreign"] is ages["counter"] is None
-    assert ages["hung"] > HUNG
-    operations.end_hold("stock", token=hold.token, by="alice", reason="done")
-    for path in (foreign, worn):
-        zoo.client.delete(path)
 
 
 def test_an_unknown_znode_says_what_to_look_for(operator, zoo):
@@ -220,51 +177,6 @@ def test_a_restored_waiter_is_named_and_cannot_be_broken(operator, contend, zoo)
     assert_named(operator, "orphan", "orders/1", "delete its znode")
     assert "zklock break" not in status()[0]
     zoo.client.delete(path)
-
-
-def test_a_restored_waiter_is_the_same_incident_in_all_places(operator, contend, zoo):
-    contend("orders/1")
-    path = f"{zoo.base}/orders/1/{nodes.prefix(str(uuid.uuid4()))}"
-    path = zoo.client.create(path, b"10.0.0.7", sequence=True)
-    (card,) = cards(operator)
-    (of_probe,) = operator.get(PROBE).json()["incidents"]
-    (of_status,) = json.loads(ending("status", "--json")[1])["incidents"]
-    assert {card["identity"]} == {of_probe["identity"], of_status["identity"]}
-    zoo.client.delete(path)
-
-
-def test_a_verdict_without_a_directory_names_the_part_that_was_looked_at(operator, zoo):
-    zoo.client.ensure_path(zoo.base)
-    zoo.client.create(f"{zoo.base}/secret", acl=[make_digest_acl("alice", "pw", all=True)])
-    inspection.snapshot(max_age=0)
-    _printed, code = status()
-    assert code == ExitCode.PARTIAL
-    verdict = json.loads(status("--json")[0])["verdict"]
-    assert "secret: It is not known who holds it. Its directory cannot be listed: ZooKeeper refused" in verdict
-    assert ending("status")[0] == ending("list")[0] == ExitCode.PARTIAL
-    page = operator.get(f"{LIST}secret/change/").content.decode()
-    assert_shows(page, "Unknown", hides=["Free", "This lock is free.", "ZooKeeper does not answer."])
-    assert ending("show", "secret")[0] == ending("show", "secret", "--json")[0] == ExitCode.PARTIAL
-    chosen = operator.get(f"{LIST}act/break/?key=secret").content.decode()
-    assert_shows(chosen, "It is not known who holds it.", hides=["Nobody holds it now."])
-    assert operator.get(PROBE).status_code == 503
-    assert "Nothing needs attention." not in operator.get(LIST).content.decode()
-    zoo.client.delete(f"{zoo.base}/secret")
-
-
-def test_a_holder_that_is_not_the_first_waiter_elsewhere_is_no_cause(operator, contend):
-    """A page reads first waiters, and the names of all others."""
-    contend("root", owner=1)
-    for number in (2, 3):
-        contend("mid", f"other-{number}", number, owner=number)
-        contend("root", "other-9", 9, owner=9)
-        contend("root", f"other-{number}", number, owner=number)
-    await_cause(operator, "hung")
-    (card,) = cards(operator)
-    assert (card["keys"], card["blocked"]) == (["root"], 5)
-    page = operator.get(f"{LIST}mid/change/").content.decode()
-    assert_shows(page, "It waits for root. Only that one helps.", hides=["act/break"])
-    assert "act/break/" in operator.get(f"{LIST}root/change/").content.decode()
 
 
 def test_recent_causes_are_named_and_lead_to_their_history(operator):
@@ -305,18 +217,6 @@ def test_deaths_of_processes_with_several_locks_are_a_matter_of_their_host(opera
     assert [(card["cause"], card["host"]) for card in cards(operator)] == [("ended", "worker-1")]
 
 
-def test_holds_from_before_an_outage_of_the_database_are_no_deaths(operator):
-    """Their ends may have been lost. A row that was written late tells of the outage."""
-    kill("pay", "pay", "pay", "a", "b", "c")
-    before, later = timezone.now() - timedelta(minutes=6), timezone.now() - timedelta(minutes=2)
-    Event(key="k", outcome=Event.TIMED_OUT, at=before).save()
-    Event.objects.filter(key="k").update(recorded=later)
-    assert cards(operator) == []
-    Event.objects.filter(key="k").update(recorded=before)
-    table._recent.clear()
-    assert [card["cause"] for card in cards(operator)] == ["ended", "dying"]
-
-
 def test_tables_that_cannot_be_read_are_not_green(operator):
     record(5, Event.STALE)
     with connection.cursor() as cursor:
@@ -325,30 +225,6 @@ def test_tables_that_cannot_be_read_are_not_green(operator):
     assert_shows(page, "Losses, refusals and ended processes were not looked at", hides=["zklock-calm"])
     assert status()[1] == ExitCode.PARTIAL
     assert operator.get(PROBE).status_code == 503
-
-
-def test_a_part_of_the_locks_is_not_green_on_the_page_and_the_doctor_reads_all(operator, zoo, monkeypatch):
-    original = inspection.snapshot
-    monkeypatch.setattr(inspection, "snapshot", lambda **more: original(**{"max_locks": 1000, "max_age": 0, **more}))
-    zoo.client.ensure_path(f"{zoo.base}/orders")
-    payload = Part("w", 7).data(guid := str(uuid.uuid4()))
-    directories = [zoo.client.create_async(f"{zoo.base}/orders/{number}") for number in range(1001)]
-    created = [
-        zoo.client.create_async(f"{directory.get(30)}/{nodes.prefix(guid)}", payload, ephemeral=True, sequence=True)
-        for directory in directories
-    ]
-    paths = [path.get(30) for path in created]
-    page = operator.get(LIST).content.decode()
-    assert_shows(page, "No known cause in 1,000 of 1,001 locks, 1 of 1 servers.", hides=["zklock-calm"])
-    printed, code = status("--reply-timeout=20s")
-    assert_shows(printed, "Nothing needs attention. Looked at: 1001 of 1001 locks, 1 of 1 servers.\n")
-    assert code == 0
-    printed, _code = status("--reply-timeout=50ms", "--json")
-    seen = json.loads(printed)
-    assert {incident["cause"] for incident in seen["incidents"]} <= {"quorum"}, "no lock is unreadable"
-    assert seen["complete"] or "time was too short" in printed or "did not answer" in printed
-    for path in [zoo.client.delete_async(path) for path in paths]:
-        path.get(30)
 
 
 def test_calm_is_one_green_sentence(operator):

@@ -7,14 +7,10 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.admin.models import LogEntry
 from support.adminsite import LIST, user_with
-from support.signalled import received
 from support.texts import assert_shows
 
 from django_zklock import inspection
-from django_zklock.admin import LockAdmin
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.dashboard import views
-from django_zklock.signals import lock_broken
 
 pytestmark = pytest.mark.django_db
 
@@ -82,19 +78,6 @@ def test_a_holder_that_has_changed_is_left_out_of_many(zoo, contend, held, opera
     assert zoo.client.exists(successor)
 
 
-def test_each_holder_of_one_lock_has_its_own_result(zoo, operator):
-    with zoo.hold_elsewhere("k", Kind.READ) as first, zoo.hold_elsewhere("k", Kind.READ) as second:
-        chosen = targets(operator.get(f"{BREAK}?key=k"))
-        assert len(chosen) == 2
-        token = zoo.client.exists(second).czxid
-        zoo.client.delete(second)
-        response = operator.post(f"{BREAK}?key=k", {"target": chosen, "break": "1", "reason": "it hangs"})
-        assert response.status_code == 409
-        assert not zoo.client.exists(first)
-    text = f"The holder of k (token {token}) has changed, so nothing was done."
-    assert_shows(response.content.decode(), "Broken: k.", text)
-
-
 def test_a_request_ends_before_a_web_server_ends_it(zoo, held, operator, monkeypatch):
     times = chain([0.0, 1.0, 14.0], repeat(16.0))  # at first, and before each lock
     chosen = targets(select(operator, of_host()))
@@ -106,33 +89,6 @@ def test_a_request_ends_before_a_web_server_ends_it(zoo, held, operator, monkeyp
     assert page.count(" checked>") == MANY - 2
     assert 'value="it hangs"' in page
     assert LogEntry.objects.count() == MANY - len([path for path in held[:MANY] if zoo.client.exists(path)]) == 2
-
-
-def test_a_bulk_break_tells_what_was_done_when_zookeeper_goes_away(single, zoo, held, operator, caplog, monkeypatch):
-    broken = []
-
-    def pause_after_three(lock, **more):
-        broken.append(lock)
-        if len(broken) == 3:
-            single.servers[0].pause()
-            monkeypatch.setattr(LockAdmin, "reply_timeout", 1.5)  # no answer comes
-
-    chosen = targets(select(operator, of_host()))
-    try:
-        with received(lock_broken, pause_after_three), caplog.at_level(logging.INFO, "zklock.audit"):
-            response = operator.post(BREAK, {"target": chosen, "break": "1", "reason": "it hangs"})
-    finally:
-        single.servers[0].resume()
-    page = response.content.decode()
-    assert response.status_code == 503
-    assert len(broken) >= 3, "the server may answer a little longer"
-    assert_shows(page, "It is unknown whether it was done: ", "so nothing was done yet: ", "ZooKeeper does not answer.")
-    assert_shows(page, hides=['name="break"'])
-    logged = sorted(LogEntry.objects.values_list("object_id", flat=True))
-    assert logged[: len(broken)] == broken
-    assert caplog.text.count("may have been broken") == len(logged) - len(broken) <= 1, "it may read a last request"
-    gone = [key for key, path in zip(of_host(), held, strict=False) if not zoo.client.exists(path)]
-    assert gone in (broken, logged)
 
 
 def test_no_more_than_fifty_holders_are_shown_and_broken_at_once(contend, operator):
@@ -163,10 +119,3 @@ def test_a_list_that_is_not_complete_says_so(contend, operator, monkeypatch):
         contend(key)
     contend("import/x", 2)
     assert "3 of 5 locks, those with the most waiters" in operator.get(f"{LIST}?q=").content.decode()
-
-
-def test_a_long_key_is_found_by_its_words(contend, operator):
-    long = "import/" + "x" * 373
-    for key in ("k0", "k1", long):
-        contend(key)
-    assert [lock.key for lock in operator.get(f"{LIST}?q=IMPORT xxx").context["cl"].result_list] == [long]

@@ -1,15 +1,12 @@
 """Workers whose tasks wait in the main process, from their start to their end, on Redis and RabbitMQ."""
 
-import contextlib
 import signal
 import time
 import uuid
 
 import psutil
 import pytest
-from celery.exceptions import TaskRevokedError
 from support.brokers import Redis
-from support.waitingtasks import SLOW_LOOP
 from support.worker import Worker
 from support.zoo import Zoo, eventually
 
@@ -111,16 +108,6 @@ def open_connections(worker, zoo):
     }
 
 
-def test_a_worker_whose_protocol_thread_is_slow(zoo, tmp_path):
-    with Worker(zoo, tmp_path, env={SLOW_LOOP: "0.2"}) as worker:
-        assert worker.run("waiting.wait", "first")["headers"] == {}, "it was sent again"
-        with zoo.hold_elsewhere("own"):
-            result = worker.send("waiting.skips", "own")
-            assert isinstance(worker.wait_failed(result), TaskRevokedError)
-            zoo.wait_contenders("own", 1)
-        assert "retry: Retry in" not in worker.log.read_text()
-
-
 def test_a_worker_without_a_free_slot_leaves_the_lock_to_another(narrow, worker):
     with worker.zoo.hold_elsewhere("shared"):
         first = narrow.send("waiting.wait", "shared")
@@ -146,16 +133,6 @@ def test_messages_get_slots_in_the_order_in_which_they_came(narrow):
     assert book.read_text().split() == [str(number) for number in range(len(names))]
 
 
-def test_all_processes_of_a_pool_that_has_shrunk_get_tasks(worker):
-    worker.run("waiting.wait", "warm")
-    worker.app.control.pool_grow(1, reply=True, timeout=5, limit=1)
-    eventually(lambda: len(worker.children()) == 3)
-    worker.finish([worker.begin("waiting.wait", f"grown-{number}") for number in range(3)])
-    worker.app.control.pool_shrink(1, reply=True, timeout=5, limit=1)
-    eventually(lambda: len(worker.children()) == 2)
-    worker.finish([worker.begin("waiting.wait", f"shrunk-{number}") for number in range(2)])
-
-
 def test_an_error_outside_a_task_frees_its_slot(narrow_threads):
     """Celery raises it for a bad message, and calls nothing back. The worker goes on with tasks that need a lock."""
     amqp = narrow_threads.app.amqp
@@ -163,36 +140,6 @@ def test_an_error_outside_a_task_frees_its_slot(narrow_threads):
     with narrow_threads.app.producer_or_acquire() as producer:
         amqp.send_task_message(producer, "ping", message, routing_key="celery")
     narrow_threads.run("waiting.wait", "after")
-
-
-def test_all_messages_with_the_same_id_end(narrow_threads):
-    """A dispatcher on a thread of its own gets several before it has begun with the first one."""
-    worker = narrow_threads
-    book = worker.home / "book"
-    first, gate = worker.begin("waiting.wait", "first")
-    marks = [str(number) for number in range(8)]
-    for mark in marks:
-        for _ in range(2):
-            worker.send("waiting.note", mark, str(book), mark, task_id=mark)
-    gate.open()
-    worker.get(first)
-    eventually(lambda: book.exists() and sorted(book.read_text().split()) == sorted(2 * marks), 20)
-
-
-@pytest.mark.chaos  # it takes seven seconds of two processors
-def test_tasks_that_are_too_many_for_one_session_wait_all_the_same(zoo, redis, tmp_path):
-    redis.clear()
-    keys = [f"{'k' * 190}{number:03}" for number in range(700)]
-    url = f"{zoo.url()}&jute_maxbuffer={2**17}"
-    with Worker(zoo, tmp_path, conf=redis.conf, env={"ZKLOCK_URL": url}) as worker:
-        with contextlib.ExitStack() as stack:
-            for key in keys:
-                stack.enter_context(zoo.hold_elsewhere(key))
-            results = [worker.send("waiting.wait", key) for key in keys]
-            eventually(lambda: len(zoo.contenders()) > len(keys) + 400, 30)
-            assert len(zoo.contenders()) < len(keys) + 550
-        for result in results:
-            worker.get(result, 60)
 
 
 @pytest.mark.chaos
@@ -216,38 +163,6 @@ def test_tasks_without_a_lock_run_while_zookeeper_is_down(zoo, redis, tmp_path):
             server.resume()
         for result in locked:
             worker.get(result)
-
-
-def with_room(rabbitmq):
-    """Return a configuration with which ten tasks may wait for their locks, also if the prefetch count is fixed."""
-    return {**rabbitmq.conf, "worker_prefetch_multiplier": 20}
-
-
-@pytest.mark.chaos
-def test_greenlets_wait_while_rabbitmq_is_read(zoo, rabbitmq, tmp_path):
-    rabbitmq.clear()
-    with Worker(zoo, tmp_path, pool="gevent", concurrency=2, conf=with_room(rabbitmq)) as worker:
-        first, gate = worker.begin("waiting.wait", "green")
-        later = [worker.send("waiting.wait", "green") for _ in range(10)]
-        zoo.wait_contenders("green", 11)
-        gate.open()
-        for result in (first, *later):
-            assert worker.get(result)["headers"] == {}
-
-
-@pytest.mark.chaos
-def test_processes_that_come_later_share_the_session(zoo, redis, tmp_path):
-    redis.clear()
-    conf = {**redis.conf, "worker_pool_restarts": True}
-    with Worker(zoo, tmp_path, conf=conf, options=["--max-tasks-per-child=1", "--autoscale=3,1"]) as worker:
-        grown = [worker.begin("waiting.wait", f"grown-{number}") for number in range(3)]
-        waiting = [worker.send("waiting.wait", "grown-0") for _ in range(3)]
-        assert open_connections(worker, zoo) == {worker.process.pid}
-        accounts = [*worker.finish(grown), *map(worker.get, waiting)]
-        pids = [account["pid"] for account in accounts]
-        assert len(set(pids)) == len(pids)
-        worker.app.control.pool_restart(reply=True, timeout=5)
-        assert worker.run("waiting.wait", "restarted")["pid"] not in pids
 
 
 @pytest.mark.chaos
@@ -292,20 +207,3 @@ def test_work_is_aborted_before_another_gets_the_lock_of_a_stopped_worker(worker
     worker.process.send_signal(signal.SIGCONT)
     assert isinstance(worker.wait_failed(result), LockLost)
     assert float(marks.read_text()) < released
-
-
-@pytest.mark.chaos
-def test_a_worker_that_loses_its_broker_leaves_all_queues(zoo, rabbitmq, tmp_path):
-    rabbitmq.clear()
-    with Worker(zoo, tmp_path, conf=with_room(rabbitmq)) as worker:
-        book = worker.home / "book"
-        with zoo.hold_elsewhere("cut"):
-            results = [worker.send("waiting.note", "cut", str(book), str(number)) for number in range(4)]
-            before = zoo.wait_contenders("cut", 5)
-            rabbitmq.disconnect_all()
-            eventually(lambda: worker.log.read_text().count("] received") == 8, 20)
-            worker.run("ping")  # those that wait again do not count as prefetched
-            assert len(set(zoo.wait_contenders("cut", 5)) & set(before)) == 1
-        for result in results:
-            worker.get(result, 60)
-        assert sorted(book.read_text().split()) == ["0", "1", "2", "3"]

@@ -79,23 +79,6 @@ def test_a_task_sees_that_its_worker_died(rabbitmq, queues, zoo, tmp_path):
     assert book.read_text().splitlines() == ["0 False", "1 True"]
 
 
-@pytest.mark.chaos
-def test_a_task_that_is_moved_back_from_the_dead_letter_queue_has_all_its_tries(rabbitmq, queues, zoo, tmp_path):
-    queues(celery=LIMITED, dead={})
-    book = tmp_path / "book"
-    with consuming(rabbitmq, zoo, tmp_path, LIMITED) as worker:
-        worker.send("history.killed", "moved", str(book), 4)
-        eventually(lambda: waiting(rabbitmq, "dead") == 1, 120)
-        with kombu.Connection(rabbitmq.conf["broker_url"]) as connection:
-            message = kombu.Queue("dead").bind(connection.default_channel).get()
-            producer = connection.Producer()
-            properties = {name: value for name, value in message.properties.items() if name != "application_headers"}
-            producer.publish(message.body, routing_key="celery", headers=message.headers, **properties)
-            message.ack()
-        eventually(lambda: "succeeded" in worker.log.read_text(), 120)
-    assert book.read_text().splitlines() == ["0 False", "1 True", "2 True", "0 False", "1 True"]
-
-
 @pytest.mark.parametrize("kind", ["quorum", pytest.param("classic", marks=pytest.mark.chaos)])
 def test_a_task_sees_how_often_it_was_dead_lettered(rabbitmq, queues, zoo, tmp_path, kind):
     """Though it was sent again between two rejections. So it can give up, and nothing goes round for ever."""

@@ -46,17 +46,6 @@ def test_tasks_that_wait_do_not_count_for_the_limit_of_tasks_with_an_eta(zoo, re
             assert worker.get(result)["headers"] == {}
 
 
-def test_after_tasks_with_an_eta_above_the_limit_all_processes_get_tasks(zoo, redis, tmp_path):
-    """Celery lowers its prefetch count too often then."""
-    redis.clear()
-    conf = {**redis.conf, "worker_prefetch_multiplier": 1, "worker_eta_task_limit": 3}
-    with Worker(zoo, tmp_path, conf=conf) as worker:
-        for result in [worker.send("ping", countdown=0.5) for _ in range(12)]:
-            worker.get(result)
-        worker.run("waiting.wait", "after")
-        worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
-
-
 def test_at_a_fixed_prefetch_count_tasks_wait_while_there_is_room(zoo, fixed, tmp_path):
     """Of eight places, two are for the pool. Tasks may wait in half of the others; the rest take turns."""
     with Worker(zoo, tmp_path, conf=fixed(worker_prefetch_multiplier=4)) as worker:
@@ -74,20 +63,6 @@ def test_at_a_fixed_prefetch_count_tasks_wait_while_there_is_room(zoo, fixed, tm
         for result in more:
             worker.get(result, 40)
         worker.finish([worker.begin("waiting.wait", f"after-{number}") for number in range(2)])
-
-
-def test_at_a_fixed_prefetch_count_tasks_with_an_eta_have_places_first(zoo, fixed, tmp_path):
-    with Worker(zoo, tmp_path, conf=fixed(worker_prefetch_multiplier=4)) as worker:
-        with zoo.hold_elsewhere("eta"):
-            waiting = [worker.send("waiting.wait", "eta") for _ in range(3)]
-            zoo.wait_contenders("eta", 4)
-            for _ in range(5):
-                worker.send("ping", countdown=600)
-            for _ in range(2):
-                worker.run("ping")
-            eventually(lambda: retries(worker) > 0)
-        for result in waiting:
-            worker.get(result)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", pytest.param("gevent", marks=pytest.mark.chaos)])

@@ -2,8 +2,6 @@
 
 import contextlib
 import functools
-import os
-import signal
 
 import celery
 import pytest
@@ -58,15 +56,6 @@ def test_a_task_longer_than_the_visibility_timeout_runs_once(redis, hasty_worker
     pid = gate.wait_at_work()
     wait_delivered_again(redis, hasty_worker, result)
     assert_one_runs(hasty_worker, result, gate, pid)
-
-
-@pytest.mark.chaos
-def test_a_countdown_longer_than_the_visibility_timeout_makes_copies(redis, hasty_worker):
-    """The how-to warns of this: for Redis, a task that waits in a worker for its time is not acknowledged."""
-    result = hasty_worker.send("plain", "countdown", countdown=4)
-    wait_delivered_again(redis, hasty_worker, result)
-    assert hasty_worker.get(result)["args"] == ["countdown"]
-    assert hasty_worker.stop() == 0  # or the next copy would be killed as it holds the lock
 
 
 def assert_one_runs(worker, result, gate, pid):
@@ -144,24 +133,6 @@ def test_a_killed_run_is_done_again_and_that_is_no_conflict(rabbitmq, zoo, tmp_p
     rabbitmq.clear()
 
 
-@pytest.mark.chaos
-def test_the_runs_of_a_killed_worker_are_done_again(rabbitmq, zoo, tmp_path):
-    rabbitmq.clear()
-    with deadly_worker(rabbitmq, zoo, tmp_path, "classic") as killed:
-        gates = {name: killed.gate() for name in KILLED}
-        calls = {name: (name, "linger", str(gate), str(tmp_path / name)) for name, gate in gates.items()}
-        sent = [killed.send(name, *call, queue="classic") for name, call in calls.items()]
-        for gate in gates.values():
-            gate.wait_at_work()
-        os.killpg(killed.process.pid, signal.SIGKILL)
-        for gate in gates.values():
-            gate.open()
-        with deadly_worker(rabbitmq, zoo, tmp_path, "classic") as worker:
-            assert [worker.get(result, 40) for result in sent] == ["done"] * len(KILLED)
-    assert runs(tmp_path) == dict.fromkeys(KILLED, 2)
-    rabbitmq.clear()
-
-
 # --- kinds of queues --------------------------------------------------------------------------------------------------
 
 
@@ -209,40 +180,3 @@ def test_each_policy_on_kinds_of_queues(rabbitmq, zoo, tmp_path, queues, exchang
         assert worker.get(default, 30)["queue"] == "other"
         assert count(worker, "cannot be sent again") == (4 if queues == "classic" else 0)
     rabbitmq.clear()
-
-
-def met_conflict(worker):
-    return count(worker, "cannot be sent again") > 0 or count(worker, "] retry") > 2
-
-
-@pytest.mark.parametrize(
-    ("server", "kind"),
-    [("redis", "fanout"), *(pytest.param("rabbitmq", kind, marks=pytest.mark.chaos) for kind in ("fanout", "topic"))],
-)
-def test_each_of_the_workers_that_get_a_task_runs_it_once(request, zoo, tmp_path, server, kind):
-    """All get the same message with the same id. One waits for the other, and neither is a copy."""
-    broker = request.getfixturevalue(server)
-    broker.clear()
-    workers, journal = [], tmp_path / "journal"
-    with contextlib.ExitStack() as stack:
-        for name in ("first", "second"):
-            (home := tmp_path / name).mkdir()
-            queue = {"exchange": f"all-{kind}", "exchange_type": kind, "routing_key": "all"}
-            conf = {**broker.conf, "task_queues": {name: queue}}
-            workers.append(stack.enter_context(Worker(zoo, home, conf=conf, options=[f"--queues={name}"])))
-        with zoo.hold_elsewhere("all"):
-            workers[0].send("policy.retry", "all", "tell", None, str(journal), queue="first")
-            for worker in workers:
-                eventually(functools.partial(met_conflict, worker), 20)
-        for worker in workers:
-            eventually(functools.partial(count, worker, "] succeeded"), 20)
-        assert len(journal.read_text().splitlines()) == 2
-        assert [count(worker, "] received") - count(worker, "] retry") for worker in workers] == [1, 1]
-
-        gate = workers[0].gate()
-        late = workers[0].send("late", "news", "linger", str(gate), queue="first")
-        zoo.wait_contenders("news", 2)
-        gate.open()
-        for worker in workers:
-            eventually(functools.partial(count, worker, f"late[{late.id}] succeeded"), 20)
-        assert sum(count(worker, f"[{late.id}] received") for worker in workers) == 2

@@ -147,23 +147,6 @@ def test_a_lock_granted_without_a_free_process_is_released(worker, task):
     assert "retry: Retry in" not in worker.log.read_text()[log:]
 
 
-def test_readers_granted_without_a_free_process_queue_again(worker):
-    book, log = worker.home / "readers", worker.log.stat().st_size
-    with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
-        results = [worker.send("waiting.read", "readers", str(book)) for _ in range(3)]
-        worker.zoo.wait_contenders("readers", 4)
-        tasks = busy_processes(worker)
-    worker.zoo.wait_contenders("readers", 0, timeout=2)
-    with worker.zoo.hold_elsewhere("readers", Kind.WRITE):
-        worker.finish(tasks)
-        worker.run("ping")
-        worker.zoo.wait_contenders("readers", 4)
-    for result in results:
-        worker.get(result)
-    assert book.read_text().split() == ["done"] * 3
-    assert "does not wait for its lock" not in worker.log.read_text()[log:]
-
-
 def test_tasks_that_have_waited_begin_no_faster_than_their_rate_limit(worker):
     name, book = "sharing.read.wait", worker.home / "limited"
 

@@ -5,12 +5,11 @@ import threading
 
 import pytest
 from support.deadlock import rivals
-from support.faults import BackgroundCall
 from support.policytasks import POLICIES, VALUE
 from support.worker import Worker, outcome
 from support.zoo import Zoo, eventually
 
-from django_zklock import inspection, operations, zk_lock
+from django_zklock import inspection, operations
 from django_zklock.dashboard.detail import read_details
 
 FIRST, SECOND = "account-1", "account-2"
@@ -68,26 +67,6 @@ def test_two_tasks_that_wait_for_each_other_are_shown_as_a_deadlock(worker):
     break_holder(SECOND)
     assert worker.get(results[0]) > 0
     eventually(results[1].ready, 20)
-
-
-def test_a_task_and_other_code_that_wait_for_each_other_are_shown_as_a_deadlock(worker):
-    gate = worker.gate()
-    result = worker.send("waiting.inner", FIRST, str(gate), SECOND)
-    gate.wait_at_work()
-
-    def transfer():
-        with zk_lock(SECOND), zk_lock(FIRST, timeout=30):
-            pass
-
-    call = BackgroundCall(transfer)
-    eventually(lambda: len(worker.zoo.children(FIRST)) == 2)
-    gate.open()
-    ((first, second),) = eventually(lambda: waits().cycles)
-    assert {first.holds, second.holds} == {FIRST, SECOND}
-
-    break_holder(FIRST)
-    call.result()
-    eventually(result.ready, 20)
 
 
 SENT_AGAIN = dict.fromkeys(("retry", "wait"), "done")

@@ -5,8 +5,6 @@ import json
 import pytest
 from support.databases import database, sqlite
 from support.quietevents import RECORD
-from support.refused import no_deletes
-from support.waitingtasks import ENDS
 from support.worker import Worker
 from support.zoo import eventually
 
@@ -46,25 +44,3 @@ def test_a_worker_writes_what_is_left_when_it_ends(zoo, tmp_path, pool, django_d
     assert set(rows) == {"a", "b"}
     assert rows["a"].work == f"task plain {first.id}"
     assert (rows["a"].pid == worker.process.pid) is (pool == "threads")
-
-
-@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])
-def test_a_refused_release_is_told_by_the_main_process_alone(zoo, tmp_path, pool, django_db_blocker):
-    """The pool process, whose hold it was, does not say that the lock was released; nor does its row."""
-    settings, ends = sqlite(tmp_path / "events.sqlite3"), tmp_path / "ends"
-    env = {ENDS: str(ends), RECORD: "0.2", "TEST_DATABASES": json.dumps({"default": settings})}
-    with django_db_blocker.unblock(), database(settings, Event) as alias:
-        rows = Event._default_manager.using(alias)
-        with Worker(zoo, tmp_path, pool=pool, concurrency=1, env=env) as worker:
-            main = worker.process.pid
-            (holder,) = worker.children() or {main}
-            with no_deletes(zoo, "refused"):
-                worker.run("waiting.wait", "refused")
-                eventually(lambda: rows.filter(outcome=Event.REFUSED).exists(), 20)
-            worker.run("waiting.wait", "free")
-            expected = [f"refused refused {main}", f"released free {holder}"]
-            eventually(lambda: ends.read_text().splitlines() == expected)
-            assert worker.stop() == 0
-        assert ends.read_text().splitlines() == expected
-        written = rows.order_by("pk").values_list("key", "outcome", "pid")
-        assert [*written] == [("refused", Event.REFUSED, holder), ("free", Event.RELEASED, holder)]

@@ -1,16 +1,12 @@
 """Locks in what Celery calls for a task inside its process: error handlers, methods, receivers, items of `map`."""
 
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from celery import chain, chord
-from celery.canvas import Signature, xstarmap
+from celery.canvas import xstarmap
 from support.policytasks import POLICIES
 from support.zoo import eventually
-
-Job = Signature[Any]
-
 
 POOLS = ["prefork", *(pytest.param(pool, marks=pytest.mark.chaos) for pool in ("threads", "gevent", "solo"))]
 

@@ -5,7 +5,6 @@ import time
 
 import pytest
 from celery import chain, chord, group
-from celery.canvas import xmap, xstarmap
 from kazoo.exceptions import NoNodeError
 from support import celeryapp
 from support.policytasks import POLICIES, VALUE
@@ -14,7 +13,6 @@ from support.zoo import eventually
 
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER, COPY_HEADER
 from django_zklock.exceptions import LockLost
-from django_zklock.operations import end_hold
 
 FINAL = ("raise", "skip", "value")  # end where they find the lock busy; the others go on when it is free
 
@@ -108,33 +106,6 @@ def test_policies_with_link_and_link_error(worker):
     assert {path.name for path in marks.iterdir()} == expected
 
 
-def test_policies_in_map_and_starmap(worker):
-    """They call the function inside a task of their own, which cannot be sent again: it waits in its slot."""
-    for kind in ("map", "starmap"):
-
-        def mapped(name, key, kind=kind):
-            items = [key, f"{key}-free"] if kind == "map" else [(key,), (f"{key}-free",)]
-            of = {"map": xmap, "starmap": xstarmap}[kind]
-            return of(task(worker, name), items, app=worker.app).apply_async()
-
-        mapped.__name__ = kind
-        results = {}
-        for policy in POLICIES:
-            with worker.zoo.hold_elsewhere(f"{policy}-{kind}"):
-                sent = mapped(f"policy.{policy}", f"{policy}-{kind}")
-                if policy in FINAL:
-                    outcome(sent)
-                else:
-                    worker.zoo.wait_contenders(f"{policy}-{kind}", 2)
-            results[policy] = outcome(sent)
-        assert results == {
-            "raise": "LockBusy",
-            "skip": [None, "done"],
-            "value": [VALUE, "done"],
-            **{policy: ["done", "done"] for policy in ("retry", "wait")},
-        }
-
-
 def test_policies_of_eager_tasks(zoo):
     """In the caller's own process nothing can be sent again, and no result can be revoked."""
     tasks = {policy: celeryapp.app.tasks[f"policy.{policy}"] for policy in POLICIES if policy != "wait"}
@@ -203,16 +174,6 @@ def test_a_task_that_waits_in_its_slot_holds_no_other_lock(worker):
         with worker.zoo.hold_elsewhere("slot-a"):
             assert not first.ready()
     assert [worker.get(first), worker.get(second)] == ["done"] * 2
-
-
-def test_a_task_that_lost_its_lock_and_cannot_be_sent_again_runs_again_in_its_slot(worker):
-    journal = worker.home / "offline-lost"
-    result, gate = worker.begin("offline.lost", "offline-lost", str(journal))
-    lose(worker, "offline-lost", gate)
-    gate.wait_at_work()
-    gate.open()
-    assert worker.get(result) == "done"
-    assert len(lines(journal)) == 2
 
 
 def lose(worker, key, gate):
@@ -285,15 +246,6 @@ def test_a_task_longer_than_max_hold_loses_its_lock(worker):
     worker.zoo.wait_contenders("overlong", 0, timeout=2)
 
 
-def test_a_job_that_several_beats_send_is_done_once(worker):
-    assert worker.get(worker.send("policy.once", "once")) == "done"
-    for _ in range(3):
-        assert worker.get(worker.send("policy.once", "once")) == "somebody else did"
-    (name,) = worker.zoo.children("once")
-    with worker.zoo.configured():
-        end_hold("once", token=worker.zoo.client.exists(f"{worker.zoo.base}/once/{name}").czxid, by="anna")
-
-
 def lines(journal):
     return journal.read_text().splitlines() if journal.exists() else []
 
@@ -314,17 +266,6 @@ def test_a_copy_ends_when_the_other_run_has_done_the_work(worker, policy):
         eventually(lambda: worker.log.read_text()[log:].count(f"{name}[{result.id}] retry") > 1, 20)
     gate.open()
     eventually(lambda: f"{name}[{result.id}] ignored" in worker.log.read_text(), 20, "the copy did not end")
-    assert worker.get(result) == "done"
-    assert len(lines(journal)) == 1
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_copy_without_a_result_does_the_work(worker, policy):
-    key, journal = f"again-{policy}", worker.home / f"again-{policy}.journal"
-    with worker.zoo.hold_elsewhere(key):  # as by the run of a process that has died, until its session ends
-        headers = {COPY_HEADER: time.time()}
-        result = worker.send(f"policy.{policy}.spent", key, "tell", None, str(journal), headers=headers)
-        eventually(lambda: worker.waits_or_pauses(result.id), 20)
     assert worker.get(result) == "done"
     assert len(lines(journal)) == 1
 

@@ -1,18 +1,15 @@
 """Decorated Celery tasks on a real worker: when they are sent again, fail or are skipped; also with several locks."""
 
-import contextlib
 import re
 
 import pytest
-from celery import Celery, Task, chain
+from celery import chain
 from celery.exceptions import TaskRevokedError
 from support import celeryapp
-from support.faults import BackgroundCall
-from support.policytasks import POLICIES, SHARES, VALUE
+from support.policytasks import SHARES
 from support.worker import outcome
 from support.zoo import eventually
 
-from django_zklock import zk_locked
 from django_zklock.contrib.celery.messages import CONFLICTS_HEADER
 from django_zklock.exceptions import LockBusy, LockInTransaction
 
@@ -137,22 +134,6 @@ def test_a_transaction_inside_the_lock_of_a_task_is_committed_under_it(worker, n
     assert mark.read_text() == "False"
 
 
-def test_one_busy_lock_is_a_conflict_for_each_policy(worker):
-    sent = {}
-    with contextlib.ExitStack() as busy:
-        for policy in POLICIES:
-            busy.enter_context(worker.zoo.hold_elsewhere(f"{policy}/b"))
-            sent[policy] = worker.send(f"several.{policy}", policy)
-        results = {policy: outcome(sent[policy]) for policy in ("raise", "skip", "value")}
-        assert results == {"raise": "LockBusy", "skip": "TaskRevokedError", "value": VALUE}
-        eventually(lambda: sent["retry"].state == "RETRY")
-        worker.zoo.wait_contenders("retry/a", 0)
-        worker.zoo.wait_contenders("wait/b", 2)
-        worker.zoo.wait_contenders("wait/a", 1)
-    for policy in ("retry", "wait"):
-        assert outcome(sent[policy]) == "done"
-
-
 def test_a_task_is_unique_by_all_its_keys(publisher):
     send = publisher.app.tasks["several.transfer"].apply_async
     gate = publisher.gate()
@@ -186,15 +167,6 @@ def test_two_tasks_share_a_semaphore(worker, kind):
     held = {payload.about["id"] for payload in worker.zoo.payloads(f"both-{kind}")}
     assert worker.finish(tasks) == ["done", "done"]
     assert held == {result.id for result, _ in tasks}
-
-
-@pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.chaos), "gevent"])
-def test_threads_of_one_process_share_a_semaphore(request, pool):
-    worker = request.getfixturevalue(f"{pool}_worker")
-    tasks = [worker.begin("sharing.permit.raise", "k") for _ in range(2)]
-    assert outcome(worker.send("sharing.permit.skip", "k")) == "TaskRevokedError"
-    assert worker.finish(tasks) == ["done", "done"]
-    worker.zoo.assert_empty()
 
 
 @pytest.mark.parametrize("kind", SHARES)
@@ -239,22 +211,3 @@ def test_a_chain_ends_at_a_duplicate_within_it(publisher):
     gate.open()
     error = last.get(timeout=20, interval=0.01, propagate=False)
     assert isinstance(error, TaskRevokedError)
-
-
-class Collected(Task):
-    """A task that is not called with its message, as those of celery-batches."""
-
-    Strategy = "of another package"
-
-
-@pytest.mark.parametrize("options", [{}, {"on_conflict": "retry"}, {"on_conflict": "wait"}])
-def test_a_task_class_with_a_strategy_of_its_own_waits_in_its_slot(zoo, options):
-    @Celery(broker="memory://", set_as_current=False).task(base=Collected, shared=False)
-    @zk_locked("{key}", **options)
-    def task(key):
-        return "done"
-
-    with zoo.hold_elsewhere("batch"):
-        call = BackgroundCall(lambda: task("batch"))
-        zoo.wait_contenders("batch", 2)
-    assert call.result() == "done"

@@ -1,11 +1,7 @@
 """Unique tasks on a real worker: which one is sent, when the next one may be, and publishers that fail."""
 
-import signal
-import uuid
-
 import pytest
-from celery import Celery, group
-from celery.beat import Scheduler
+from celery import Celery
 from celery.exceptions import TaskRevokedError
 from support import celeryfolder
 from support.faults import proxied, within
@@ -110,18 +106,6 @@ def test_a_task_that_replaces_itself_keeps_the_key(publisher):
         publisher.get(call)
 
 
-def test_a_retry_is_sent_even_if_another_task_has_the_key(publisher):
-    """The task freed its key when it began. As a duplicate it would be lost, half done."""
-    gate = publisher.gate()
-    first = delay(publisher, "until_start", "passed", "linger and retry", str(gate))
-    gate.wait_at_work()
-    second = delay(publisher, "until_start", "passed")
-    gate.open()
-    # Not by its result: Celery may store the RETRY of the first run after the success of the second.
-    eventually(lambda: f"until_start[{first.id}] succeeded" in publisher.log.read_text(), 20)
-    publisher.get(second)
-
-
 def test_a_requeued_task_keeps_its_key_until_its_end(publisher):
     first = delay(publisher, "late_done", "requeued", "requeue", str(publisher.home / "requeued"))
     assert publisher.get(first) == "requeued"
@@ -188,17 +172,6 @@ def test_a_redelivered_task_keeps_its_key(publisher):
     publisher.get(first)
 
 
-def test_a_group_ends_also_with_a_duplicate_in_it(publisher):
-    """The id that the group waits for ends as REVOKED, as it is never sent."""
-    with publisher.zoo.hold_elsewhere("unique/group"):
-        first = delay(publisher, "until_done", "group")
-        tasks = group(publisher.app.tasks["until_done"].s("group"), publisher.app.tasks["ping"].s(), app=publisher.app)
-        result = tasks.apply_async()
-        with pytest.raises(TaskRevokedError, match=first.id):
-            result.get(timeout=10)
-    publisher.get(first)
-
-
 KEY = "task/until_done/unique/k"
 
 PUBLISHER = """
@@ -236,31 +209,6 @@ def messages(home):
     return len(list((home / "messages").glob("*.msg")))
 
 
-def test_the_reservation_of_a_publisher_that_ended_stays(zoo, client, tmp_path):
-    publisher = publish(zoo, tmp_path, "never")
-    first = publisher.communicate(timeout=60)[0].strip()
-    assert client.tasks["until_done"].delay("k").id == first
-    assert messages(tmp_path) == 1
-
-
-@pytest.mark.parametrize(("moment", "sent"), [pytest.param("before", 0, marks=pytest.mark.chaos), ("after", 1)])
-def test_a_publisher_killed_while_it_sends_blocks_others_for_a_short_time(zoo, client, tmp_path, moment, sent):
-    """The next publisher waits until the session of the killed one ends: its message may never have been sent."""
-    publisher = publish(zoo, tmp_path, moment)
-    assert publisher.wait(60) == -signal.SIGKILL
-    publisher.communicate()
-    assert messages(tmp_path) == sent
-    with within(5 + 1):  # the session's timeout is 3 s
-        result = client.tasks["until_done"].delay("k")
-    assert messages(tmp_path) == sent + 1
-    assert holder(KEY) == result.id
-
-
-def test_an_id_may_be_a_uuid(zoo, client):
-    task_id = uuid.uuid4()
-    assert client.tasks["until_done"].apply_async(("k",), task_id=task_id).id == str(task_id)
-
-
 def test_an_interrupt_while_it_is_sent_frees_the_key(zoo, client, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
@@ -281,15 +229,3 @@ def test_no_task_is_sent_without_zookeeper(zoo, client, tmp_path):
         assert messages(tmp_path) == 1
         proxy.heal()
     assert len(reserved_names(zoo)) == 1
-
-
-def test_beat_goes_on_after_a_duplicate(zoo, client, tmp_path, caplog):
-    client.conf.beat_schedule = {
-        name: {"task": name, "schedule": 0.01, "args": ("k",)} for name in ("until_done", "once")
-    }
-    scheduler = Scheduler(app=client)
-    for _ in range(6):
-        for entry in scheduler.schedule.values():
-            scheduler.apply_entry(entry)
-    assert messages(tmp_path) == 2
-    assert any("queued or runs" in record.getMessage() for record in caplog.records if record.name == "celery.beat")

@@ -2,7 +2,7 @@
 
 import pytest
 from django.db import models, transaction
-from support.ledgers.models import Invoice, InvoiceQuerySet, Line
+from support.ledgers.models import Invoice, Line
 from support.work import FixedFence
 
 from django_zklock.exceptions import StaleToken
@@ -70,13 +70,3 @@ def test_a_stale_holder_is_refused_before_the_project_writes(ledger, operation):
     with pytest.raises(StaleToken), transaction.atomic(using=ledger):
         rows.update(paid=True) if operation == "update" else getattr(rows, operation)()
     assert stored(ledger) == (0, 5, False)
-
-
-@pytest.mark.parametrize("rows", [0, 1200])
-def test_the_delete_of_the_project_is_called_once(ledger, rows, monkeypatch):
-    """However many rows there are, a guard sees all of them, and a caller gets the result of the project's method."""
-    called = []
-    monkeypatch.setattr(InvoiceQuerySet, "delete", lambda queryset: called.append(queryset.count()))
-    Invoice.objects.using(ledger).bulk_create(Invoice() for _ in range(rows))
-    assert Invoice.objects.using(ledger).fenced(NOW).delete() is None
-    assert called == [rows]

@@ -2,13 +2,12 @@
 
 import itertools
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 from django.db import connections, models, transaction
-from support.databases import on_read_committed, on_servers
+from support.databases import on_servers
 from support.faults import BackgroundCall
 from support.fenced_writes import WAYS, by_fence, by_get, by_join
 from support.ledgers.models import Account, Bank
@@ -20,13 +19,9 @@ from django_zklock.contrib.fences.models import Fence as FenceRow
 from django_zklock.contrib.fences.rows import advance
 from django_zklock.contrib.tokens.stores import DatabaseTokens
 from django_zklock.exceptions import StaleToken
-from django_zklock.fencing import Fence
 
 WRITERS = 6
 WRITES = 10  # of each
-
-
-Way = Callable[[str, Fence, int], None]
 
 
 @pytest.mark.parametrize("way", [by_get, *(pytest.param(way, marks=pytest.mark.chaos) for way in (by_fence, by_join))])
@@ -172,25 +167,6 @@ def test_a_fenced_row_is_read_as_it_is_now(ledger, by):
         else:
             row = Account.objects.using(ledger).fenced(STALE).get(**{"bookings": None} if "join" in by else {})
     assert row.balance == 100
-
-
-@on_read_committed
-def test_a_fenced_read_locks_no_row_that_it_joins(ledger):
-    """Holders of other keys read them, too. With REPEATABLE READ, MariaDB reads the newest state by locks only."""
-    bank = Bank(name="b")
-    bank.save(using=ledger)
-    Account(name="a", bank=bank).save(using=ledger)
-
-    def lock_at_once():
-        with transaction.atomic(using=ledger):
-            Bank.objects.using(ledger).select_for_update(nowait=True).get()
-        connections[ledger].close()
-
-    rows = Account.objects.using(ledger).select_related("bank")
-    for joined in (rows, rows.filter(bank__open=True), rows.annotate(of_bank=models.Sum("bank__account__balance"))):
-        with transaction.atomic(using=ledger):
-            joined.fenced(STALE).get(name="a")
-            run_in_thread(lock_at_once)
 
 
 @on_servers

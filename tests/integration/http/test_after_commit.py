@@ -4,7 +4,6 @@ import contextlib
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.contrib.auth.models import Group, User
 from django.db import connections, transaction
 from django.test import AsyncClient, Client, override_settings
 from support import committingsite
@@ -79,17 +78,6 @@ def test_the_exception_handler_of_rest_framework_does_not_refuse_committed_work(
 
 
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.django_db(transaction=True)
-def test_the_admin_does_not_refuse_a_saved_object(client):
-    client.force_login(User.objects.create(username="root", is_staff=True, is_superuser=True))
-    with override_settings(**committingsite.SETTINGS):
-        response = client.post("/admin/auth/group/add/", {"name": "new"}, headers={"accept": BROWSER})
-    assert (response.status_code, response["Content-Type"].partition(";")[0]) == (500, "text/plain")
-    assert response.content.startswith(b"Your changes may be saved")
-    assert Group.objects.filter(name="new").exists()
-
-
-@pytest.mark.usefixtures("elsewhere")
 def test_the_page_of_such_an_answer_is_not_that_of_other_failures(ledger, client):
     """A page for 500 may ask its reader to try again."""
     pages = {"500.html": "try again", "lock_not_rolled_back.html": "{{ code }}: look"}
@@ -157,13 +145,3 @@ def test_a_lock_that_is_lost_in_its_transaction_is_a_refusal(ledger, client, vie
     response = client.post(f"/atomic/{view}/")
     assert (response.status_code, response["Retry-After"]) == (503, "5")
     assert ledger.seen() == []
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_a_robust_callback_keeps_neither_the_others_nor_the_response(ledger, caplog):
-    called = []
-    with transaction.atomic(using="ledger"):
-        transaction.on_commit(committingsite.helper, using="ledger", robust=True)
-        transaction.on_commit(lambda: called.append("others"), using="ledger")
-    assert called == ["others"]
-    assert "Error calling helper in on_commit()" in caplog.text

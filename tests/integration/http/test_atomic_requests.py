@@ -45,41 +45,11 @@ def test_a_request_is_committed_or_rolled_back_before_its_lock_is_released(zoo, 
     zoo.assert_empty(timeout=0)
 
 
-@pytest.mark.parametrize("view", EXACT)
-def test_the_transaction_begins_after_the_grant(zoo, ledger, client, view):
-    """While a view waits for its lock, no transaction could show it old rows."""
-    began = []
-    connection = ledger.connection
-    original = connection._start_transaction_under_autocommit
-
-    def begin():
-        began.append(len(zoo.children("stock")))
-        original()
-
-    connection.__dict__["_start_transaction_under_autocommit"] = begin
-    client.get(f"/{view}/")
-    del connection.__dict__["_start_transaction_under_autocommit"]
-    assert began == [1]
-
-
 @pytest.mark.parametrize("view", NOT_ATOMIC)
 def test_a_view_that_is_opted_out_is_in_no_transaction(zoo, ledger, client, view):
     assert client.get(f"/{view}/").content == b"0"
     with pytest.raises(ZeroDivisionError):
         client.get(f"/{view}/?fail")
-    assert ledger.seen() == ["x", "x"]
-
-
-@pytest.mark.usefixtures("zoo")
-def test_requests_on_two_databases_end_before_the_release(ledger, audit, client):
-    with ledger.ends(audit.seen) as ends:
-        assert client.get("/both/").content == b"1"
-    assert ends == [("commit", ["x"])]
-    with pytest.raises(ZeroDivisionError):
-        client.get("/both/?fail")
-    assert audit.seen() == ledger.seen() == ["x"]
-    audit.settings["ATOMIC_REQUESTS"] = True
-    assert client.get("/plain/").content == b"1"
     assert ledger.seen() == ["x", "x"]
 
 

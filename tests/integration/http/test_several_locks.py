@@ -132,7 +132,7 @@ def test_nothing_is_committed_if_any_lock_is_lost_by_then(zoo, ledger, key):
     seen = []
     with pytest.raises(LockLost) as caught, zk_locks("a/1", "b/1", atomic="ledger") as hold:
         transaction.on_commit(lambda: seen.append("committed"), using="ledger")
-        hold[key]._held.grant.lost_reason = "the test says so"
+        held_of(hold[key]).grant.lost_reason = "the test says so"
     assert caught.value.lock == key
     assert seen == []
     assert not connections["ledger"].in_atomic_block

@@ -9,13 +9,14 @@ from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError
 from support.strike import functions_of, long_strides, sweep
-from support.work import run_in_thread
+from support.work import guards, run_in_thread
 
 from django_zklock import zk_locks
 from django_zklock.core.locks import acquisition, held
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost
 from django_zklock.locks import base, commit_hooks, lock, multi, transactions
+from django_zklock.locks.hold import held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.locks.release import Releasable
 
@@ -101,7 +102,7 @@ def test_an_exception_at_any_line_leaves_neither_lock_nor_transaction(zoo, ledge
         audit.assert_idle()
         zoo.assert_empty()
         assert not held_locks.all()
-        assert not held_locks._guards
+        assert not guards()
         assert work is not failing or not ledger.seen(), "half its work was committed"
         with Lock(key, timeout=20, atomic="ledger"):
             pass
@@ -120,7 +121,7 @@ def test_no_abort_interrupts_a_commit(zoo, ledger, inside, main):
     done = []
 
     def during_commit():
-        grant = holds[0]._held.grant
+        grant = held_of(holds[0]).grant
         grant.session.post(grant.lose, "taken away")
         assert holds[0].wait_lost(20)
         end = time.monotonic() + 0.05

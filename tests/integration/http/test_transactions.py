@@ -1,27 +1,25 @@
 """Lock, BEGIN, work, COMMIT, release: always in this order."""
 
 import contextlib
-import os
 import threading
 import time
 import unittest
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
-from support.databases import configured
 from support.deadlock import rivals
 from support.faults import BackgroundCall, acquire_once, due, proxied
 from support.ledger import Ledger, MariaDBLedger
 from support.strike import assert_none_listed
-from support.zoo import ROOM, eventually, namespace, settle
+from support.zoo import eventually, settle
 
 from django_zklock import Lock, current_hold, zk_lock, zk_locked, zk_locks
 from django_zklock.exceptions import LockBusy, LockDeadlock, LockInTransaction, LockLost, LockNotHeld, ZkLockError
-from django_zklock.testing.server import DevServer
+from django_zklock.locks.hold import held_of
 
 ON_SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 
@@ -39,7 +37,7 @@ def ledger(request, tmp_path, django_db_blocker):
 
 def lose(hold):
     """Mark a hold as lost, and wait until its observers know."""
-    hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+    held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
     due(0)
 
 
@@ -187,7 +185,7 @@ def test_atomic_on_a_function(zoo, ledger):
 def test_a_lock_that_is_lost_in_the_block_commits_nothing_unless_it_never_aborts(zoo, ledger):
     with pytest.raises(LockLost), zk_lock("lost", atomic="ledger") as hold:
         ledger.write("a")
-        hold._held.grant.session.post(hold._held.grant.lose, "taken away")
+        held_of(hold).grant.session.post(held_of(hold).grant.lose, "taken away")
         threading.Event().wait(10)
     ledger.assert_idle()
     with pytest.raises(LockLost) as caught, zk_lock("lost", atomic="ledger") as hold:
@@ -216,15 +214,6 @@ def test_work_is_committed_during_a_suspension_unless_its_grace_is_over(zoo, led
             proxy.go_away()
             eventually(lambda: hold.state != "held")
         assert ledger.seen() == ([] if options else ["a"])
-
-
-def test_a_lock_that_is_lost_between_two_commits_stops_the_second(zoo, ledger, audit):
-    lock = zk_lock("two", atomic=["ledger", "audit"])
-    with audit.ends(lambda: lose(current)), pytest.raises(LockLost), lock as current:
-        ledger.write("a")
-        audit.write("a")
-    assert audit.seen() == ["a"]
-    assert ledger.seen() == []
 
 
 @pytest.mark.parametrize("release_on", [None, "exit", "commit"])
@@ -296,18 +285,6 @@ def test_atomic_inside_atomic_is_one_transaction(zoo, ledger):
     assert ledger.seen() == ["a", "c"]
 
 
-def test_atomic_inside_an_open_transaction_of_its_own(zoo, ledger, audit):
-    with transaction.atomic(using="ledger"):
-        with zk_lock("both", atomic=["audit", "ledger"], release_on="commit"):
-            ledger.write("a")
-            audit.write("a")
-        assert audit.seen() == ["a"]
-        assert ledger.seen() == []
-        assert len(zoo.children("both")) == 1
-    assert ledger.seen() == ["a"]
-    assert zoo.children("both") == []
-
-
 def test_atomic_is_refused_where_it_cannot_be(zoo, ledger):
     with pytest.raises(ZkLockError, match="no block"):
         zk_lock("x", atomic="ledger").acquire()
@@ -367,18 +344,6 @@ def test_a_lock_is_held_until_the_transaction_has_ended(zoo, ledger, acquire, re
     assert_none_kept()
 
 
-def test_a_lock_is_held_until_its_connection_is_closed(zoo, ledger):
-    with transaction.atomic(using="ledger"):
-        acquire_once("kept", release_on="commit")
-        ledger.write("a")
-        assert len(zoo.children("kept")) == 1
-        ledger.connection.close()
-        zoo.wait_contenders("kept", 0, timeout=1)
-    ledger.assert_idle()
-    assert ledger.seen() == []
-    assert_none_kept()
-
-
 def assert_none_kept():
     with pytest.raises(LockNotHeld):
         zk_lock("kept").release()
@@ -393,20 +358,6 @@ def test_a_lock_is_held_until_the_last_of_several_transactions(zoo, ledger, audi
         assert audit.seen() == ["a"]
         assert len(zoo.children("last")) == 1
     assert zoo.children("last") == []
-
-
-@pytest.mark.parametrize("fail", [False, True])
-def test_a_savepoint_ends_nothing(zoo, ledger, fail):
-    lock = zk_lock("kept", release_on="commit")
-    with transaction.atomic(using="ledger"):
-        lock.acquire()
-        ledger.write("a")
-        with contextlib.suppress(ValueError), transaction.atomic(using="ledger"):
-            lock.release()
-            if fail:
-                raise ValueError
-        assert len(zoo.children("kept")) == 1
-    assert zoo.children("kept") == []
 
 
 def test_a_kept_lock_can_be_acquired_again_in_the_same_transaction(zoo, ledger):
@@ -444,102 +395,6 @@ def test_a_kept_lock_that_is_lost_stops_the_commit(zoo, ledger, max_hold, rolls_
         assert len(zoo.children("kept")) == 1  # nobody else gets it before the rollback
     assert caught.value.lock == "kept"
     assert ledger.seen() == []
-
-
-@pytest.mark.parametrize(
-    ("refused", "kept"),
-    [(True, True), (False, True), (True, False)],
-    ids=["the database refuses", "a callback fails", "the database refuses the transaction of the lock"],
-)
-def test_an_error_at_commit_keeps_no_lock(zoo, ledger, refused, kept):
-    """Nor does a loss hide it. If the database refuses, Django rolls back. Callbacks run after the release."""
-
-    def fail():
-        lose(hold)
-        hold.wait_lost(10)
-        raise IntegrityError("refused")
-
-    with pytest.raises(IntegrityError), contextlib.ExitStack() as stack:
-        if refused:
-            stack.enter_context(ledger.ends(fail))
-        if kept:
-            stack.enter_context(transaction.atomic(using="ledger"))
-        with zk_lock("kept", release_on="commit") if kept else zk_lock("kept", atomic="ledger") as hold:
-            if not refused:
-                transaction.on_commit(fail, using="ledger")
-            ledger.write("a")
-    if kept:
-        ledger.connection.close()
-    assert zoo.children("kept") == []
-    assert ledger.seen() == ([] if refused else ["a"])
-
-
-@ON_SQLITE
-def test_many_kept_locks_are_waited_for_together(ledger):
-    with DevServer(max_session_timeout=40) as server, namespace(server) as zoo, zoo.configured(session_timeout=40):
-        with pytest.raises(ZeroDivisionError), transaction.atomic(using="ledger"):
-            for number in range(5):
-                acquire_once(f"stock/{number}", release_on="commit")
-            server.stall = True
-            began = time.monotonic()
-            raise ZeroDivisionError
-        took = time.monotonic() - began
-        server.stall = False
-        zoo.assert_empty(timeout=20)
-    assert took < 2 + ROOM
-
-
-@ON_SQLITE
-def test_a_child_that_closes_the_connections_of_its_parent_waits_for_no_release(zoo, ledger):
-    with transaction.atomic(using="ledger"):
-        acquire_once("stock", release_on="commit")
-        child = os.fork()
-        if not child:
-            began = time.monotonic()
-            try:
-                connections.close_all()
-            finally:
-                os._exit(int(time.monotonic() - began > ROOM))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert len(zoo.children("stock")) == 1
-    zoo.assert_empty(timeout=0)
-
-
-def test_methods_that_another_tool_has_replaced_stay_replaced(zoo, ledger):
-    called = []
-    methods = ledger.connection.__dict__
-    original = ledger.connection.commit
-
-    def mine():
-        called.append("mine")
-        original()
-
-    methods["commit"] = mine
-    with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
-        ledger.write("a")
-    assert called == ["mine"]
-    assert methods.pop("commit") is mine
-
-
-def test_a_tool_that_wraps_our_methods_can_stay(zoo, ledger):
-    methods = ledger.connection.__dict__
-    called = []
-    with transaction.atomic(using="ledger"), zk_lock("kept", release_on="commit"):
-        ours = ledger.connection.commit
-
-        def wrapper():
-            called.append("wrapper")
-            ours()
-
-        methods["commit"] = wrapper
-    for _ in range(2):
-        with transaction.atomic(using="ledger"):
-            with zk_lock("kept", release_on="commit"):
-                ledger.write("a")
-            assert len(zoo.children("kept")) == 1
-        assert zoo.children("kept") == []
-    assert called == ["wrapper"] * 3
-    assert methods.pop("commit") is wrapper
 
 
 def test_locks_ignore_the_transaction_of_a_test_case(zoo, ledger):
@@ -580,45 +435,6 @@ def test_locks_ignore_the_transaction_of_a_test_case(zoo, ledger):
     assert ledger.seen() == []
 
 
-@pytest.mark.parametrize("end", ["commit", "rollback", "close", "autocommit"])
-def test_a_transaction_that_is_managed_by_hand_ends_by_hand(zoo, ledger, end):
-
-    def trace(execute, *query):
-        acquire_once("trace", release_on="exit")  # also around the SAVEPOINT, with which a block begins and ends
-        return execute(*query)
-
-    traced = ledger.connection.execute_wrapper(trace)
-    transaction.set_autocommit(False, using="ledger")
-    try:
-        ledger.write("a")  # which begins it; SQLite would commit at the end of a block that did
-        with traced, transaction.atomic(using="ledger"), zk_lock("hand", release_on="commit"):
-            ledger.write("b")
-        acquire_once("hand")
-        assert len(zoo.children("hand")) == 1
-        if end != "autocommit":
-            getattr(ledger.connection, end)()
-            assert zoo.children("hand") == []
-    finally:
-        transaction.set_autocommit(True, using="ledger")
-    assert zoo.children("hand") == []
-    assert ledger.seen() == ([] if end in ("rollback", "close") else ["a", "b"])
-
-
-def test_a_transaction_goes_on_if_autocommit_is_refused_in_it(zoo, postgres, django_db_blocker):
-    """PostgreSQL's driver refuses it. A lock that was released then would not cover the rows that are written."""
-    with django_db_blocker.unblock(), configured("hand", postgres.settings):
-        transaction.set_autocommit(False, using="hand")
-        with connections["hand"].cursor() as cursor:
-            cursor.execute("SELECT 1")
-        with transaction.atomic(using="hand"), zk_lock("hand", release_on="commit"):
-            pass
-        with pytest.raises(DatabaseError):
-            transaction.set_autocommit(True, using="hand")
-        assert len(zoo.children("hand")) == 1
-        transaction.rollback(using="hand")
-        assert zoo.children("hand") == []
-
-
 @pytest.mark.parametrize("abort_on", ["suspended", "never"])
 def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo, ledger, abort_on):
     with (
@@ -630,18 +446,3 @@ def test_a_transaction_longer_than_max_hold_is_rolled_back_first(zoo, ledger, ab
         time.sleep(20)
     assert ends == [("rollback", 1)]
     assert ledger.seen() == []
-
-
-@pytest.mark.parametrize("ledger", ["repeatable read"], indirect=True)
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_query_that_the_abort_interrupts_ends_the_block_as_lost(zoo, ledger, caplog, nested):
-    """The driver drops its connection then, and the rollback fails, that to a savepoint, too."""
-    around = transaction.atomic(using="ledger") if nested else contextlib.nullcontext()
-    lock = zk_lock("a", atomic="ledger", max_hold=3, release_on="commit" if nested else "exit")
-    with pytest.raises(LockLost, match="max_hold"), around, lock:
-        ledger.write("late")
-        with ledger.connection.cursor() as cursor:
-            cursor.execute("SELECT SLEEP(60)")
-    ledger.write("next")
-    assert ledger.seen() == ["next"]
-    assert nested or "rollback on 'ledger' failed" in caplog.text

@@ -1,9 +1,6 @@
 """Several `celery beat` processes share one schedule: one leads, the others stand by."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -14,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from support.beats import Beats, each_tick_once, longest_gap
 from support.faults import BackgroundCall, expire
-from support.zoo import ROOM, TESTS, eventually
+from support.zoo import ROOM, eventually
 
 from django_zklock.contrib.celery.beat import LOCK, MAX_WAIT, RETRY, ZkScheduler
 
@@ -172,29 +169,3 @@ def test_beat_reports_invalid_settings_at_once(zoo, options, error):
     settings = None if options is None else zoo.settings(**options)
     with override_settings(ZKLOCK=settings), pytest.raises(error):
         ZkScheduler(app)
-
-
-@pytest.mark.chaos
-def test_the_example_project_starts_a_beat(zoo, tmp_path):
-    example = TESTS.parent / "example_project"
-    log = tmp_path / "log"
-    env = {
-        **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
-        "PYTHONPATH": f"{example}{os.pathsep}{TESTS.parent}",
-        "ZKLOCK_URL": zoo.url(),
-        "SHOP_VAR": str(tmp_path / "var"),
-    }
-    command = [*(sys.executable, "-m", "celery", "-A", "example_project", "beat", "--loglevel=INFO", "--pidfile=")]
-    command += [f"--schedule={tmp_path / 'schedule'}", "-S", "django_zklock.contrib.celery.beat:ZkScheduler"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=example, env=env, stdout=out, stderr=out)
-    try:
-        eventually(lambda: "beat leads; schedule 'example_project'" in log.read_text(), 20, "it does not lead")
-        (payload,) = zoo.payloads("celery-beat/example_project")
-        assert payload is not None
-        assert payload.what == "celery beat example_project"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        print(log.read_text())

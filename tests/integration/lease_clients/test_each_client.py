@@ -10,7 +10,6 @@ from support import lease_clients
 from support.balancer import Balancer
 from support.lease_clients import Holder
 from support.relay import Relay
-from support.serving import Serving
 from support.zoo import eventually
 
 from django_zklock import operations
@@ -91,44 +90,6 @@ def test_a_request_whose_answer_was_lost_gets_the_same_lease(coordinator, langua
         assert holder.token() == granted
         holder.release()
         zoo.assert_empty()
-
-
-@pytest.mark.parametrize("languages", [("python", "node"), pytest.param(("go", "java"), marks=pytest.mark.chaos)])
-def test_the_end_of_a_coordinator_is_noticed(zoo, languages):
-    languages = tuple(language for language in languages if _is_available(language))
-    with Serving(zoo, session_timeout=20) as coordinator, contextlib.ExitStack() as stack:
-
-        def holders(term):
-            return [
-                stack.enter_context(Holder(language, coordinator.address, key=language, term=term))
-                for language in languages
-            ]
-
-        early = holders(term=8)
-        for holder in early:
-            holder.token()
-        coordinator.process.terminate()
-        for holder in early:
-            assert holder.line() == "wanted the coordinator is about to end"
-            holder.release()
-        assert coordinator.process.wait(30) == 0
-
-        late = holders(term=4)
-        coordinator.start()
-        for holder in late:
-            holder.token()
-        coordinator.kill()
-        for holder in late:
-            assert "was not kept in time" in holder.line()
-            assert holder.process.wait(30) == 0
-    zoo.client.delete(zoo.base, recursive=True)  # the session of the killed coordinator lasts longer
-
-
-def _is_available(language):
-    try:
-        return bool(lease_clients.holder(language))
-    except lease_clients.Unavailable:
-        return False
 
 
 # --- Node -------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The clients of the lock coordinator for Python."""
 
 import asyncio
-import contextlib
 import math
 import os
 import signal
@@ -12,10 +11,8 @@ import threading
 import pytest
 from support.faults import BackgroundCall
 from support.relay import Relay
-from support.serving import Serving
 from support.zoo import ROOM, TESTS, eventually
 
-from django_zklock.contrib.leases.access import hash_of
 from zklock_client import (
     AsyncZkLockClient,
     ClientUnusable,
@@ -141,22 +138,6 @@ async def test_a_cancelled_coroutine_leaves_the_queue(zoo, address):
         assert await second > 0
 
 
-async def test_a_grant_that_arrives_with_the_cancellation_is_released(zoo, address):
-    async with AsyncZkLockClient(address) as client:
-
-        async def hold():
-            async with client.lock("a", term=300):
-                raise AssertionError("the task was cancelled before")
-
-        task = asyncio.create_task(hold())
-        while not any(reply.done() for reply in client._calls):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.to_thread(zoo.assert_empty)
-
-
 def test_an_interrupted_thread_leaves_the_queue(zoo, client):
     class Interrupted(BaseException):
         pass
@@ -245,36 +226,6 @@ held.wait(10)
     zoo.assert_empty()
 
 
-def test_settings_of_a_coordinator_bind_its_clients(zoo):
-    clients = {"billing": {"TOKENS": [hash_of("secret")], "PREFIXES": ["billing"]}}
-    codes = {}
-    with Serving(zoo, leases={"CLIENTS": clients, "MAX_WAIT": 1.1}) as coordinator:
-        for token, resource in ((None, "billing/1"), ("wrong", "billing/1"), ("secret", "a"), ("secret", "billing/1")):
-            with contextlib.suppress(LeaseRefused), ZkLockClient(coordinator.address, token=token) as client:
-                try:
-                    with client.lock(resource) as lease:
-                        codes[token, resource] = str(lease.valid)
-                except LeaseRefused as refused:
-                    codes[token, resource] = refused.code
-        assert [*codes.values()] == ["unauthenticated", "unauthenticated", "forbidden", "True"]
-
-        def hold():
-            with client.lock("billing/2") as lease:
-                return lease.token
-
-        seen = set()
-
-        def has_come_back():
-            seen.update(zoo.children("billing/2"))
-            return len(seen) >= 4  # the holder, and three tries
-
-        with ZkLockClient(coordinator.address, token="secret") as client:
-            with zoo.hold_elsewhere("billing/2"):
-                waiting = BackgroundCall(hold)
-                eventually(has_come_back)
-            assert waiting.result() > 0
-
-
 def test_no_coordinator_at_all_is_an_error():
     with (
         ZkLockClient(["127.0.0.1:1", "127.0.0.1:2"], reply_timeout=0.5) as client,
@@ -282,20 +233,6 @@ def test_no_coordinator_at_all_is_an_error():
         client.lock("a"),
     ):
         pass
-
-
-async def test_a_broken_connection_is_made_again_while_the_lease_lasts(zoo, address):
-    with Relay(port_of(address)) as link:
-        async with (
-            AsyncZkLockClient(f"127.0.0.1:{link.port}") as client,
-            client.lock("a", term=3) as lease,
-            client.lock("b", term=3) as other,
-        ):
-            for _ in range(3):  # the new connection keeps both at once; the first break may come before the stream
-                link.reset()
-                await asyncio.gather(kept(lease), kept(other))
-            assert (lease.lost, other.lost) == (False, False)
-    await asyncio.to_thread(zoo.assert_empty)
 
 
 async def test_a_lease_ends_by_the_clients_clock(zoo, address):
@@ -330,25 +267,6 @@ async def test_a_loss_soon_after_the_grant_is_told_with_its_reason(zoo, address)
             async with client.lock("a", term=30, on_lost=lambda lease: lost.set()) as lease:
                 zoo.client.delete(lease.path)
                 await asyncio.wait_for(lost.wait(), ROOM)  # a third of the lease is more
-
-
-@pytest.mark.parametrize("wait", [None, 20])
-async def test_a_lost_answer_costs_no_second_permit(zoo, address, wait):
-    options = {"kind": "semaphore", "limit": 2, "term": 60}
-    with Relay(port_of(address)) as link:
-        addresses = [f"127.0.0.1:{link.port}", address]
-        async with AsyncZkLockClient(address) as other, AsyncZkLockClient(addresses) as client:
-            first, second = other.lock("a", **options), other.lock("a", **options)
-            async with first:
-                async with second:
-                    waiter = asyncio.ensure_future(_contenders(client, zoo, **options, wait=wait))
-                    await asyncio.to_thread(zoo.wait_contenders, "a", 3)
-                    link.freeze()
-                await asyncio.to_thread(zoo.wait_contenders, "a", 2)
-                link.reset()
-                link.heal()
-                assert await asyncio.wait_for(waiter, 20) == 2
-    await asyncio.to_thread(zoo.assert_empty)
 
 
 async def _contenders(client, zoo, **options):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import ssl
 
 import pytest
@@ -149,19 +148,6 @@ async def test_the_next_connection_uses_the_renewed_certificate(client, gate, fi
             assert {*gate.names[seen:]} == {name}
 
 
-async def test_a_stream_that_cannot_connect_uses_a_certificate_that_is_renewed_meanwhile(client, gate, files):
-    async with client.lock("a", term=60) as lease:
-        await kept(lease)
-        async with gate.refusing() as refused:
-            await refused.acquire()
-            [earlier] = client._connections.values()
-            files.renew("second")
-            await asyncio.to_thread(eventually, lambda: [*client._connections.values()] != [earlier])
-        gate.names.clear()
-        await kept(lease)
-        assert {*gate.names} == {"second"}
-
-
 async def test_a_renewed_certificate_ends_no_lease_and_no_wait(client, gate, files, coordinator):
     """The earlier connection lasts until its calls are over."""
     zoo = coordinator.zoo
@@ -188,27 +174,3 @@ async def test_a_certificate_is_used_when_its_key_is_there(client, gate, files, 
     files.renew("second")
     await lock(client)
     assert gate.names == ["first", "second"]
-
-
-async def test_a_disk_that_does_not_answer_stalls_no_lease(client, gate, files):
-    content = files.ca.read_bytes()
-    async with client.lock("a", term=2) as lease:
-        await kept(lease)
-        files.ca.unlink()
-        os.mkfifo(files.ca)
-        try:
-            gate.reset()
-            for _ in range(5):
-                await asyncio.gather(kept(lease), lock(client))
-        finally:
-            stuck = os.open(files.ca, os.O_WRONLY)  # the read ends
-            files.ca.unlink()
-            files.ca.write_bytes(content)
-            os.close(stuck)
-        files.renew("second")
-
-        async def use_second():
-            while gate.names[-1] != "second":  # calls do not wait for the read that was stuck, until it is over
-                await lock(client)
-
-        await asyncio.wait_for(use_second(), ROOM)

@@ -1,25 +1,20 @@
 """`manage.py zklock serve`: what it refuses, how it ends, and many requests at once."""
 
 import asyncio
-import contextlib
-import os
 import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.certificates import authority, certificate
-from support.coordinators import KEY, stub_of
-from support.ensemble import free_ports
-from support.locking import MANAGE, ending, zklock
+from support.coordinators import KEY
+from support.locking import ending, zklock
 from support.serving import Serving
 from support.zoo import eventually
 
@@ -45,15 +40,6 @@ def test_serve_refuses_invalid_options(zoo, options, status, message):
     assert (ended, message in said) == (status, True), said
 
 
-def test_serve_refuses_a_key_of_another_certificate(zoo, tmp_path):
-    authority(tmp_path, "ca")
-    for name in ("server", "other"):
-        certificate(tmp_path, name, "ca")
-    tls = ["--tls-certificate", f"{tmp_path}/server.pem", "--tls-key", f"{tmp_path}/other.key"]
-    status, _, message = ending("serve", "--grpc", "127.0.0.1:0", *tls)
-    assert (status, "key values mismatch" in message.lower()) == (1, True), message
-
-
 def test_serve_creates_a_new_token(zoo):
     token, hashed = (line.rpartition(" ")[2] for line in zklock("serve", "--new-token").splitlines())
     assert hash_of(token) == hashed
@@ -76,36 +62,6 @@ def test_the_coordinator_serves_until_its_leases_end(zoo):
         assert serving.drain() == 0
         assert 3.5 <= time.monotonic() - asked < 25
         assert zoo.children("a") == []
-
-
-@pytest.mark.parametrize(
-    "output", ["a closed pipe", *(pytest.param(output, marks=pytest.mark.chaos) for output in ("a full disk", "none"))]
-)
-def test_a_coordinator_whose_output_fails_serves_and_drains(zoo, output):
-    """As with a `tee` in the same pipe, which Ctrl-C ends first."""
-    full, address = Path("/dev/full"), f"127.0.0.1:{free_ports(1)[0]}"
-    if output == "a full disk" and not full.exists():
-        pytest.skip("needs /dev/full")
-    with contextlib.ExitStack() as stack:
-        stdout = stack.enter_context(full.open("wb")) if output == "a full disk" else subprocess.PIPE
-        command = [*MANAGE, "serve", "--grpc", address]
-        if output == "none":
-            command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-        environment = zoo.environment() | {"PYTHONUNBUFFERED": ""}  # it writes again at its exit
-        process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=stdout))
-        stack.callback(process.kill)
-        channel = stack.enter_context(grpc.insecure_channel(address))
-        stub = pb_grpc.LockCoordinatorStub(channel)
-        wanted = pb.RecordLockRequest(resource_path="a", client_id="x", session_timeout_ms=2500)
-        lease = stub.RecordLock(wanted, timeout=40, wait_for_ready=True)
-        if process.stdout is not None:
-            process.stdout.close()
-        process.terminate()
-        eventually(lambda: next(_keep(channel, lease.lease_id)).release_requested)
-        kept = time.monotonic()
-        state = next(_keep(channel, lease.lease_id))
-        assert process.wait(30) == 0
-        assert time.monotonic() >= kept + state.lease_duration_ms / 1000
 
 
 def test_a_second_signal_waits_for_the_announced_ends_of_leases_only(zoo):
@@ -164,19 +120,6 @@ def test_a_renewed_certificate_is_served_to_new_connections(zoo, tmp_path):
         assert serving.drain() == 0
 
 
-def test_a_disk_that_does_not_answer_stops_no_coordinator(zoo, tmp_path):
-    authority(tmp_path, "ca")
-    certificate(tmp_path, "server", "ca")
-    file = tmp_path / "server.pem"
-    with Serving(zoo, "--tls-certificate", str(file), "--tls-key", str(tmp_path / "server.key")) as serving:
-        file.unlink()
-        os.mkfifo(file)
-        serving.process.send_signal(signal.SIGHUP)
-        descriptor = os.open(file, os.O_WRONLY)  # the coordinator reads
-        assert serving.drain() == 0
-        os.close(descriptor)
-
-
 def _certificate_of(port, context):
     """Return the certificate of a server; None if it is not valid, or the server does not take that of the client."""
     context.set_alpn_protocols(["h2"])
@@ -186,18 +129,6 @@ def _certificate_of(port, context):
             return tls.getpeercert(binary_form=True)
     except (ssl.SSLError, ConnectionError):
         return None
-
-
-def test_a_hangup_ends_nothing(zoo):
-    """A daemon reads its certificate again then. Here is none."""
-    with Serving(zoo) as serving, grpc.insecure_channel(serving.address) as channel:
-        stub = pb_grpc.LockCoordinatorStub(channel)
-        lease = stub.RecordLock(pb.RecordLockRequest(resource_path="a", client_id="x"), timeout=20)
-        serving.process.send_signal(signal.SIGHUP)
-        for _ in range(2):
-            assert next(_keep(channel, lease.lease_id)).state == pb.LeaseState.STATE_HELD
-        assert stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease.lease_id), timeout=20).released
-        assert serving.drain() == 0
 
 
 def _never(lease_id):
@@ -231,25 +162,6 @@ def _refuses(stub):
     except grpc.RpcError as error:
         return "about to end" in str(error)
     return False
-
-
-@pytest.mark.chaos
-async def test_calls_that_come_all_at_once_are_all_answered(zoo):
-    """They come so after a restart of a coordinator. gRPC cancels calls at random beyond a limit of its own."""
-    with Serving(zoo, session_timeout=20) as serving:
-        async with zk_lock(KEY), grpc.aio.insecure_channel(serving.address) as channel:
-            request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True, wait_limit_ms=5000)
-            record_lock = stub_of(channel).RecordLock
-            answers = Counter(await asyncio.gather(*(_answer(record_lock(request)) for _ in range(3000))))
-        assert answers == {"not acquired": 3000}
-        assert await asyncio.to_thread(serving.drain) == 0
-
-
-async def _answer(call):
-    try:
-        return "acquired" if (await call).acquired else "not acquired"
-    except grpc.aio.AioRpcError as error:
-        return str(dict(error.trailing_metadata()).get("zklock-code", error.code()))
 
 
 async def test_a_call_that_waits_costs_no_thread(zoo):

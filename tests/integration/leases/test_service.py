@@ -1,7 +1,6 @@
 """The gRPC service: its answers, its streams, and what it refuses."""
 
 import asyncio
-import socket
 import time
 
 import grpc
@@ -205,14 +204,6 @@ async def _record(served, resource, metadata):
     return await served.stub.RecordLock(request, metadata=metadata)
 
 
-async def test_a_call_that_is_sent_again_gets_the_same_lease(served):
-    leases = [await served.acquire(request_id="r1", signed_token=wanted) for wanted in (False, True)]
-    assert leases[0].lease_id == leases[1].lease_id
-    assert "128 characters" in await refused(
-        served.acquire("other", request_id="r" * 129), grpc.StatusCode.INVALID_ARGUMENT
-    )
-
-
 async def test_the_headers_say_that_a_call_waits_in_the_queue(served):
     async with zk_lock(KEY):
         request = pb.RecordLockRequest(resource_path=KEY, client_id="x", wait_blocking=True)
@@ -220,28 +211,6 @@ async def test_the_headers_say_that_a_call_waits_in_the_queue(served):
         call = record_lock(request.SerializeToString())
         assert dict(await asyncio.wait_for(call.initial_metadata(), 20))["zklock-queued"] == "true"
         call.cancel()
-
-
-async def test_a_client_that_renews_too_often_is_slowed_down(zoo):
-    """Ten messages on a stream count as one request, but those that keep the same lease at once count as one each."""
-    client = LeaseClient(name="eager", tokens=(hash_of("secret"),), max_rate=20.0)
-    async with Served(LeaseOptions(clients={"eager": client})) as served:
-        metadata = (("authorization", "Bearer secret"),)
-        request = pb.RecordLockRequest(resource_path=KEY, client_id="x")
-        lease = await served.stub.RecordLock(request, metadata=metadata)
-        stream = served.stub.KeepAlive(metadata=metadata)
-
-        async def seconds(lease_ids):
-            began = time.monotonic()
-            for number, lease_id in enumerate([*lease_ids, f"the last of {len(lease_ids)}"]):
-                await stream.write(pb.KeepAliveRequest(lease_id=lease_id, sent_at=number))
-            while not (await asyncio.wait_for(stream.read(), 20)).lease_id.startswith("the last"):
-                pass
-            return time.monotonic() - began
-
-        assert await seconds([f"number {number}" for number in range(250)]) < 10
-        assert await seconds([lease.lease_id] * 60) >= 1
-        stream.cancel()
 
 
 async def test_the_streams_of_a_client_are_bounded(zoo):
@@ -293,13 +262,6 @@ async def test_calls_without_a_token_are_bounded(zoo, monkeypatch, method):
         assert await again.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_a_health_check_without_a_message_ends_in_time(zoo, monkeypatch):
-    monkeypatch.setattr("django_zklock.contrib.leases.service.REQUEST_TIMEOUT", 0.3)
-    async with Served(LeaseOptions()) as served:
-        call = served.channel.stream_stream(f"/{OPEN_METHODS[0]}")()
-        assert "no message within" in await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT)
-
-
 async def test_the_health_of_an_unknown_service_is_not_found(served):
     health = health_pb2_grpc.HealthStub(served.channel)
     await refused(health.Check(health_pb2.HealthCheckRequest(service="x")), grpc.StatusCode.NOT_FOUND)
@@ -307,32 +269,6 @@ async def test_the_health_of_an_unknown_service_is_not_found(served):
     stream = health.Watch(health_pb2.HealthCheckRequest(service="x"))
     assert (await stream.read()).status == unknown
     stream.cancel()
-
-
-async def test_others_are_served_while_a_reader_does_not_read(zoo, served):
-    lease = await served.acquire("slow")
-    slow = served.stub.KeepAlive()
-    sending = asyncio.ensure_future(_flood(slow, lease.lease_id))
-    nonsense = [socket.create_connection(("127.0.0.1", served.server.port)) for _ in range(20)]
-    for number, connection in enumerate(nonsense):
-        connection.sendall(
-            [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 999, b""][
-                number % 4
-            ]
-        )
-    for number in range(20):
-        # The flood and the coordinator share this process. One that does not wait must have its answer within a second.
-        assert (await served.acquire(f"quick/{number}", wait_blocking=True, wait_limit_ms=10_000)).acquired
-    for connection in nonsense:
-        connection.close()
-    sending.cancel()
-    slow.cancel()
-    await asyncio.wait([sending])
-
-
-async def _flood(stream, lease_id):
-    for number in range(100_000):
-        await stream.write(pb.KeepAliveRequest(lease_id=lease_id if number % 2 else f"nonsense-{number}"))
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"

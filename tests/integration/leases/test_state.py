@@ -3,15 +3,11 @@
 import contextlib
 import json
 import shutil
-import signal
-import threading
 import time
 
 import grpc
 import pytest
 from kazoo.client import KazooClient
-from support.faults import within
-from support.locking import ending
 from support.proxy import GET_DATA, MULTI, SET_DATA, Proxy
 from support.serving import Serving
 from support.zoo import eventually
@@ -145,27 +141,6 @@ def test_without_its_session_the_next_process_starts_without_leases(zoo, serving
     assert keep(serving, other).state == HELD
 
 
-def test_a_file_of_another_program_is_refused_and_left_alone(zoo, state):
-    state.write_bytes(b"SQLite format 3\0")
-    state.chmod(0o600)
-    status, _, message = ending("serve", "--grpc", "127.0.0.1:0", "--state", str(state))
-    assert (status, "is no state file of a coordinator" in message) == (1, True), message
-    assert state.read_bytes() == b"SQLite format 3\0"
-
-
-def test_an_error_at_the_start_leaves_the_leases_to_the_next_process(zoo, serving, state):
-    with Serving(zoo, session_timeout=SESSION) as other, contextlib.ExitStack() as stack:
-        lease = acquire(serving)
-        serving.kill()
-        second = Serving(zoo, "--state", str(state), "--grpc", other.address, session_timeout=SESSION)
-        second.launch()
-        stack.push(second.__exit__)
-        assert second.process.wait(60) == 1
-        assert "cannot be used" in second.log()
-    serving.start()
-    assert keep(serving, lease).state == HELD
-
-
 def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(zoo, state, proxy):
     """Then it serves, and says that no lock can be given now."""
     with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=4) as serving:
@@ -183,40 +158,6 @@ def test_without_zookeeper_the_next_process_waits_until_all_promises_are_over(zo
     end_session(zoo, state)
 
 
-def test_a_takeover_that_comes_too_late_for_its_leases_frees_their_locks(zoo, state, proxy):
-    """As after an outage of ZooKeeper that all sessions survive."""
-    with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
-        acquire(serving)
-        serving.kill()
-        state.write_text(json.dumps({**json.loads(state.read_bytes()), "timeout": 1.0}))
-        proxy.refuse = True
-        serving.start()
-        assert len(zoo.children("a")) == 1
-        proxy.refuse = False
-        zoo.wait_contenders("a", 0)
-    end_session(zoo, state)
-
-
-@pytest.mark.timed
-def test_a_client_that_reads_nothing_does_not_delay_the_restart(serving):
-    lease, is_stuck = acquire(serving), threading.Event()
-
-    def requests():
-        for number in range(3000):  # the answers are more than the network takes
-            yield pb.KeepAliveRequest(lease_id=f"{number:08000}")
-        is_stuck.wait()
-
-    with stub_of(serving) as stub:
-        unread = stub.KeepAlive(requests())
-        assert not is_stuck.wait(5)
-        with within(5):
-            stop(serving)
-        is_stuck.set()
-        unread.cancel()
-    serving.start()
-    assert keep(serving, lease).state == HELD
-
-
 def test_a_lease_survives_processes_that_are_killed_while_they_take_over(zoo, state, proxy):
     with Serving(zoo, "--state", str(state), hosts=proxy.address, session_timeout=SESSION) as serving:
         lease = acquire(serving)
@@ -231,12 +172,3 @@ def test_a_lease_survives_processes_that_are_killed_while_they_take_over(zoo, st
         serving.start()
         assert keep(serving, lease).fencing_token == lease.fencing_token
     end_session(zoo, state)
-
-
-def test_a_second_signal_does_no_harm(serving):
-    lease = acquire(serving)
-    for _ in range(2):
-        serving.process.send_signal(signal.SIGTERM)
-    assert serving.process.wait(20) in (0, -signal.SIGTERM)
-    serving.start()
-    assert keep(serving, lease).state == HELD

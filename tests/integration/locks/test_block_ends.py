@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import gc
-import os
 import threading
 import weakref
 from contextlib import ExitStack
 
 import pytest
-from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 from support.faults import BackgroundCall, acquire_once
@@ -23,7 +21,7 @@ from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLocks, held_locks
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockBusy, LockLost
+from django_zklock.exceptions import LockLost
 from django_zklock.locks import transactions
 from django_zklock.locks.base import LockBase
 from django_zklock.locks.hold import held_of
@@ -124,48 +122,6 @@ def test_a_block_that_does_not_begin_is_not_reported_as_destroyed(zoo, ledger, c
     assert not caplog.records
 
 
-def test_a_lock_does_not_keep_the_owners_that_it_refused(zoo):
-    mutex = zk_lock("k")
-
-    async def refused():
-        with pytest.raises(SynchronousOnlyOperation), mutex:
-            pass
-
-    def by_hand():
-        mutex.__enter__()
-        mutex.__exit__(None, None, None)
-        assert hasattr(mutex, "__exit__")
-
-    asyncio.run(refused())
-    BackgroundCall(by_hand).result()
-    gc.collect()
-    assert not mutex._looked_up_exits
-
-
-@pytest.mark.parametrize("destroyed", [False, True])
-def test_a_forked_child_leaves_the_transaction_to_its_parent(zoo, ledger, destroyed):
-    """Also if an exception destroys the end of the block in the child: it must not close the parent's connection."""
-    child, left_alone = -1, False
-    strike = LineStrike([LockBase._close], 0)
-    try:
-        with contextlib.suppress(Struck), zk_lock("k", atomic="ledger"):
-            ledger.write("written")
-            inherited = ledger.connection.connection
-            child = os.fork()
-            if child:
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-                assert ledger.seen() == []
-            elif destroyed:
-                strike.__enter__()
-        if not child:
-            with zk_lock("other", atomic="ledger"):
-                left_alone = bool(strike.where) is destroyed and inherited in transactions._inherited
-    finally:
-        if not child:
-            os._exit(not left_alone)
-    assert ledger.seen() == ["written"]
-
-
 @pytest.mark.parametrize("case", ["in a file", "in memory", "connection closed", "savepoint", "savepoint ended"])
 def test_a_block_whose_end_is_destroyed_is_rolled_back(zoo, ledger, case):
     """It alone, unless its work has ended the savepoint: then the transaction around it is rolled back, too."""
@@ -201,14 +157,6 @@ def test_an_interrupted_acquire_does_not_count(zoo):
             mutex.acquire()
         assert strike.where
         assert not held_of(hold).is_unwatched
-
-
-def test_a_failed_acquisition_needs_no_finalizer(zoo):
-    """Python swallows an exception that strikes a finalizer, such as a soft time limit."""
-    strike = LineStrike([LockBase._on_destroyed], 0)
-    with zoo.hold_elsewhere("k"), strike, pytest.raises(LockBusy), zk_lock("k", timeout=0):
-        pass
-    assert not strike.where
 
 
 def test_a_block_that_is_skipped_has_no_transaction(zoo, ledger):

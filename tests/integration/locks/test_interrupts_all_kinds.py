@@ -2,33 +2,29 @@
 
 import contextlib
 import gc
-import signal
 import threading
 from contextlib import ExitStack
 
 import pytest
 from support import primitives
 from support.faults import BackgroundCall
-from support.primitives import Taker
 from support.strike import (
-    Struck,
     assert_none_listed,
     functions_of,
-    handled,
     long_strides,
-    strike,
     sweep,
     work_acquire_around_with,
     work_linger,
     work_pass_on,
 )
+from support.work import blocks_of, forget_kept
 from support.zoo import eventually
 
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.locks import acquisition, block, bounds, held, lingering
-from django_zklock.core.locks.held import HeldLock, held_locks
+from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.exceptions import LockBusy, LockNotAcquired
@@ -113,10 +109,10 @@ def test_an_exception_at_any_line_leaves_nothing(zoo, work, make, functions, eve
         assert_none_listed()
         with make(key) as hold, zk_lock("c", timeout=20):
             assert hold is not None
-        assert not SKIPPING._blocks
+        assert not blocks_of(SKIPPING)
 
     with zoo.hold_elsewhere("busy"):
-        sweep(functions, work, check, stride or every, make=make, clean=held_locks._kept.clear)
+        sweep(functions, work, check, stride or every, make=make, clean=forget_kept)
 
 
 def work_read_in_write(key):
@@ -166,7 +162,7 @@ def test_an_exception_at_any_line_leaves_nothing_of_any_kind(zoo, work, stride):
         eventually(lambda: all(map(is_operator, zoo.names(f"{zoo.base}/{key}"))), 2, "something is left")
         assert_none_listed()
 
-    sweep(FUNCTIONS, work, check, stride, clean=held_locks._kept.clear)
+    sweep(FUNCTIONS, work, check, stride, clean=forget_kept)
 
 
 # --- two exceptions in a row, such as a soft time limit and a shutdown ------------------------------------------------
@@ -232,7 +228,7 @@ def test_a_pair_of_exceptions_leaves_nothing(zoo, work):
         with zk_lock(key, timeout=30):
             pass
 
-    sweep(OF_PAIRS, work, check, FIRST, clean=held_locks._kept.clear, second_stride=SECOND)
+    sweep(OF_PAIRS, work, check, FIRST, clean=forget_kept, second_stride=SECOND)
 
 
 @in_pairs
@@ -245,7 +241,7 @@ def test_a_pair_of_exceptions_leaves_no_waiter(zoo, work, here):
         gc.collect()
         zoo.wait_contenders("busy", 1, timeout=2)
         eventually(lambda: len(primitives.lingering_waiters(mutex)) <= here, 2, "a waiter is left")
-        assert not SKIPPING._blocks
+        assert not blocks_of(SKIPPING)
 
     with holder(zoo, here):
         sweep(OF_PAIRS, work, check, FIRST, second_stride=SECOND)
@@ -261,31 +257,7 @@ def test_a_pair_of_exceptions_leaves_no_transaction(zoo, ledger):
         assert_nothing_held(zoo, key)
         assert not ledger.connection.in_atomic_block
 
-    sweep(OF_PAIRS, work, check, FIRST, clean=held_locks._kept.clear, second_stride=SECOND)
-
-
-@pytest.mark.parametrize("linger_for", [0, 60])
-@in_pairs
-def test_two_signals_in_a_wait_leave_no_contender(zoo, linger_for):
-    mutex = zk_lock("k", linger=linger_for, timeout=30)
-
-    def send():
-        eventually(lambda: len(primitives.lingering_waiters(mutex)) == 2 if linger_for else len(zoo.children("k")) == 2)
-        signal.pthread_kill(main, signal.SIGUSR1)
-        signal.pthread_kill(main, signal.SIGUSR2)
-
-    main = threading.main_thread().ident or 0
-    for _ in range(200):
-        holder = Taker(mutex)
-        holder.wait_granted()
-        with handled(strike, signal.SIGUSR1, signal.SIGUSR2), contextlib.suppress(Struck):
-            sender = BackgroundCall(send)
-            with contextlib.suppress(Struck), mutex:
-                pass
-            sender.result()
-        holder.go()
-        with zk_lock("k", linger=0.001, timeout=30):
-            pass
+    sweep(OF_PAIRS, work, check, FIRST, clean=forget_kept, second_stride=SECOND)
 
 
 @contextlib.contextmanager

@@ -6,14 +6,14 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
-from support.faults import BackgroundCall, acquire_once
+from support.faults import acquire_once
 from support.neighbours.curator import curator
 from support.neighbours.ours import Ours, options_of, our_process
 from support.neighbours.protocol import TIMEOUT, OtherClientGone, kazoo
 from support.neighbours.sides import Side, granted, waits
 from support.zoo import eventually
 
-from django_zklock import inspection, zk_leader, zk_lock, zk_locks
+from django_zklock import inspection, zk_leader, zk_lock
 from django_zklock.core.queue.nodes import Payload
 from django_zklock.exceptions import UnreadableQueue
 
@@ -214,15 +214,6 @@ def test_a_plain_lock_of_kazoos_does_not_see_readers(zoo, plain_kazoo):
         plain_kazoo.release(actor, kind, path)
 
 
-def test_curators_mutex_waits_for_directories_that_sort_before_digits(zoo, jvm):
-    """It takes every child for a contender, so a key below a lock that is shared with it may be in its way."""
-    zoo.client.create(f"{zoo.base}/a/-nested", makepath=True)
-    assert not jvm.try_acquire("1", "mutex", f"{zoo.base}/a", 0.1)
-    zoo.client.create(f"{zoo.base}/b/nested", makepath=True)
-    assert jvm.try_acquire("1", "mutex", f"{zoo.base}/b", 5)
-    jvm.release("1", "mutex", f"{zoo.base}/b")
-
-
 @pytest.mark.parametrize(
     ("theirs", "options"), [("mutex", {}), ("read", {"kind": "write"}), ("write", {"kind": "read"})]
 )
@@ -247,7 +238,6 @@ THEIRS = [
     ("kazoo", "election", "contenders", "kazoo"),
     ("kazoo", "election+", "contenders", None),
 ]
-CLIENTS = {"curator": "Curator", "kazoo": "kazoo"}
 
 
 @contextmanager
@@ -278,28 +268,6 @@ def test_other_clients_show_our_candidates(zoo, theirs, which, kind, asked, comp
     theirs.release("1", kind, path)
 
 
-@pytest.mark.parametrize(("which", "kind", "asked", "compat"), THEIRS)
-def test_candidates_of_other_clients_are_shown(zoo, theirs, which, kind, asked, compat):
-    with leading(zoo, theirs, kind, "web-7"):
-        (leader,) = inspection.look_at("a").holders
-        assert (leader.client, leader.what, leader.host, leader.pid) == (CLIENTS[which], "web-7", "", 0)
-        assert str(leader) == f"'web-7', a client of {CLIENTS[which]}, {zoo.children('a')[0]}"
-        waiter = BackgroundCall(lambda: zk_leader("a", compat=compat, what="ours").run(lambda hold: hold.token))
-        zoo.wait_contenders("a", 2)
-        (second,) = inspection.look_at("a").waiters
-        assert (second.client, second.what) == ("zklock", "ours")
-        (holder,) = inspection.snapshot().locks[0].holders
-        assert (holder.client, holder.what) == (CLIENTS[which], "web-7")
-    assert waiter.result() == second.token > leader.token
-
-
-def test_a_selector_without_an_id_is_known_by_its_address(zoo, jvm):
-    with leading(zoo, jvm, "selector", ""):
-        (leader,) = inspection.look_at("a").holders
-        assert (leader.client, leader.what, leader.host) == ("Curator", "", "127.0.0.1")
-        assert str(leader).startswith("a client of Curator on 127.0.0.1, _c_")
-
-
 LOOKS = [
     lambda: zk_leader("a").run(lambda hold: hold.token),
     lambda: zk_leader("a").locked(),
@@ -319,35 +287,3 @@ def test_an_election_refuses_the_queue_of_a_leader_latch(zoo, jvm, caplog):
     assert caplog.records == []
     zoo.wait_contenders("a", 0)  # it deletes its node without waiting for that
     assert zk_leader("a").run(lambda hold: hold.token)
-
-
-def test_a_leader_latch_that_comes_second_leads_at_the_same_time(zoo, jvm):
-    """It sees only its own kind, which we cannot prevent. Our observers and later candidates get an error."""
-    with zk_leader("a") as hold:
-        assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a").startswith('leads:{"version":1')
-        with leading(zoo, jvm, "latch", "web-7"):
-            assert jvm.ask("2", "leader", "latch", f"{zoo.base}/a") == "leads:web-7"
-            hold.check()
-            for look in LOOKS:
-                with pytest.raises(UnreadableQueue, match="LeaderLatch"):
-                    BackgroundCall(look).result()
-
-
-def test_several_locks_share_their_queues_with_curators(zoo, jvm):
-    """Clients that acquire them in the order of their keys do not deadlock."""
-    paths = ",".join(f"{zoo.base}/{key}" for key in "ab")
-    with zk_locks("b", "a"):
-        waiter = jvm.acquire("1", "multi", paths)
-        zoo.wait_contenders("a", 2)
-        assert waits(waiter)
-    assert waiter.result(TIMEOUT) == "true"
-    assert zk_locks("a", "b").acquire(blocking=False) is None
-    ours = BackgroundCall(acquire_both)
-    zoo.wait_contenders("a", 2)
-    jvm.release("1", "multi", paths)
-    ours.result()
-
-
-def acquire_both():
-    with zk_locks("a", "b", timeout=TIMEOUT) as hold:
-        hold.check()

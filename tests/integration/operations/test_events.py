@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from support.databases import database, sqlite
 from support.deadlock import give_way
-from support.faults import BackgroundCall, acquire_once, connected, expire, lose, proxied
+from support.faults import BackgroundCall, acquire_once, expire, lose, proxied
 from support.refused import no_deletes
 from support.signalled import signalled
 from support.texts import assert_shows
@@ -31,10 +30,9 @@ from django_zklock.contrib.events.models import EXIT_TIMEOUT, LATE, MAX_TEXT, Ev
 from django_zklock.contrib.events.writer import Writer
 from django_zklock.contrib.fences.models import Fence
 from django_zklock.core import clock
-from django_zklock.core.log import flush
 from django_zklock.core.queue.escaping import shortened
 from django_zklock.core.zk import process, troubles
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, StaleToken, ZooKeeperUnavailable
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, StaleToken
 
 NAME = "inventory/{sku}"
 LONG = "/".join(["k" * 150] * 3)
@@ -97,17 +95,6 @@ def test_a_hold_is_one_row(alias):
 
 
 @each_database
-def test_rows_are_committed_without_autocommit(alias):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(connections.settings[alias], "AUTOCOMMIT", False)
-        acquire_once("k")
-        recorder.flush(10)
-    with contextlib.closing(connections.create_connection(alias)) as other, other.cursor() as cursor:
-        cursor.execute(f"SELECT COUNT(*) FROM {Event._meta.db_table}")
-        assert cursor.fetchone() == (1,)
-
-
-@each_database
 def test_a_hold_has_a_row_while_it_lasts(alias):
     with zk_lock("k", linger=60) as first:
         (row,) = rows()
@@ -158,14 +145,6 @@ def test_a_wait_that_timed_out_is_a_row(alias):
     assert (timed_out.waited or 0) >= 0.2
 
 
-def test_tries_of_code_that_goes_on_without_the_lock_share_a_row(alias):
-    """There may be any number of them."""
-    with zk_lock("polled/1"), zk_lock("polled/2"):
-        for key in ("polled/1", "polled/1", "polled/2"):
-            BackgroundCall(lambda key=key: assert_refused(zk_lock(key, timeout=0), LockBusy)).result()
-    assert sorted(row.key for row in rows() if row.outcome == Event.TRIED) == ["polled/1", "polled/2"]
-
-
 @each_database
 def test_the_last_refusal_of_each_lock_is_found(alias):
     for key, outcome, seconds in (
@@ -188,14 +167,6 @@ def test_a_deadlock_is_a_row_with_its_story(alias, zoo):
     assert (row.key, row.host, row.pid, row.token) == ("inventory/7", socket.gethostname(), os.getpid(), None)
     assert_shows(row.work, *(f"held {link.holds} and waited for {link.waits_for}" for link in error.circle))
     assert not any(row.outcome == Event.TIMED_OUT for row in recorded)
-
-
-def test_the_log_has_each_wait_of_a_deadlock(zoo, caplog):
-    error = deadlock(zoo)
-    (record,) = [record for record in caplog.records if "a deadlock has ended" in record.getMessage()]
-    assert (record.levelname, record.lock) == ("WARNING", "inventory/7")
-    links = [f"holds '{link.holds}' and waits for '{link.waits_for}'" for link in error.circle]
-    assert_shows(record.getMessage(), *links)
 
 
 @each_database
@@ -262,21 +233,6 @@ def test_too_many_events_drop_the_oldest(monkeypatch, caplog):
 
 
 @pytest.mark.usefixtures("alias")
-def test_a_lock_is_free_to_use_while_no_thread_can_record_it(monkeypatch, caplog):
-    def fail(_):
-        raise RuntimeError("can't start new thread")
-
-    connected()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
-        acquire_once("a")
-        assert flush(5)
-    assert "an event of lock 'a' was not recorded" in caplog.text
-    acquire_once("b")
-    assert [row.key for row in rows()] == ["a", "b"], "it is written later"
-
-
-@pytest.mark.usefixtures("alias")
 @pytest.mark.parametrize("database_settings", ["postgres"], indirect=True)
 def test_a_process_writes_what_is_left_when_it_exits(zoo, database_settings):
     script = """
@@ -329,20 +285,6 @@ def test_a_refused_write_of_a_holder_is_recorded(alias):
     assert [(row.key, row.work) for row in refused] == [("inventory/4711", "the count")] * 3
 
 
-def test_callers_without_an_answer_share_a_row_a_second(zoo, alias):
-    """Whether ZooKeeper refuses them, or is away."""
-    began = clock.now()
-    with zoo.configured(hosts="127.0.0.1:1"):
-        for _caller in range(5):
-            assert_refused(zk_lock("k", timeout=0.1), ZooKeeperUnavailable)
-        recorded = rows()
-    assert {(row.outcome, row.key) for row in recorded} == {(Event.FAILED, "k")}
-    assert len(recorded) <= clock.now() - began + 2
-    (host,) = table.recent(Event.FAILED, "host", 60.0)
-    assert (host.name, host.number) == (socket.gethostname(), 5)
-    assert "connection refused" in host.reason
-
-
 def test_a_refused_release_is_no_release_in_the_history(zoo, alias):
     """Not even if the row of the release has been written before, and the znode cannot say it."""
     with no_deletes(zoo, "k"), signalled("lock_release_refused") as sent:
@@ -354,14 +296,6 @@ def test_a_refused_release_is_no_release_in_the_history(zoo, alias):
         assert (row.token, row.held is not None) == (hold.token, True)
         assert 'the right "delete"' in row.reason
         assert [recent.name for recent in table.recent(Event.REFUSED, "key", 60.0)] == ["k"]
-
-
-@each_database
-def test_the_correction_of_a_release_finds_its_row_in_another_batch(alias):
-    grant = {"key": "k", "at": time.time(), "kind": "lock", "token": 7, "host": "h", "pid": 1, "reason": ""}
-    table.write([{**grant, "outcome": Event.HELD}, {**grant, "outcome": Event.RELEASED, "held": 1.0}])
-    table.write([{**grant, "outcome": Event.REFUSED, "held": 1.0, "reason": "no right"}])
-    assert [(row.outcome, row.reason) for row in rows()] == [(Event.REFUSED, "no right")]
 
 
 @each_database

@@ -1,17 +1,14 @@
 """`manage.py zklock list`, `status` and `show`: trouble, order, filters, colours, and one shape of the JSON."""
 
 import contextlib
-import io
 import json
 import os
 import pty
-import signal
-import subprocess
 
 import pytest
 from django.core.management import execute_from_command_line
 from support.faults import BackgroundCall
-from support.locking import MANAGE, as_json, ending, zklock
+from support.locking import as_json, ending, zklock
 from support.texts import assert_shows
 
 from django_zklock import zk_lock
@@ -110,36 +107,6 @@ def test_a_limit_below_one_is_refused(zoo, limit):
     status, _, message = ending("list", "--limit", limit)
     assert status == ExitCode.USAGE
     assert message == f"argument --limit: '{limit}' is not a number from 1 to 10000"
-
-
-def test_an_unreadable_queue_widens_no_other_row(zoo, contend):
-    contend("stock", 1)
-    before = len(zklock("list").splitlines()[1])
-    odd = zoo.client.create(f"{zoo.base}/odd/who-knows-0000000001", b"", ephemeral=True, makepath=True)
-    try:
-        _, first, second, *below = zklock("list").splitlines()
-        assert first.split()[:2] == ["odd", "unreadable"]
-        assert len(second) <= before + len("unreadable")
-        assert below[0].startswith("odd: The queue cannot be read")
-    finally:
-        zoo.client.delete(odd)
-
-
-def test_a_reader_that_has_enough_gets_no_traceback(zoo, contend):
-    """The program `head -1` is one. Without a buffer the write fails, and with one Python's last flush."""
-    contend("k", 1)
-    reader, writer = os.pipe()
-    os.close(reader)
-    env = {**zoo.environment(), "PYTHONUNBUFFERED": ""}
-    done = subprocess.run([*MANAGE, "list"], env=env, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
-    with (
-        io.TextIOWrapper(io.FileIO(writer, "wb"), write_through=True) as out,
-        contextlib.redirect_stdout(out),
-        pytest.raises(SystemExit) as end,
-    ):
-        execute_from_command_line(["manage.py", "zklock", "list"])
-    assert end.value.code == 128 + signal.SIGPIPE
 
 
 def test_the_json_of_free_and_held_locks_has_one_shape(zoo, contend):

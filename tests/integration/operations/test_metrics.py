@@ -1,7 +1,6 @@
 """Metrics of holds, as Prometheus would collect them, on a real ZooKeeper."""
 
 import contextlib
-import gc
 import math
 import os
 import re
@@ -23,7 +22,6 @@ from django_zklock.contrib.metrics import connect, disconnect
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import prefix
 from django_zklock.exceptions import LockBusy, LockLost, LockLostInterrupt, ZooKeeperUnavailable
-from django_zklock.fencing.fence import refusal
 from django_zklock.operations import break_lock, request_release
 from django_zklock.report import background, verdict
 from django_zklock.signals import waiting_tasks_changed
@@ -98,11 +96,6 @@ def test_too_many_names_are_one_label(zoo, collected, caplog):
     collected.becomes(None, "holds", "(others)")
     assert collected("acquired_total", "inventory/1") == 1
     assert collected("acquired_total", "inventory/2") is None
-
-
-def test_wrong_settings_of_locks_disable_no_metric_of_the_project(zoo, collected):
-    with zoo.configured(LOCKS={"api": {"nonsense": 3}}):
-        assert "zklock_broken_total 0.0" in collected.text
 
 
 @pytest.mark.parametrize("linger", [0, 5])
@@ -231,18 +224,6 @@ def test_release_requests_and_breaks_are_counted(zoo, collected):
     eventually(lambda: collected.registry.get_sample_value("zklock_broken_total") == 1)
 
 
-def test_refused_writes_of_holders_are_counted(zoo, collected):
-    with zk_lock("k") as hold:
-        collected.becomes(0, "refused_writes_total", "k")
-        refusal(hold, "row 7", hold.token + 1)
-        collected.becomes(1, "refused_writes_total", "k")
-    with contextlib.suppress(LockLost), zk_lock("k", abort_on="never") as hold:
-        break_lock("k", guid=guid_of(hold.path), token=hold.token, reason="deploy", by="anna")
-        hold.wait_lost(10)
-        refusal(hold, "row 7", hold.token + 1)
-    assert collected("refused_writes_total", "k") == 1, "the refusal of a holder that has lost its lock is in order"
-
-
 def end_looks():
     """Wait until no look writes what it has seen any more."""
     for thread in threading.enumerate():
@@ -265,20 +246,6 @@ def test_incidents_are_a_metric_that_a_scrape_does_not_wait_for(zoo, collected, 
     end_looks()
 
 
-def test_a_process_without_the_metric_of_incidents_never_looks_at_all_locks(zoo):
-    acquire_once("k")
-    registry = CollectorRegistry()
-    connect(registry, incidents=False)
-    begun_at = background.last._renewal.begun_at
-    try:
-        shown = generate_latest(registry).decode()
-    finally:
-        disconnect(registry)
-    assert "zklock_suspensions_total" in shown
-    assert "zklock_incidents" not in shown
-    assert background.last._renewal.begun_at == begun_at
-
-
 def test_a_look_that_hangs_is_no_calm(zoo, collected, monkeypatch):
     """The database may not answer. A scrape shows no older result for long."""
     acquire_once("k")
@@ -290,18 +257,6 @@ def test_a_look_that_hangs_is_no_calm(zoo, collected, monkeypatch):
     collected.becomes(1, "incidents", cause="unknown")
     ended.set()
     end_looks()
-
-
-@pytest.mark.filterwarnings("ignore:the hold of:ResourceWarning")
-def test_metrics_do_not_count_a_dropped_hold(zoo, collected):
-    """It has no signal of its end."""
-    entered = zk_lock("k")
-    entered.__enter__()
-    collected.becomes(1, "holds", "k")
-    del entered
-    gc.collect()
-    zoo.wait_contenders("k", 0)
-    collected.becomes(None, "holds", "k")
 
 
 def test_a_forked_child_has_no_hold_of_its_parent(collected):

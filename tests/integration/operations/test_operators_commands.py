@@ -1,19 +1,14 @@
 """`manage.py zklock limit`, `request-release`, `break`, `hold` and `end-hold`."""
 
-import io
 import json
 import logging
 from datetime import UTC, datetime
 
 import pytest
-from support import forked
-from support.databases import database, sqlite
 from support.faults import BackgroundCall, acquire_once, acquired_by_many
-from support.locking import MANAGE, as_json, ending, zklock
-from support.quietevents import RECORD
+from support.locking import as_json, ending, zklock
 
 from django_zklock import zk_lock
-from django_zklock.contrib.events.models import Event
 from django_zklock.exceptions import LockBusy, LockLost
 from django_zklock.management.exit_codes import ExitCode
 from django_zklock.operations import clear_limit
@@ -66,28 +61,6 @@ def test_a_request_needs_a_reason_and_a_holder_that_is_there(zoo):
         assert ending("request-release", "k")[0] == ExitCode.USAGE
         assert ending("request-release", "k", WHY, "--token=1")[0] == ExitCode.CHANGED
         assert hold.release_requested is None
-
-
-def test_an_action_goes_to_the_handlers_of_the_project(zoo, capsys):
-    handler = logging.StreamHandler(written := io.StringIO())
-    logger = logging.getLogger("zklock.audit")
-    logger.addHandler(handler)
-    assert zklock("limit", "k", 2, WHY).count("the printer is slow") == 1
-    logger.removeHandler(handler)
-    assert written.getvalue().count("the printer is slow") == 1
-    assert capsys.readouterr().err == ""
-
-
-def test_a_command_adds_to_the_table_of_events(zoo, tmp_path, django_db_blocker):
-    settings = sqlite(tmp_path / "events.sqlite3")
-    env = {**zoo.environment(), RECORD: "600", "TEST_DATABASES": json.dumps({"default": settings})}
-    with django_db_blocker.unblock(), database(settings, Event) as alias:
-        done = forked.run([*MANAGE[1:], "limit", "k", "2", WHY], env=env, timeout=50)
-        (row,) = Event._default_manager.using(alias).all()
-    assert (row.key, row.outcome) == ("k", Event.ACTION)
-    assert row.reason == "the printer is slow"
-    assert done.stdout.count("the printer is slow") == 1
-    assert done.stderr == ""
 
 
 def test_a_broken_lock_goes_to_the_next_waiter(zoo, caplog):

@@ -5,12 +5,9 @@ import json
 import os
 import pty
 import select
-import shlex
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -19,9 +16,7 @@ from support.zoo import eventually, next_line
 
 from django_zklock import zk_lock
 from django_zklock.management.exit_codes import ExitCode
-from django_zklock.management.zklock.run import _Command
 
-Run = Callable[..., "subprocess.Popen[str]"]
 RUN = [*MANAGE, "run"]
 # Tells when it is up, and ignores SIGTERM; so does its child, which it leaves in its group.
 STUBBORN = (
@@ -149,22 +144,6 @@ def test_a_loss_that_the_command_survives_is_reported(zoo, run, option, script, 
     assert text in err
 
 
-def test_ignored_signals_stay_ignored(zoo, run):
-    """As nohup needs it for SIGHUP. All others have their default action, SIGPIPE too."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        process = run("k", "--", "cat", "/proc/self/status", fresh=True)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    out, _ = process.communicate(timeout=50)
-    (line,) = [line for line in out.splitlines() if line.startswith("SigIgn:")]
-    ignored = {number for number in signal.Signals if int(line.split()[1], 16) >> (number - 1) & 1}
-    python = {signal.SIGPIPE, signal.SIGXFSZ}  # which this process ignores itself, and no command does
-    inherited = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN} - python
-    ours = {signal.SIGINT}  # the tests give it back to what they start
-    assert ignored - ours == {signal.SIGHUP} | inherited - ours
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells no child of the end of its parent")
 def test_the_command_ends_when_run_is_killed(zoo, run, tmp_path):
     file = tmp_path / "pid"
@@ -173,22 +152,6 @@ def test_the_command_ends_when_run_is_killed(zoo, run, tmp_path):
     process.kill()
     eventually(lambda: gone(shell), 5)
     eventually(lambda: not zoo.contenders(), 20)
-
-
-def test_a_command_whose_loss_changes_nothing_goes_on_while_run_is_stopped(zoo, run, tmp_path):
-    file = tmp_path / "pid"
-    process = run(
-        "k", "--abort-on=never", "--", "sh", "-c", f"echo $$ > {file}.tmp; mv {file}.tmp {file}; read x; exit 3"
-    )
-    shell = pid_in(file)
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        with zk_lock("k", timeout=60):
-            assert not gone(shell)
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-    process.communicate("\n", timeout=50)
-    assert process.returncode == 3
 
 
 @pytest.mark.chaos
@@ -251,21 +214,6 @@ def seen(terminal, wanted, meanwhile=b""):
         else:
             os.write(terminal, meanwhile)
     return text
-
-
-def test_a_background_job_has_no_input(zoo):
-    """A terminal stops background jobs that read. The command is not stopped, and reads the end of the input."""
-    command = shlex.join([*RUN, "k", "--", "sh", "-c", 'read line || echo "end of input"'])
-    with on_a_terminal(zoo, program=["bash", "-mc", f"{command} & wait"]) as (_, terminal):
-        seen(terminal, "end of input")
-
-
-def test_a_signal_at_the_start_of_the_command_is_not_lost(zoo):
-    with zk_lock("k") as hold:
-        command = _Command(["sleep", "20"], hold, grace=5)
-        command.on_signal(signal.SIGTERM)
-        command.run()
-        assert (command.status, command.lost) == (128 + signal.SIGTERM, "")
 
 
 def test_a_command_that_takes_too_long_is_stopped_before_the_lock_is_free(zoo, run, tmp_path):

@@ -8,15 +8,13 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, use_s
 from support.deadlock import give_way
 from support.faults import BackgroundCall, CallOnDemand, acquire_once, cut, due, proxied
 from support.primitives import end_session
-from support.refused import no_deletes
-from support.traced import SPANS, WAITING, Traced, in_file, traced
+from support.traced import SPANS, WAITING, in_file, traced
 from support.work import assert_refused
 from support.worker import Worker
 from support.zoo import eventually
 
-from django_zklock import zk_lock, zk_locks
-from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
-from django_zklock.locks.events import events
+from django_zklock import zk_lock
+from django_zklock.exceptions import LockBusy, LockLost, LockTimeout
 from django_zklock.operations import request_release
 
 NAME = "inventory/{sku}"
@@ -83,15 +81,6 @@ def test_each_asyncio_task_has_its_own_parent(spans):
     assert {context_of(acquired).trace_id for acquired in spans.wait("zklock.acquire", 3)} == parents
 
 
-def test_a_caller_without_a_span_has_a_trace_for_each_lock(zoo, spans):
-    with zk_locks("a", "b"):
-        assert [payload.about for payload in zoo.payloads("a") if payload] == [{}]
-    acquired = spans.wait("zklock.acquire", 2)
-    assert [span.parent for span in acquired] == [None, None]
-    for held in spans.wait("zklock.hold", 2):
-        assert any(is_child(held, span) for span in acquired)
-
-
 def test_a_span_that_is_not_sampled_has_no_spans_of_locks(spans):
     ignored = SpanContext(1, 2, is_remote=False)
     with use_span(NonRecordingSpan(ignored)), zk_lock("ignored"):
@@ -137,13 +126,6 @@ def test_an_acquisition_that_fails_says_why(zoo, spans, timeout, error, status):
     assert_failed(failed, error, status)
 
 
-def test_an_acquisition_without_zookeeper_says_so(zoo, spans):
-    with zoo.configured(hosts="127.0.0.1:1"):
-        assert_refused(zk_lock("k", timeout=0), ZooKeeperUnavailable)
-    (failed,) = spans.wait("zklock.acquire")
-    assert_failed(failed, ZooKeeperUnavailable, StatusCode.ERROR)
-
-
 def assert_failed(span, error, status):
     assert span.attributes is not None
     assert span.attributes["error.type"] == error.__name__
@@ -169,15 +151,6 @@ def test_the_span_of_a_lost_hold_has_an_error(zoo, spans):
     assert events["lost"] == {"zklock.reason": held.status.description}
 
 
-def test_the_span_of_a_hold_ends_when_its_release_is_refused(zoo, spans):
-    with no_deletes(zoo, "k"), zk_lock("other"):
-        with zk_lock("k"):
-            pass
-        (held,) = spans.wait("zklock.hold")
-    assert (held.attributes or {})["zklock.key_template"] == "k"
-    assert "NoAuthError" in (held.status.description or "")
-
-
 def test_a_suspended_connection_is_an_event_of_each_hold(zoo, spans):
     with proxied(zoo, 20) as proxy, zk_lock("k", abort_on="lost"):
         due(0)
@@ -187,13 +160,6 @@ def test_a_suspended_connection_is_an_event_of_each_hold(zoo, spans):
     suspended, confirmed = held.events
     assert (suspended.name, confirmed.name) == ("suspended", "confirmed")
     assert "connection" in str((suspended.attributes or {})["zklock.reason"])
-
-
-def test_without_the_app_no_znode_has_a_trace(zoo):
-    traced = Traced()
-    assert events.about is None
-    with traced.tracer.start_as_current_span("request"), zk_lock("k"):
-        assert [payload.about for payload in zoo.payloads("k") if payload] == [{}]
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.chaos)])

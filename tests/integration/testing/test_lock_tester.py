@@ -163,13 +163,6 @@ def test_the_error_of_a_block_is_not_hidden(server):
         raise KeyError("the reason")
 
 
-def test_no_thread_outlives_a_test(server):
-    before = set(threading.enumerate())
-    with LockTester(server) as tester, zk_lock("a"), tester.busy_by("b"):
-        assert set(threading.enumerate()) - before
-    tester.eventually(lambda: {t for t in threading.enumerate() if t.name.startswith("zklock")} <= before)
-
-
 @pytest.mark.parametrize("how", [{"kind": "read"}, {"kind": "write"}, {"limit": 3}], ids=["read", "write", "permit"])
 def test_another_client_holds_a_lock_of_any_kind_alone(zklock, how):
     with zklock.busy_by("a", what="nightly report"):
@@ -196,19 +189,6 @@ def test_another_client_may_hold_a_read_lock(zklock):
         zklock.assert_held("a", holders=2)
         with pytest.raises(AssertionError, match="'a' is not free"), zklock.busy_by("a", kind="write"):
             pass
-
-
-def test_another_client_may_hold_a_permit(zklock):
-    with zklock.busy_by("a", limit=2):
-        with zk_lock("a", limit=2, timeout=0), pytest.raises(AssertionError, match="not free"):
-            zklock.assert_held("a", holders=2)
-            with zklock.busy_by("a", limit=2):
-                pass
-        with zklock.busy_by("a", limit=2):
-            assert_refused(zk_lock("a", limit=2, timeout=0), LockBusy)
-            with pytest.raises(AssertionError, match="'a' does not have 1 holder"):
-                zklock.assert_held("a", holders=1, timeout=0)
-    zklock.assert_free("a")
 
 
 def test_assertions_take_the_names_of_several_locks_and_of_leaders(zklock):

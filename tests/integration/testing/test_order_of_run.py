@@ -1,12 +1,10 @@
 """The order of locks over a whole test run: in pytest, its workers, other processes, and Django's runner."""
 
 import multiprocessing
-import subprocess
-import sys
 
 import django
 import pytest
-from support.project import SETTINGS, Project, environment
+from support.project import SETTINGS, Project
 
 LOCKS = 'ZKLOCK |= {"DEFAULTS": {}, "LOCKS": {"a": {"path": "a"}, "b": {"path": "b"}}}\n'
 STRICT = f'{SETTINGS}{LOCKS}ZKLOCK["STRICT"] = True\n'
@@ -96,16 +94,6 @@ def test_workers_and_other_processes_belong_to_the_run(project):
     assert ("wait for each other" in done.stdout, done.returncode) == (True, 1), done.stdout
 
 
-INNER_RUN = """
-import subprocess, sys
-import pytest
-
-def test_runs_tests(tmp_path):
-    (tmp_path / "test_inner.py").write_text("def test(): pass")
-    arguments = ["-p", "no:cacheprovider", "-p", "no:django", str(tmp_path)]
-    subprocess.run([sys.executable, "-m", "pytest", *arguments], check=True)
-    assert pytest.main(arguments) == 0
-"""
 AWAY = """
 import os
 import pytest
@@ -114,34 +102,6 @@ import pytest
 def away(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 """
-HARMS = """
-import os
-
-def test_harms():
-    os.unlink(os.environ["ZKLOCK_LOCK_ORDER"])
-    os.environ.clear()
-"""
-
-
-def test_a_run_inside_a_run_has_its_own_order(project):
-    project.write("test_shop.py", FIRST)
-    project.write("test_shop_then_inner.py", INNER_RUN)
-    project.write("test_z.py", f"from test_shop import nested\n{SECOND}")
-    done = project.run("-m", "pytest", "-p", "no:randomly")
-    assert "3 passed" in done.stdout, done.stdout
-    assert (done.stdout.count(ADVICE), done.returncode) == (1, 1)
-
-
-def test_a_test_may_change_the_folder(project):
-    project.write("conftest.py", AWAY)
-    done = project.run("-m", "pytest")
-    assert (done.stdout.count(ADVICE), done.returncode) == (1, 1), done.stdout
-
-
-def test_a_test_may_delete_the_file_and_the_environment(project):
-    project.write("test_z.py", HARMS)
-    done = project.run("-m", "pytest")
-    assert ("3 passed" in done.stdout, done.returncode) == (True, 0), done.stdout + done.stderr
 
 
 WHY = 'The run fails, because ZKLOCK["STRICT"] is True.'
@@ -163,24 +123,3 @@ def test_the_runner_of_django_collects_them(project, options):
 def test_a_strict_run_of_pytest_says_at_its_end_why_it_fails(project, options):
     done = project.run("-m", "pytest", *options)
     assert (done.returncode, done.stdout.rstrip().endswith(WHY)) == (1, True), done.stdout
-
-
-PRODUCTION = """
-import sys
-import django
-from django.conf import settings
-from django_zklock.testing import DevServer
-
-with DevServer() as server:
-    settings.configure(INSTALLED_APPS=["django_zklock"], ZKLOCK={"URL": server.url("/x"), "LOCK_ORDER": [("a", "b")]})
-    django.setup()
-    from django_zklock import zk_lock
-    with zk_lock("b"), zk_lock("a"):
-        print("django_zklock.testing.order" in sys.modules)
-"""
-
-
-def test_without_a_test_run_nothing_of_it_is_imported(project):
-    program = [sys.executable, project.write("production.py", PRODUCTION)]
-    done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -251,23 +251,6 @@ class Other(SimpleTestCase):
     project.succeed("manage.py", "test")
 
 
-def test_another_runner_inherits_the_locks(project):
-    project.write("test_shop.py", TESTS)
-    runners = """
-from django.test.runner import DiscoverRunner, ParallelTestSuite
-from django_zklock.testing import ZkLockRunner
-
-class Suite(ParallelTestSuite): ...
-
-class Plain(DiscoverRunner):
-    parallel_test_suite = Suite
-
-class Runner(ZkLockRunner, Plain): ...
-"""
-    project.write("runners.py", runners)
-    project.succeed("manage.py", "test", "--parallel=2", RUNNER="runners.Runner")
-
-
 FIRST_CONTACT = """
 from django.test import SimpleTestCase
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -376,14 +359,6 @@ def test_other():
     project.write("pytest.ini", PLAIN_PYTEST)
     done = project.run(*PYTEST, "-p", "no:django", DJANGO_SETTINGS_MODULE="project_settings")
     assert "3 passed" in done.stdout, done.stdout
-
-
-def test_settings_without_zklock_fail_the_tests_with_locks_only(project):
-    project.write("project_settings.py", f"{SETTINGS}ZKLOCK = None\n")
-    project.write("test_shop.py", "import shop\ndef test_sells():\n    shop.sell('lamp')\ndef test_other(): ...\n")
-    done = project.run(*PYTEST)
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert 'For example ZKLOCK = {"URL": ' in done.stdout, done.stdout
 
 
 MIXED_IN = """

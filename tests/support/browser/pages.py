@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -239,9 +238,6 @@ def visit(browser, site, user, **context):
         cookies.append({"name": "sessionid", "value": site.sessions[user], "url": site.url})
     browser_context.add_cookies(cookies)
     return Visitor(site, browser_context.new_page())
-
-
-Visit = Callable[..., Visitor]
 
 
 @contextmanager

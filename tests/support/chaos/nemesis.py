@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kazoo.exceptions import KazooException
@@ -19,8 +19,6 @@ from support.chaos.session_killer import NoSuchSession, expire
 from support.chaos.worker_pool import LockWorker, WorkerPool
 from support.ensemble import Ensemble, ServerFailed
 from support.proxy import CREATE2, DELETE, GET_CHILDREN, GET_DATA, MULTI, Proxy
-
-Fault = Callable[[], Iterator[None]]  # hurts, yields, and undoes it
 
 LONGEST = 8.0  # seconds that a fault lasts: longer than a session, so that some expire while their processes still work
 

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 from django.contrib.admin import AdminSite
-from django.contrib.admin.widgets import AdminTextInputWidget
 from django.contrib.auth.models import Permission
 from django.core.exceptions import FieldError, ImproperlyConfigured
 from django.core.management import call_command
-from django.db import connection, models
+from django.db import connection
 from django.db.models import Q
 from django.test import override_settings
 from django.urls import path
@@ -20,7 +19,7 @@ from support.lookinfo import HOLDER, NOTHING
 from django_zklock import conf
 from django_zklock.admin import LazyLockAdmin
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.dashboard.acts import ACTS, Target
+from django_zklock.dashboard.acts import Target
 from django_zklock.dashboard.changelist import LockQuerySet
 from django_zklock.dashboard.detail import Detail, links
 from django_zklock.inspection import LockInfo, Wait
@@ -144,20 +143,6 @@ def test_a_target_is_parsed_from_its_text():
     assert Target.parse(str(target)) == target
 
 
-def test_the_fields_of_an_act_have_the_widgets_of_the_theme():
-    class Themed(AdminTextInputWidget):
-        pass
-
-    form = ACTS["break"].form(None, {models.CharField: {"widget": Themed}}, needs_key=False)
-    assert type(form.fields["reason"].widget) is Themed
-    assert form.fields["reason"].widget.attrs["autofocus"]
-
-
-def test_the_focus_is_on_the_first_field_with_an_error():
-    form = ACTS["hold"].form({"key": "k", "minutes": "0", "wait": "1", "reason": ""}, {}, needs_key=True)
-    assert [name for name, field in form.fields.items() if "autofocus" in field.widget.attrs] == ["minutes"]
-
-
 class Marked:
     """A class that another app lists before the class of each admin."""
 
@@ -172,10 +157,3 @@ def test_a_subclass_of_the_registered_class_has_its_methods_and_the_pages():
         names = [pattern.name for pattern in model_admin.get_urls()]
         assert {"marked", "zklock_lock_act"} <= {*names}
     assert model_admin.check() == []
-
-
-def test_the_pages_may_be_asked_for_twice_at_once():
-    model_admin = LazyLockAdmin(Lock, AdminSite("other"))
-    calls = model_admin.get_urls, model_admin.get_urls  # as two threads look them up
-    first, second = (call() for call in calls)
-    assert len(first) == len(second) > 5

@@ -75,12 +75,3 @@ def test_translations_have_the_fields_of_their_texts_and_are_compiled(language):
             assert [catalogue.ngettext(ids[0], ids[1], count) for count in (1, 2)] == values
         for text, value in zip(ids, values, strict=True):
             assert sorted(FIELD.findall(value)) == sorted(FIELD.findall(text)), ids
-
-
-def test_the_name_of_gettext_is_bound_to_nothing_else():
-    """Python 3.12.1 inlines comprehensions: a variable `_` in one would hide gettext from the next."""
-    for path in ROOT.rglob("*.py"):
-        source = path.read_text()
-        if re.search(r"import gettext\w* as _$", source, re.MULTILINE):
-            names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and node.id == "_"]
-            assert not [node.lineno for node in names if isinstance(node.ctx, ast.Store)], path

@@ -89,17 +89,6 @@ def consuming(*queues):
     return SimpleNamespace(task_consumer=SimpleNamespace(queues=queues))
 
 
-@pytest.mark.parametrize(
-    ("exchange", "key", "queue"), [("", "m-one", "m-one"), ("", "other", ""), ("any", "m-one", "")]
-)
-@pytest.mark.parametrize("version", ["pyamqp", "virtual"])
-def test_another_version_of_kombu_need_not_tell_the_queue(version, exchange, key, queue):
-    """Its private attributes may be others. Then only a message without an exchange tells its queue."""
-    channel = SimpleNamespace(typeof=lambda exchange: SimpleNamespace(type="direct")) if version == "virtual" else None
-    message = delivered(channel, exchange, key, consumer_tag="None1")
-    assert messages._queue_of(consuming(*QUEUES), message) == queue
-
-
 class SQS:
     """A channel of kombu and a client of boto3, as far as a queue's time is read by them."""
 
@@ -127,22 +116,6 @@ class SQS:
 def test_the_visibility_timeout_of_sqs_is_that_of_the_queue(timeouts, seconds):
     queues = [Queue(name) for name in timeouts or ["m-one"]]
     assert _timeout_of_sqs(SimpleNamespace(channel=SQS(timeouts), queues=queues), 30.0) == seconds
-
-
-NO_TEXTS = [None, [], {}, 0, True, ["m-one"], {"m-one": 1}]
-
-
-@pytest.mark.parametrize("info", [{}, *[{"exchange": other} for other in NO_TEXTS], {"exchange": ""}])
-@pytest.mark.parametrize("key", ["m-right", "admin", "m-on", "", *NO_TEXTS])
-def test_a_sender_cannot_name_a_queue_that_the_worker_does_not_consume_from(app, info, key):
-    """With Redis, SQS and other virtual transports, `delivery_info` is a part of the message."""
-    with app.connection_for_write() as connection:
-        channel = connection.channel()
-        for declared in QUEUES:
-            declared.bind(channel).declare()
-        message = SimpleNamespace(channel=channel, delivery_info={**info, "routing_key": key}, headers={})
-        consumed = [queue for queue in QUEUES if queue.name != "m-right"]
-        assert messages._queue_of(consuming(*consumed), message) == ""
 
 
 def test_a_task_of_an_unknown_queue_is_not_sent_again(app):
@@ -285,18 +258,6 @@ def test_a_message_that_is_sent_again_passes_no_hook_for_new_calls(app, base, wh
     assert message.payload[:2] == [["secret", 7], {}]
 
 
-def test_an_agent_that_watches_all_tasks_sees_a_message_that_is_sent_again(app, monkeypatch):
-    seen, original = [], Task.apply_async
-
-    def watched(task, *args, **options):
-        seen.append(task.name)
-        return original(task, *args, **options)
-
-    monkeypatch.setattr(Task, "apply_async", watched)
-    run_busy(app, Refused)
-    assert seen == ["hooked"]
-
-
 @pytest.mark.parametrize("result", [None, EagerResult("sent", None, states.SUCCESS), AsyncResult("sent")])
 @pytest.mark.parametrize("where", [Task, Celery], ids=["Task.apply_async", "Celery.send_task"])
 def test_a_message_that_nobody_published_does_not_count_as_sent(app, monkeypatch, where, result):
@@ -346,27 +307,6 @@ def test_counts_of_a_broker_go_on_in_the_next_message():
     assert headers["x-death"] == [death("a", 3), death("b", 1, "expired")]
     assert (headers["x-first-death-queue"], headers["x-last-death-queue"]) == ("a", "a")
     assert messages.HISTORY_HEADER not in headers, "a retry by the task itself would copy it"
-
-
-def test_counts_go_on_though_an_agent_has_put_other_headers_deeper(app):
-    """Datadog does so: `request.headers` has neither the broker's headers then, nor ours."""
-    history = {"x-delivery-count": 1, "x-acquired-count": 2, "redelivered": True}
-    counted = {"x-delivery-count": 2, "x-acquired-count": 3}
-    now = {**counted, messages.CONFLICTS_HEADER: 4, "headers": {"mine": 1}}
-    request = restored(history, **now)
-    sums = {"x-delivery-count": 3, "x-acquired-count": 5}
-    given = {"mine": 1, messages.CONFLICTS_HEADER: 4, **sums}
-    assert messages.headers_of(request) == given
-
-    @app.task(name="deeper", shared=False)
-    def sent_again():
-        messages.send_again(sent_again, messages.CONFLICTS_HEADER, ZkLockError("busy"))
-
-    info = {messages.QUEUE_KEY: "celery", "redelivered": True}
-    trace_task(sent_again, "sent", (), {}, request={"id": "sent", "delivery_info": info, "headers": given}, app=app)
-    headers = received(app).headers
-    assert headers[messages.HISTORY_HEADER] == {**sums, "redelivered": True}
-    assert headers[messages.CONFLICTS_HEADER] == 5
 
 
 def test_a_message_that_was_dead_lettered_is_in_a_queue_again():
@@ -434,23 +374,6 @@ def test_a_history_that_anybody_has_written_changes_nothing_else(history):
     assert "zklock_wait" not in request.request_dict
     assert not request.delivery_info["redelivered"]
     assert messages.RETURNS_KEY not in request.delivery_info
-
-
-def test_a_count_that_the_task_itself_has_copied_is_of_another_message(app):
-    """`Task.retry` copies the counts of RabbitMQ. No worker gave this message back."""
-
-    @app.task(name="copied_count", shared=False)
-    def copied_count():
-        messages.send_again(copied_count, messages.CONFLICTS_HEADER, ZkLockError("busy"))
-
-    for redelivered in (False, True):
-        info = {messages.QUEUE_KEY: "celery", "redelivered": redelivered}
-        counts = {"x-delivery-count": 3, "x-acquired-count": 4}
-        request = {"id": "sent", "delivery_info": info, "headers": dict(counts)}
-        trace_task(copied_count, "sent", (), {}, request=request, app=app)
-        headers = received(app).headers
-        assert headers.get(messages.HISTORY_HEADER) == ({**counts, "redelivered": True} if redelivered else None)
-        assert not headers.keys() & counts.keys(), "RabbitMQ would add to what it has not counted"
 
 
 @pytest.mark.parametrize("value", [True, -1, -(10**400), 10**400, 1.5, "3", None, [1]])

@@ -14,7 +14,6 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from support.chaos.servers import looking_in
-from support.faults import BackgroundCall, results
 from support.zoo import eventually
 
 from django_zklock.testing.server import DevServer
@@ -45,16 +44,6 @@ def test_a_port_in_use_is_an_error_and_leaves_nothing():
             second.start()
         assert len(set(threading.enumerate()) - threads) == 1
         second.stop()
-
-
-def test_a_fault_before_the_start_is_active_from_the_start():
-    server = DevServer()
-    server.refuse = True
-    with server:
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", server.port), timeout=10)
-        server.refuse = False
-        socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
 
 
 def written(server):
@@ -102,23 +91,6 @@ def test_a_forked_child_closes_the_port_of_the_dev_server():
         [sys.executable, "-W", "ignore", "-c", FORK], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.stdout, done.returncode) == ("refused\n", 0), done.stderr
-
-
-def test_calls_from_many_threads_are_all_answered():
-    server = DevServer()
-    server.start()
-    go = threading.Event()
-    answers = []
-
-    def ask():
-        go.wait(10)
-        answers.extend(len(server.paths()) for _ in range(200))
-
-    calls = [BackgroundCall(ask) for _ in range(8)]
-    go.set()
-    server.stop()
-    results(calls)
-    assert answers == [4] * 1600
 
 
 @pytest.fixture

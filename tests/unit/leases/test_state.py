@@ -195,12 +195,6 @@ async def test_a_file_that_is_moved_or_deleted_is_written_again(opened, path, lo
     assert opened.open(path).former == OTHER_SESSION
 
 
-async def test_a_deleted_file_is_told(opened, path, looks, caplog):
-    await opened.open(path).set_session(SESSION)
-    path.unlink()
-    await asyncio.to_thread(eventually, lambda: "was moved or deleted" in caplog.text)
-
-
 def written_over(path):
     path.write_bytes(b"SQLite format 3\0")
 
@@ -224,34 +218,6 @@ async def test_a_file_that_another_program_writes_meanwhile_is_told_and_left_alo
 
 def moved(path):
     return path.rename(path.with_name("moved"))
-
-
-def linked(path):
-    link = path.with_name("link")
-    link.symlink_to(path)
-    return link
-
-
-@pytest.mark.parametrize("other_name", [lambda path: path, moved, linked])
-async def test_a_second_process_waits_under_whatever_name_it_opens_the_file(opened, path, other_name):
-    file = opened.open(path)
-    await file.set_session(SESSION)
-    lines = []
-    second = asyncio.ensure_future(asyncio.to_thread(StateFile, other_name(path), ROOT, lines.append))
-    await asyncio.to_thread(eventually, lambda: "Another process uses" in "".join(lines))
-    if other_name is not moved:
-        await file.set_session(OTHER_SESSION)
-    file.close()
-    opened._files[:] = [await second]
-    assert opened._files[0].former == (SESSION if other_name is moved else OTHER_SESSION)
-
-
-async def test_a_link_stays_a_link(opened, path):
-    path.touch(0o600)
-    link = linked(path)
-    await opened.open(link).set_session(SESSION)
-    assert link.is_symlink()
-    assert opened.open(path).former == SESSION
 
 
 async def test_no_secret_is_shown(opened, path):

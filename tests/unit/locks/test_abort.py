@@ -12,10 +12,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -471,46 +469,6 @@ async def test_a_coroutine_may_be_woken_twice_before_it_goes_on():
 
 
 # --- owners and their stacks ------------------------------------------------------------------------------------------
-
-
-class Compiled(Coroutine[Any, Any, str]):
-    """A coroutine of a compiled module. It waits once, and returns its stack while it runs."""
-
-    owner: Owner | None = None
-
-    def send(self, value):
-        if self.owner is None:
-            self.owner = current_owner()
-            return None
-        raise StopIteration(str(Stack(self.owner)))
-
-    def throw(self, *error):
-        raise NotImplementedError
-
-    def close(self): ...
-
-    def __await__(self):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("unsafe", [False, True], ids=["", "DJANGO_ALLOW_ASYNC_UNSAFE"])
-def test_a_task_of_compiled_code_is_an_owner(monkeypatch, unsafe):
-    pytest.importorskip("greenlet")
-    if unsafe:
-        monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-        monkeypatch.delitem(sys.modules, "greenlet")
-
-    async def main():
-        task = asyncio.ensure_future(coroutine)
-        await asyncio.sleep(0)
-        waits = Stack(coroutine.owner)
-        return waits, await task
-
-    coroutine = Compiled()
-    waits, runs = asyncio.run(main())
-    assert str(waits.holder).startswith("task ")
-    assert not str(waits)
-    assert "in run_until_complete" in runs
 
 
 def deep(depth):

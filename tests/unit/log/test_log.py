@@ -1,6 +1,5 @@
 """Log handlers run on a thread of their own if a protocol thread logs."""
 
-import gc
 import logging
 import os
 import re
@@ -173,22 +172,6 @@ def test_a_test_finds_the_records_of_the_threads_of_the_package():
     assert [record.getMessage() for record in logs.records] == ["lost"]
 
 
-def test_a_level_is_checked_without_the_mutex_of_logging(handler):
-    """That mutex is held while handlers are configured, which may connect to a log server."""
-    logging.getLogger("django_zklock").setLevel(logging.WARNING)  # clears the cache of levels
-    mutex = vars(logging)["_lock"]
-    gc.disable()  # a handler that is garbage wants the mutex, too
-    with mutex:
-        on_protocol_thread(lambda: logger.info("no"))
-        on_protocol_thread(lambda: logger.warning("yes"))
-        logging.disable(logging.WARNING)
-        on_protocol_thread(lambda: logger.warning("no"))
-        logging.disable(logging.NOTSET)
-    gc.enable()
-    assert log.flush(10)
-    assert [record.getMessage() for record in handler.records] == ["yes"]
-
-
 def test_a_warning_of_a_protocol_thread_is_shown_on_another():
     """`warnings.showwarning` is other people's code, too."""
     shown = []
@@ -270,40 +253,3 @@ def test_a_handler_may_log_itself(handler, monkeypatch):
     assert log.flush(10)
     assert log.flush(10)
     assert [record.getMessage() for record in handler.records] == ["of the protocol", "from a handler"]
-
-
-def test_a_task_is_named_at_the_end_and_by_the_attributes(handler):
-    about = {"task": "shop.charge", "id": "7", "queue": "celery"}
-    logger.warning("lost", about=about, extra={"lock": "k"})
-    on_protocol_thread(lambda: logger.warning("lost", about=about, extra={"lock": "k"}))
-    assert log.flush(10)
-    for record in handler.records:
-        assert record.getMessage() == "lost [task shop.charge 7]"
-        assert (record.task_name, record.task_id, record.lock) == ("shop.charge", "7", "k")
-
-
-def test_the_text_of_a_stack_is_made_where_the_record_is_handled(handler):
-    """It reads source files."""
-
-    class Stack:
-        def __str__(self):
-            return f"made on {threading.current_thread().name}"
-
-    logger.warning("held for long", stack=Stack())
-    on_protocol_thread(lambda: logger.warning("held for long", stack=Stack()))
-    assert log.flush(10)
-    assert [record.stack_info for record in handler.records] == ["made on zklock-log"] * 2
-
-
-def test_the_last_records_are_handled_if_no_thread_starts(handler, monkeypatch):
-    """At the exit of the process, Python starts none."""
-
-    def refuse(thread):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    monkeypatch.setattr(log, "_calls", log._Calls())
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    always.warning("a record")
-    assert handler.records == []
-    assert log.flush(10)
-    assert handler.threads == [threading.current_thread().name]

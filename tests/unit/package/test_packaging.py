@@ -211,14 +211,6 @@ def test_the_wheel_says_what_it_is_and_needs(distributions):
     assert labels == ["Documentation", "Source", "Changelog", "Issues"]
 
 
-def test_the_workflows_run_what_was_reviewed():
-    """A tag or a branch of an action may move. A commit cannot, and the comment has its version for Dependabot."""
-    workflows = [path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")]
-    used = re.findall(r"uses: (.*)", "\n".join(workflows))
-    assert used
-    assert [action for action in used if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
-
-
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 def test_the_python_distributions_of_the_client_are_complete(tmp_path):

@@ -7,9 +7,7 @@ import json
 import os
 import pkgutil
 import random
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -93,7 +91,6 @@ def base64_of(data):
 
 
 #: What a decoder reads, the errors by which it says that it cannot, and the fields of a right input.
-Decoder = tuple[Callable[[bytes], object], tuple[type[Exception], ...], dict[str, Any]]
 TEXTS = {"by": "anna", "reason": "slow", "id": GUID, "title": "down", "ends": 2e9, "before": 1}
 PAYLOAD = {"guid": GUID, "pid": 4, "about": {"operator": "a", "seconds": "5"}, "release_request": TEXTS}
 SIGNED = {

@@ -1,7 +1,6 @@
 """Files of TLS that are wrong are named, and no error shows a secret in the locals of its frames."""
 
 import asyncio
-import os
 import sys
 
 import pytest
@@ -13,17 +12,13 @@ from support.certificates import NEW_KEY, authority, certificate, openssl, skip_
 from support.frames import frames_with
 from support.tokens import MemoryTokens
 
-from django_zklock import conf, zk_lock
+from django_zklock import conf
 from django_zklock.contrib.leases.access import Access, hash_of
 from django_zklock.contrib.leases.options import LeaseClient, LeaseOptions
 from django_zklock.contrib.leases.refusal import Refusal
 from django_zklock.contrib.tokens import FenceVerifier, require_fence
 from django_zklock.contrib.tokens.keys import token_keys
-from django_zklock.core.zk import process
 from django_zklock.core.zk.options import Secret, TlsOptions, TlsProblem
-from django_zklock.core.zk.outside import context
-from django_zklock.exceptions import ZooKeeperUnavailable
-from django_zklock.inspection import ensemble
 
 MARK = "MARKEDSECRET"
 LONG = MARK * 4
@@ -167,27 +162,6 @@ def test_a_wrong_file_is_named_with_its_setting(folder, wrong):
         [message] = checks.run_checks(tags=["zklock"])
     assert message.id == ("zklock.W008" if absent else "zklock.E008")
     assert message.msg == f"{raised.value}."
-
-
-def test_a_file_that_hangs_is_named(tmp_path, monkeypatch):
-    """As on a file server that is away: by `check`, the caller of a lock, and the report of the servers."""
-    ca = tmp_path / "ca.pem"
-    os.mkfifo(ca)
-    monkeypatch.setattr("django_zklock.checks.CHECK_TIME", 0.1)
-    given = {"URL": "zk+tls://127.0.0.1:1/test", "TLS": {"CA": str(ca)}, "CONNECT_TIMEOUT": 1}
-    with override_settings(ZKLOCK=given):
-        [message] = checks.run_checks(tags=["zklock"])
-        assert message.id == "zklock.W008"
-        with pytest.raises(ZooKeeperUnavailable) as raised, zk_lock("a", timeout=1):
-            raise AssertionError("nothing is granted")
-        [report] = ensemble(max_age=0).servers
-        process.reset()
-    monkeypatch.setattr(TlsOptions, "context", lambda tls: ca.read_text())
-    with pytest.raises(TlsProblem, match="reading hangs: the system's certificates"):
-        context(TlsOptions(key_password="of no file"), 0)
-    ca.open("w").close()  # ends the threads that read it
-    for text in (message.msg, str(raised.value), report.problem):
-        assert f"reading hangs: {ca}" in text
 
 
 @pytest.mark.parametrize("password", [None, "secret"])
