@@ -110,13 +110,8 @@ class Lease:
     def __repr__(self) -> str:
         return f"<lease {self.number} of {self.client!r} on {self.lock.key!r}>"
 
-    @property
-    def has_started(self) -> bool:
-        """Whether it is in the queue, has the lock, or is over."""
-        return self.lock.queued.done() or self.settled.done()
-
     async def wait_started(self, timeout: float | None = None) -> None:
-        """Wait until it has started, or the time is over."""
+        """Wait until it is in the queue, has the lock, or is over, or until the time is over."""
         await asyncio.wait((self.lock.queued, self.settled), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     @property
