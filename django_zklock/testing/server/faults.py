@@ -108,7 +108,7 @@ class FaultControls:
     def cut(self, session_id: int | None = None) -> int:
         """Close the connection of a session, or all connections. Return how many. The sessions continue."""
         service = self._service
-        connections = [each for each in service.connections if session_id in (None, each.session_id)]
+        connections = [found for found in service.connections if session_id in (None, found.session_id)]
         for connection in connections:
             service.drop(connection)
         return len(connections)

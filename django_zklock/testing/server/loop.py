@@ -3,8 +3,8 @@ Run the server's thread: a selector, the listener, the connections, and calls fr
 
 The loop accepts and reads, and measures time. The service decides what to answer.
 
-It is no loop of asyncio: where gevent has patched threads, that would run in the thread of the tests, and Django's ORM
-refuses to work beside one.
+It is no loop of asyncio. Where gevent has patched threads, that would run in the thread of the tests, and Django's ORM
+refuses to work in a thread with a running loop.
 """
 
 from __future__ import annotations

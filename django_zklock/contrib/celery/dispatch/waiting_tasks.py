@@ -69,7 +69,7 @@ class MessageWaiter:
 
 
 class State(enum.Enum):
-    """What a `WaitingTask` waits for."""
+    """Say what a `WaitingTask` waits for."""
 
     QUEUED = "a slot, to ask for its locks"
     ASKING = "the answer whether its locks are free; it has a slot"
