@@ -108,10 +108,10 @@ class FaultControls:
     def cut(self, session_id: int | None = None) -> int:
         """Close the connection of a session, or all connections. Return how many. The sessions continue."""
         service = self._service
-        connections = [found for found in service.connections if session_id in (None, found.session_id)]
-        for connection in connections:
+        chosen = [connection for connection in service.connections if session_id in (None, connection.session_id)]
+        for connection in chosen:
             service.drop(connection)
-        return len(connections)
+        return len(chosen)
 
     @property
     def refuse(self) -> bool:
