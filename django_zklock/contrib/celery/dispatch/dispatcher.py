@@ -28,7 +28,7 @@ from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
-from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants, WaitPayload
 from django_zklock.contrib.celery.dispatch.waiting_tasks import State, WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import (
@@ -334,9 +334,8 @@ class Dispatcher(bootsteps.StartStopStep):
         """Give a task to the pool, with its locks or with the error that ended its wait."""
         request = task.request
         self.waiting.remove(task)  # first: a request that is not reserved counts as ended
-        if task.is_granted:
-            task.payload["grants"] = self._grants.add(task)
-        request.request_dict[PAYLOAD] = {**task.payload, "memory": self._shared.name}
+        grants = self._grants.add(task) if task.is_granted else []
+        request.request_dict[PAYLOAD] = WaitPayload(self._shared.name, grants, task.error, task.resend)
         del self.tasks[request]
         self._give_to_pool(request)
 

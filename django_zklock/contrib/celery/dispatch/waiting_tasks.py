@@ -19,7 +19,6 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import exceptions, signals
-from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
     LONGEST_DELAY,
@@ -89,7 +88,8 @@ class WaitingTask:
         self.since = time.time()  # when it first asked for its lock
         self.state = State.QUEUED
         self._asked_at: float | None = None  # on clock.now(); None: it does not ask
-        self.payload: WaitPayload = {}  # for the process that runs the task
+        self.error: ZkLockError | None = None  # for the process that runs the task, with `resend`
+        self.resend: dict[str, Any] = {}
         self._timeout: float | None = call.options["timeout"]
         headers = headers_of(request)
         self._waited = count_in(headers, WAITED_HEADER) / 1000  # seconds of earlier waits, before it gave its lock back
@@ -191,13 +191,12 @@ class WaitingTask:
     def send_again(self, why: str, longest: float = LONGEST_DELAY) -> None:
         """End the wait: the pool process sends the task again, with a delay of at most `longest` seconds."""
         if self.state is not State.ENDED:
-            self.payload["resend"] = {"longest": longest, WAITED_HEADER: self.milliseconds_waited}
+            self.resend = {"longest": longest, WAITED_HEADER: self.milliseconds_waited}
             self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
     def _end_with(self, error: ZkLockError) -> None:
         public_class = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
-        end: WaitPayload = {"error": public_class.__name__, "text": str(error), "lock": error.lock}
-        self.payload.update(end)
+        self.error = public_class(str(error), lock=error.lock)  # of the others, not all can be pickled
         self.cancel()
         self.state = State.ENDED
         self.dispatcher.end_wait(self)
