@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from django_zklock.core import clock
 from django_zklock.testing.server.codes import MAX_FRAME
 from django_zklock.testing.server.database import Session
 
@@ -40,7 +39,6 @@ class Connection:
         self.address = address
         self.port = port
         self.session: Session | None = None
-        self.since = clock.now()
         self.handshaken = False  # the handshake was read: four-letter commands are no longer accepted
         self.closing = False  # it is closed, or will be when all is sent; what arrives is discarded
         self.discarded = False  # a request was discarded, so later replies would not match

@@ -6,8 +6,6 @@ The service does no input or output itself, and it runs on the server's thread o
 
 from __future__ import annotations
 
-from typing import Final
-
 from django_zklock.core import clock
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.codes import XID_PING, Error, Op
@@ -16,9 +14,6 @@ from django_zklock.testing.server.database import Database, Session
 from django_zklock.testing.server.four_letter import COMMANDS
 from django_zklock.testing.server.records import Malformed, Reader
 from django_zklock.testing.server.requests import OPERATIONS
-
-#: How long a connection may go without a handshake (seconds), as on the real server.
-SILENCE: Final = 10.0
 
 
 class Service:
@@ -91,14 +86,11 @@ class Service:
     # time
 
     def tick(self, now: float) -> None:
-        """Expire sessions, delete empty containers, and drop connections that never sent a handshake."""
+        """Expire sessions, and delete empty containers."""
         if now >= self._next_tick:
             self._next_tick = self.db.sessions.next_tick(now)
             for session in self.db.sessions.overdue(now):
                 self.expire(session.id)
-            for connection in self._without_session():
-                if connection.since + SILENCE <= now:
-                    self.drop(connection)
         if now >= self._next_container_check:
             self._next_container_check = now + self._container_check
             self.db.delete_empty_containers()
@@ -115,11 +107,6 @@ class Service:
         for session in self.db.sessions.values():
             self.db.sessions.touch(session, now)
         self._next_container_check = now + self._container_check
-        for connection in self._without_session():
-            connection.since = now
-
-    def _without_session(self) -> list[Connection]:
-        return [connection for connection in self.connections if connection.session is None]
 
     def wipe(self) -> None:
         """Delete all data. Clients find their earlier sessions expired."""
@@ -198,8 +185,6 @@ class Service:
             self.db.end_session(session.id)
             self._send(connection, op, r.reply(xid, self.db.zxid, 0))
             connection.close_when_sent()
-        elif op == Op.SASL:  # not configured, so there is no challenge
-            self._send(connection, op, r.reply(xid, 0, 0, r.blob_bytes(None)))
         else:
             self._send(connection, op, r.reply(xid, -1, Error.UNIMPLEMENTED))
             connection.close_when_sent()
