@@ -4,7 +4,6 @@ The messages of tasks: what they tell of their task, and how a running task is s
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import re
@@ -52,7 +51,7 @@ HISTORY_HEADER: Final = "zklock_history"
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
 LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA may take the place of another
-_SHOWN: Final = 64  # characters of an id
+LONGEST_ID: Final = 255  # characters of an id that others read in a znode; callers choose ids
 _WORK: Final = "zklock_work"  # attributes of a request
 _RECEIVED: Final = "_zklock_received"
 _UNSENT: Final = "zklock_unsent"
@@ -97,21 +96,11 @@ def describe(task: Task[..., Any], message: Mapping[str, Any]) -> Work:
     """Return the description of a task, running or not, from its message: "redelivered" says that it is a copy."""
     headers, info = message.get("headers") or {}, message.get("delivery_info") or {}
     name, task_id = str(task.name), message.get("id")
-    about = {"task": name, "id": short_id(task_id), "retries": str(message.get("retries") or 0)}
+    about = {"task": name, "id": str(task_id or "")[:LONGEST_ID], "retries": str(message.get("retries") or 0)}
     about["queue"] = _DELAY.sub("", str(info.get("routing_key") or ""))
     if COPY_HEADER in headers:
         about["redelivered"] = "1"
     return Work(f"task {name} {task_id}", about)
-
-
-def short_id(task_id: object) -> str:
-    """Return a task's id as the queue of a lock shows it. Ids that callers choose may be long."""
-    text = str(task_id or "")
-    if len(text) <= _SHOWN:
-        return text
-    # Long ids with the same beginning stay different. Otherwise a task would take another one for its own run before.
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{text[: _SHOWN - 33]}…{digest}"
 
 
 def count(request: Any, header: str) -> int:
