@@ -255,10 +255,8 @@ class LockTester:
             guid=guid,
             host=socket.gethostname(),
             pid=os.getpid(),
-            thread="",
             what=what,
             since=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            template="",
             limit=limit or 0,
         )
         parent = path(conf.current().base, _key_of(name, fields))

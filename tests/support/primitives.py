@@ -161,7 +161,7 @@ def end_session(zoo, session_id):
 def watched(zoo):
     server = zoo.ensemble
     if isinstance(server, DevServer):
-        paths = set(server._call(lambda: list(server._service.db.watches.data)))
+        paths = set(server._loop.call(lambda: list(server._service.db.watches.data)))
     else:
         host, _, port = zoo.address.rpartition(":")
         paths = {line for line in four_letter(host, int(port), "wchp").splitlines() if line.startswith("/")}

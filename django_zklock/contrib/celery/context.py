@@ -20,7 +20,7 @@ from django_zklock.contrib.celery import connect, messages
 from django_zklock.contrib.celery.calls import CallContext, caller_of_call
 from django_zklock.contrib.celery.dispatch.pool_process import WaitResult, wait_result
 from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
-from django_zklock.contrib.celery.introspection import functions_of, is_in_task, lock_around, overridden_locks
+from django_zklock.contrib.celery.introspection import all_functions_of, is_in_task, lock_around
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
     COPIES_HEADER,
@@ -239,7 +239,7 @@ def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     task: Task[..., Any] | None = get_current_task()
     if task is None:
         return None
-    if task.run is not wrapper and not _is_of_task(task, wrapper):
+    if task.run is not wrapper and wrapper not in all_functions_of(task):
         return _handler(wrapper)
     called: dict[Callable[..., Any], FunctionContext] = task.request.__dict__.setdefault(_CALLED, {})
     if wrapper in called:
@@ -253,13 +253,6 @@ def running_task(wrapper: Callable[..., Any]) -> FunctionContext | None:
     else:
         called[wrapper] = TaskContext(task, wrapper)
     return called[wrapper]
-
-
-def _is_of_task(task: Task[..., Any], wrapper: Callable[..., Any]) -> bool:
-    """Return whether a decorated function is that of a task, or a method that a class of the task overrides."""
-    return any(layer.function is wrapper for layer in functions_of(task)) or any(
-        locked.wrapper is wrapper for locked in overridden_locks(task)
-    )
 
 
 def _handler(wrapper: Callable[..., Any]) -> FunctionContext | None:

@@ -79,6 +79,12 @@ def overridden_locks(task: Any) -> Iterator[LockedFunction]:
                 yield locked
 
 
+def all_functions_of(task: Any) -> Iterator[Callable[..., Any]]:
+    """Yield the functions that a call of the task goes through, or may go through if a class overrides one."""
+    yield from (layer.function for layer in functions_of(task))
+    yield from (locked.wrapper for locked in overridden_locks(task))
+
+
 def locked_of(task: object) -> LockedFunction | None:
     """Return the lock around a task's function; None if it is not decorated."""
     return next(filter(None, (lock_around(layer.function) for layer in functions_of(task))), None)
@@ -106,8 +112,7 @@ def functions_of_tasks() -> Iterator[Callable[..., Any]]:
     for app in apps:
         if app.finalized or app.autofinalize:
             for task in app.tasks.values():
-                yield from (layer.function for layer in functions_of(task))
-                yield from (locked.wrapper for locked in overridden_locks(task))
+                yield from all_functions_of(task)
 
 
 def is_in_task() -> bool:

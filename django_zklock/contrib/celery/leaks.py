@@ -15,6 +15,7 @@ from celery import Task
 from celery.signals import task_postrun, task_prerun
 
 from django_zklock.contrib.celery.dispatch.pool_process import WAIT_RESULT
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD
 from django_zklock.contrib.celery.messages import work_of
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import CleanupOnError
@@ -43,6 +44,7 @@ def begin(*, task: Task[..., Any], **kwargs: object) -> None:
     current = work_of(task)
     setattr(request, _GUARD, LeakGuard(current))
     setattr(request, _BEFORE, work.begin(current))
+    (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
 
 
 @abort.shielded

@@ -4,7 +4,6 @@ The messages of tasks: what they tell of their task, and how a running task is s
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import re
@@ -52,7 +51,7 @@ HISTORY_HEADER: Final = "zklock_history"
 FIRST_DELAY: Final = 0.5  # seconds before a task is tried again, doubled each time
 LONGEST_DELAY: Final = 15.0
 LONGEST_PREFETCHED: Final = 5.0  # the same where a message with an ETA may take the place of another
-_SHOWN: Final = 64  # characters of an id
+LONGEST_ID: Final = 255  # characters of an id that others read in a znode; callers choose ids
 _WORK: Final = "zklock_work"  # attributes of a request
 _RECEIVED: Final = "_zklock_received"
 _UNSENT: Final = "zklock_unsent"
@@ -97,21 +96,11 @@ def describe(task: Task[..., Any], message: Mapping[str, Any]) -> Work:
     """Return the description of a task, running or not, from its message: "redelivered" says that it is a copy."""
     headers, info = message.get("headers") or {}, message.get("delivery_info") or {}
     name, task_id = str(task.name), message.get("id")
-    about = {"task": name, "id": short_id(task_id), "retries": str(message.get("retries") or 0)}
+    about = {"task": name, "id": str(task_id or "")[:LONGEST_ID], "retries": str(message.get("retries") or 0)}
     about["queue"] = _DELAY.sub("", str(info.get("routing_key") or ""))
     if COPY_HEADER in headers:
         about["redelivered"] = "1"
     return Work(f"task {name} {task_id}", about)
-
-
-def short_id(task_id: object) -> str:
-    """Return a task's id as the queue of a lock shows it. Ids that callers choose may be long."""
-    text = str(task_id or "")
-    if len(text) <= _SHOWN:
-        return text
-    # Long ids with the same beginning stay different. Otherwise a task would take another one for its own run before.
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{text[: _SHOWN - 33]}…{digest}"
 
 
 def count(request: Any, header: str) -> int:
@@ -139,58 +128,51 @@ def record_received(*, sender: Any, request: Any, **kwargs: object) -> None:
     """
     Record when a message came: it is unacknowledged from then on, also before its ETA.
 
-    Record also by which queue it came, if it may be sent again: to learn that, kombu asks Redis about some exchanges.
+    Record also what a task with a lock has to know if it is sent again: its queue, its encoding and its history.
     """
-    is_locked = locked_of(request.task) is not None
-    if is_locked:
-        request.delivery_info[QUEUE_KEY] = _queue_of(sender, request.message)
-        compression = request.message.headers.get("compression")
-        request.delivery_info[_ENCODING_KEY] = (request.message.content_type, compression)
     setattr(request, _RECEIVED, clock.now())
-    headers = request.request_dict
+    message, info, headers = request.message, request.delivery_info, request.request_dict
+    if _is_redelivered(message):
+        info["redelivered"] = True
     if not isinstance(headers.get("headers"), dict):  # the sender may have put anything there
         headers["headers"] = None  # also for the process that runs the task
-    elif is_locked:  # those of an agent: Celery shows the task no others
-        headers["headers"] |= {name: value for name, value in headers.items() if name.startswith("zklock_")}
-        headers["headers"] |= _of_delivery(headers)
-    # Celery knows only of Redis and RabbitMQ that they deliver a message again.
-    sqs: Any = request.message.delivery_info.get("sqs_message") or {"Attributes": {}}
-    times = int(sqs["Attributes"].get("ApproximateReceiveCount", 1))
-    if times > 1 or getattr(request.message, "_raw", {}).get("redelivered"):
-        request.delivery_info["redelivered"] = True
-    if is_locked:
-        _mark_copy(request)
-    if isinstance(request.message.headers.get(HISTORY_HEADER), dict):
-        _restore_history(request, sender)
+    if locked_of(request.task) is None:  # to learn the queue, kombu asks Redis about some exchanges
+        return
+    info[QUEUE_KEY] = _queue_of(sender, message)
+    info[_ENCODING_KEY] = (message.content_type, message.headers.get("compression"))
+    own = headers_of(request)
+    if own is not headers:  # those of an agent: Celery shows the task no others
+        own |= {name: value for name, value in headers.items() if name.startswith("zklock_")} | _of_delivery(headers)
+    if own.get("x-death"):  # it was dead-lettered, and is in a queue again, like a new one
+        own.pop(COPY_HEADER, None)
+    if info.get("redelivered"):
+        own.setdefault(COPY_HEADER, time.time())
+    history = own.pop(HISTORY_HEADER, None)
+    if isinstance(history, dict):
+        _restore_history(request, sender, history)
 
 
-def _mark_copy(request: Any) -> None:
-    """Note when a copy came first. A message that was dead-lettered since then is in a queue again, like a new one."""
-    headers = headers_of(request)
-    if request.message.headers.get("x-death"):
-        headers.pop(COPY_HEADER, None)
-    if request.delivery_info.get("redelivered"):
-        headers.setdefault(COPY_HEADER, time.time())
+def _is_redelivered(message: Any) -> bool:
+    """Return whether the broker has delivered a message before. Celery itself knows only of Redis and RabbitMQ."""
+    of_sqs: Any = (message.delivery_info.get("sqs_message") or {}).get("Attributes", {})
+    of_virtual = getattr(message, "_raw", {})
+    return int(of_sqs.get("ApproximateReceiveCount", 1)) > 1 or bool(of_virtual.get("redelivered"))
 
 
-def _restore_history(request: Any, consumer: Any) -> None:
+def _restore_history(request: Any, consumer: Any, history: Mapping[str, Any]) -> None:
     """
     Add what brokers have said of the earlier messages of this call to what the broker says of this one.
 
     A message that was dead-lettered since then counts its deliveries from 0, as in RabbitMQ: it is in a queue again.
     """
-    given, info = request.message.headers, request.delivery_info
-    history = given[HISTORY_HEADER]
-    now, earlier = _of_delivery(given), _of_delivery(history)
+    headers, info = headers_of(request), request.delivery_info
+    now, earlier = _of_delivery(headers), _of_delivery(history)
     if now.get("x-death"):
         _drop_counts(earlier)
     elif history.get("redelivered") is True:
         info["redelivered"] = True
-    restored = _joined(now, earlier)
-    for headers in (request.request_dict, request.request_dict.get("headers"), given):
-        if headers and headers.pop(HISTORY_HEADER, None):
-            headers.update(restored)
-    returns = _bounded(restored.get(_RETURNS))
+    headers |= _joined(now, earlier)
+    returns = _bounded(headers.get(_RETURNS))
     pauses = request.eta is not None and request.eta.timestamp() > time.time()
     if not pauses and returns > _most_returns(consumer, info.get(QUEUE_KEY)):
         info[RETURNS_KEY] = returns

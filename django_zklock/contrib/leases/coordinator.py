@@ -89,7 +89,7 @@ class Coordinator:
         self._id_suffix = ""  # with the address, signed
         self._leases: set[Lease] = set()  # also those that wait, or are about to end
         self._given: dict[str, Lease] = {}  # those that have had the lock, by `_own_part` of the lease id
-        self._by_request: dict[tuple[str, str], Lease] = {}  # by client and the hash of the request id
+        self._by_request: dict[tuple[str, str], Lease] = {}  # by client and `LeaseRequest.request_id`
         self._ended: dict[str, tuple[str, str]] = {}  # the client and the reason, likewise; the oldest first
         self._numbers = itertools.count(1)
         self._leases_of: Counter[str] = Counter()  # of all these, by client
@@ -123,7 +123,7 @@ class Coordinator:
         the same request was sent another time.
         """
         with counted(self._waiting, client, "calls that wait"):
-            lease = await self._settled(client, request, on_queued)
+            lease = await self._settled(client, _normal(request), on_queued)
         if lease.error is not None:
             raise _refusal(client, request, lease.error)
         if not lease.is_held:
@@ -254,12 +254,11 @@ class Coordinator:
 
     def _sent_before(self, client: LeaseClient, request: LeaseRequest) -> Lease | None:
         """Return the lease of a request that was sent before, unless it is over. Raises `Refusal`."""
-        if len(request.request_id) > LONGEST_REQUEST_ID:
-            raise Refusal(Code.INVALID, f"request_id has more than {LONGEST_REQUEST_ID} characters.")
-        lease = self._by_request.get((client.name, _hash(request.request_id)))
+        lease = self._by_request.get((client.name, request.request_id))
         if lease is None or lease.end_reason:
             return None
-        if _asked(lease.request) != _asked(request):
+        first = dataclasses.replace(lease.request, client_id=request.client_id, wait_limit_ms=request.wait_limit_ms)
+        if first != request:
             raise Refusal(Code.INVALID, "Another request had this request_id. Give each request one of its own.")
         return lease
 
@@ -269,24 +268,21 @@ class Coordinator:
         if self._leases_of[client.name] >= client.max_leases:
             limit = client.max_leases
             raise Refusal(Code.TOO_MANY, f"The client {client.name!r} has {limit} leases or waits for them, its limit.")
-        longest = self._options.max_term
-        key, term = key_of(request.resource_path), self._term(request)
+        longest, term = self._options.max_term, self._term(request)
         if not SHORTEST_TERM <= term <= longest:
             raise Refusal(
                 Code.INVALID,
                 f"session_timeout_ms is not from {SHORTEST_TERM * 1000:.0f} to {longest * 1000:.0f}. Keep the lease "
                 "alive to have it for longer.",
             )
-        client_id = _label(request.client_id)
-        if not client_id:
+        if not request.client_id:
             raise Refusal(Code.INVALID, "client_id is empty; say who wants the lock, as operators should see it.")
-        self._check_rights(client, key, request.kind)
+        self._check_rights(client, request.resource_path, request.kind)
         about = {"client": client.name, "lease": f"{self.id}.{next(self._numbers)}"}
-        request_hash = _hash(request.request_id)
         if self._state is not None:  # what `restore` needs
-            about |= {"kind": request.kind, "term": str(request.session_timeout_ms), "request_hash": request_hash}
-        lock = self._lock(key, request, waited, client_id, about)
-        return self._begin(lock, request, client_id, about, request_hash)
+            term_ms = str(request.session_timeout_ms)
+            about |= {"kind": request.kind, "term": term_ms, "request_hash": request.request_id}
+        return self._begin(self._lock(request, waited, about), request, about)
 
     def restore(self, node: Node, most: float) -> Lease:
         """
@@ -302,31 +298,27 @@ class Coordinator:
         kind = about.get("kind", "")
         request = LeaseRequest(
             resource_path=show_tails(node.path.rpartition("/")[0].removeprefix(f"{conf.current().base}/")),
+            client_id=payload.what,
             session_timeout_ms=digits(about.get("term"), default=0),
             wait_limit_ms=None,
             kind=kind,
             limit=payload.limit if kind == "semaphore" else 0,  # else it is that of the settings
+            request_id=about.get("request_hash", ""),
         )
-        lock = self._lock(request.resource_path, request, 0.0, payload.what, about)
+        lock = self._lock(request, 0.0, about)
         lock.resume(node)
         until = asyncio.get_running_loop().time() + min(request.session_timeout_ms / 1000 or DEFAULT_TERM, most)
-        return self._begin(lock, request, payload.what, about, about.get("request_hash", ""), until)
+        return self._begin(lock, request, about, until)
 
     def _begin(
-        self,
-        lock: LeaseLock,
-        request: LeaseRequest,
-        client_id: str,
-        about: Mapping[str, str],
-        request_hash: str,
-        until: float = -math.inf,
+        self, lock: LeaseLock, request: LeaseRequest, about: Mapping[str, str], until: float = -math.inf
     ) -> Lease:
-        lease = Lease(lock, request, client_id, about, self._term(request), self._give_id, until)
+        lease = Lease(lock, request, about, self._term(request), self._give_id, until)
         self._leases.add(lease)
-        if request_hash:
-            self._by_request[lease.client, request_hash] = lease
+        if request.request_id:
+            self._by_request[lease.client, request.request_id] = lease
         self._leases_of[lease.client] += 1
-        lease.task.add_done_callback(lambda _: self._on_end(lease, request_hash))
+        lease.task.add_done_callback(lambda _: self._on_end(lease))
         return lease
 
     def _give_id(self, lease: Lease) -> None:
@@ -354,7 +346,7 @@ class Coordinator:
             self._denials.report(f"the lock coordinator refused: {problem}", lock=key, user=client.name)
             raise Refusal(Code.FORBIDDEN, problem)
 
-    def _lock(self, key: str, request: LeaseRequest, waited: float, client_id: str, about: dict[str, str]) -> LeaseLock:
+    def _lock(self, request: LeaseRequest, waited: float, about: dict[str, str]) -> LeaseLock:
         wait, longest = request.wait_limit_ms, self._options.max_wait
         if min(wait or 0, request.limit) < 0:
             raise Refusal(Code.INVALID, "wait_limit_ms or limit is below 0.")
@@ -372,14 +364,15 @@ class Coordinator:
         elif request.kind != "lock":
             own |= {"kind": request.kind, "limit": None}
         try:
-            return LeaseLock.of_key(key, what=client_id, about=about, **own)
+            return LeaseLock.of_key(request.resource_path, what=request.client_id, about=about, **own)
         except ValueError as error:
             raise Refusal(Code.INVALID, str(error)) from error
 
-    def _on_end(self, lease: Lease, request_hash: str) -> None:
+    def _on_end(self, lease: Lease) -> None:
         self._leases.discard(lease)
-        if self._by_request.get((lease.client, request_hash)) is lease:
-            del self._by_request[lease.client, request_hash]
+        request = (lease.client, lease.request.request_id)
+        if self._by_request.get(request) is lease:
+            del self._by_request[request]
         if self._given.pop(lease.own_part, None):
             self._ended[lease.own_part] = lease.client, lease.end_reason
             if len(self._ended) > MOST_ENDED:
@@ -422,24 +415,22 @@ def _read_queue(key: str) -> LockInfo | None:
         return None
 
 
-def _asked(request: LeaseRequest) -> LeaseRequest:
-    """Return what a request that is sent again has in common with the first one."""
-    key = key_of(request.resource_path)
-    return dataclasses.replace(request, resource_path=key, client_id="", wait_limit_ms=0, request_id="")
+def _normal(request: LeaseRequest) -> LeaseRequest:
+    """Return the request of a client as its lease has it: with a key and texts that fit into a znode."""
+    if len(request.request_id) > LONGEST_REQUEST_ID:
+        raise Refusal(Code.INVALID, f"request_id has more than {LONGEST_REQUEST_ID} characters.")
+    request_hash = hashlib.sha256(request.request_id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return dataclasses.replace(
+        request,
+        resource_path=key_of(request.resource_path),
+        client_id=printable(request.client_id.strip(), LONGEST_CLIENT_ID),
+        request_id=request_hash if request.request_id else "",
+    )
 
 
 def _own_part(lease_id: str) -> str:
     """Return a lease id without the address of the coordinator that gave it."""
     return ".".join(lease_id.split(".", 3)[:3])
-
-
-def _hash(request_id: str) -> str:
-    """Return the hash of a request id, which fits into a znode; empty for an empty one."""
-    return hashlib.sha256(request_id.encode("utf-8", "surrogatepass")).hexdigest()[:24] if request_id else ""
-
-
-def _label(client_id: str) -> str:
-    return printable(client_id.strip(), LONGEST_CLIENT_ID)
 
 
 def _refusal(client: LeaseClient, request: LeaseRequest, error: ZkLockError) -> Refusal:

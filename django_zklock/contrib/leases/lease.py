@@ -42,7 +42,7 @@ class LeaseRequest:
     limit: int = 0
     """The number of permits of a semaphore."""
     request_id: str = ""
-    """Chosen by the client. A request that is sent again has the same one, and gets the same lease."""
+    """Chosen by the client; here its hash. A request that is sent again has the same one, and gets the same lease."""
 
 
 class LeaseLock(Lock):
@@ -77,7 +77,6 @@ class Lease:
         self,
         lock: LeaseLock,
         request: LeaseRequest,
-        client_id: str,
         about: Mapping[str, str],
         term: float,
         on_granted: Callable[[Lease], object],
@@ -88,7 +87,6 @@ class Lease:
         self.own_part = ""
         self.number = about.get("lease", "")  # for logs and operators
         self.client = about.get("client", "")
-        self.client_id = client_id
         self.lock = lock
         self.request = request
         self.calls = 0  # that wait for it, or had it as their answer
@@ -112,13 +110,8 @@ class Lease:
     def __repr__(self) -> str:
         return f"<lease {self.number} of {self.client!r} on {self.lock.key!r}>"
 
-    @property
-    def has_started(self) -> bool:
-        """Whether it is in the queue, has the lock, or is over."""
-        return self.lock.queued.done() or self.settled.done()
-
     async def wait_started(self, timeout: float | None = None) -> None:
-        """Wait until it has started, or the time is over."""
+        """Wait until it is in the queue, has the lock, or is over, or until the time is over."""
         await asyncio.wait((self.lock.queued, self.settled), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     @property
@@ -267,7 +260,7 @@ class Lease:
             "lease %s: %s; %r of client %r, lock %r, token %d",
             self.number,
             event,
-            self.client_id,
+            self.request.client_id,
             self.client,
             hold.key,
             hold.token,

@@ -32,7 +32,6 @@ class Op(IntEnum):
     CREATE_CONTAINER = 19
     MULTI_READ = 22
     AUTH = 100
-    SASL = 102
     GET_EPHEMERALS = 103
     CONNECT = -10
     CLOSE = -11

@@ -1,7 +1,7 @@
 """
 One client's connection: split the input into frames, and send frames in order.
 
-The service decides what frames mean. The loop decides when to read and write.
+The service decides what frames mean. The loop decides when to read.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from django_zklock.core import clock
 from django_zklock.testing.server.codes import MAX_FRAME
 from django_zklock.testing.server.database import Session
 
+AGAIN: Final = 0.002
+"""Seconds until the next try to send to a client that does not read."""
 _LENGTH: Final = struct.Struct("!i")
 _CHUNK: Final = 256 * 1024
 
@@ -27,7 +29,9 @@ class BrokenFrame(ValueError):
 class Connection:
     """A connection from its accept to its close. Only the server's thread uses it."""
 
-    def __init__(self, sock: socket.socket, address: str, port: int, dirty: set[Connection]) -> None:
+    def __init__(
+        self, sock: socket.socket, address: str, port: int, dirty: set[Connection], on_close: Callable[[], object]
+    ) -> None:
         sock.setblocking(False)
         with suppress(OSError):  # the client may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -35,16 +39,13 @@ class Connection:
         self.address = address
         self.port = port
         self.session: Session | None = None
-        self.since = clock.now()
         self.handshaken = False  # the handshake was read: four-letter commands are no longer accepted
-        self.closing = False  # it closes when all is sent; nothing more is read
-        self.closed = False
+        self.closing = False  # it is closed, or will be when all is sent; what arrives is discarded
         self.discarded = False  # a request was discarded, so later replies would not match
-        self.partial = False  # the socket accepts no more data for now
         self._dirty = dirty  # connections with data to send register here
+        self._on_close = on_close
         self._inbox = bytearray()
-        self._outbox: list[bytes] = []
-        self._held: deque[tuple[float, bytes]] = deque()  # delayed frames, and all frames after them
+        self._frames: deque[tuple[float, bytes]] = deque()  # to be sent, each not before a time
 
     @property
     def session_id(self) -> int:
@@ -58,16 +59,12 @@ class Connection:
 
     def send(self, data: bytes, *, not_before: float = 0.0) -> None:
         """Send a frame after all that was sent before, and not before a time of the monotonic clock."""
-        if self.closed or self.closing:
-            return
-        if not_before or self._held:
-            self._held.append((not_before, data))
-        else:
-            self._outbox.append(data)
-        self._dirty.add(self)
+        if not self.closing:
+            self._frames.append((not_before, data))
+            self._dirty.add(self)
 
     def close_when_sent(self) -> None:
-        """Close when everything is sent; read nothing more."""
+        """Close when everything is sent."""
         self.closing = True
         self._dirty.add(self)
 
@@ -75,7 +72,7 @@ class Connection:
         """Read the available data. Return False if the client is gone."""
         try:
             data = self.sock.recv(_CHUNK)
-        except (BlockingIOError, InterruptedError):
+        except BlockingIOError:
             return True
         except OSError:
             return False
@@ -107,31 +104,32 @@ class Connection:
             self._inbox.clear()
             self.discarded = True
 
+    @property
     def due(self) -> float | None:
-        """Return when the next delayed frame may be sent."""
-        return self._held[0][0] if self._held else None
+        """When the next frame may be sent; None if there is none."""
+        return self._frames[0][0] if self._frames else None
 
     def flush(self, now: float) -> bool:
         """Send what is due, in one write. Return False if the connection is finished, or failed."""
-        while self._held and self._held[0][0] <= now:
-            self._outbox.append(self._held.popleft()[1])
-        if self._outbox:
-            data = b"".join(self._outbox)
-            self._outbox.clear()
-            try:
+        frames = []
+        while self._frames and self._frames[0][0] <= now:
+            frames.append(self._frames.popleft()[1])
+        data, count = b"".join(frames), 0
+        try:
+            if data:
                 count = self.sock.send(data)
-            except (BlockingIOError, InterruptedError):
-                count = 0
-            except OSError:
-                return False
-            if count < len(data):
-                self._outbox.append(data[count:])
-        self.partial = bool(self._outbox)
-        return not (self.closing and not self._outbox and not self._held)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
+        if count < len(data):
+            self._frames.appendleft((now + AGAIN, data[count:]))
+        return bool(self._frames) or not self.closing
 
     def close(self) -> None:
         """Close at once. The client sees the end of the stream even if a forked child still has the socket."""
-        self.closed = True
+        self.closing = True
+        self._on_close()
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from django_zklock.core import clock
 from django_zklock.testing.server.codes import Error, Op, Refused
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from django_zklock.testing.server.loop import Loop
     from django_zklock.testing.server.service import Service
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: The operations by the protocol's names, and by kazoo's where these differ.
@@ -71,6 +73,21 @@ class Faults:
         return None
 
 
+def on_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Have the server's thread run a method of a `FaultControls`; the caller while the server is stopped."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop: Loop | None = self._loop  # it may stop meanwhile
+        function = partial(method, self, *args, **kwargs)
+        if loop is not None:
+            return loop.call(function)
+        with self._lock:
+            return function()
+
+    return call
+
+
 class FaultControls:
     """The faults of a DevServer. Faults that are set while it is stopped take effect when it starts."""
 
@@ -78,26 +95,23 @@ class FaultControls:
     _loop: Loop | None  # guarded by _lock; None while stopped
     _service: Service
 
+    @on_thread
     def expire(self, session_id: int) -> bool:
         """
         End a session as if it had timed out. Return False if there is no such session.
 
         Its ephemerals are deleted, the watches of others fire, and its connection is closed.
         """
-        return self._call(lambda: self._service.expire(session_id))
+        return self._service.expire(session_id)
 
+    @on_thread
     def cut(self, session_id: int | None = None) -> int:
         """Close the connection of a session, or all connections. Return how many. The sessions continue."""
-
-        def cut() -> int:
-            connections = [
-                connection for connection in self._service.connections if session_id in (None, connection.session_id)
-            ]
-            for connection in connections:
-                self._service.drop(connection)
-            return len(connections)
-
-        return self._call(cut)
+        service = self._service
+        chosen = [connection for connection in service.connections if session_id in (None, connection.session_id)]
+        for connection in chosen:
+            service.drop(connection)
+        return len(chosen)
 
     @property
     def refuse(self) -> bool:
@@ -105,10 +119,8 @@ class FaultControls:
         return self._service.faults.refuse
 
     @refuse.setter
+    @on_thread
     def refuse(self, refuse: bool) -> None:
-        self._call(lambda: self._set_refuse(refuse))
-
-    def _set_refuse(self, refuse: bool) -> None:
         self._service.faults.refuse = refuse
         if self._loop is None:
             return
@@ -128,16 +140,15 @@ class FaultControls:
         return self._service.faults.stall
 
     @stall.setter
+    @on_thread
     def stall(self, stall: bool) -> None:
-        self._call(lambda: self._set_stall(stall))
-
-    def _set_stall(self, stall: bool) -> None:
         if stall:
             self._service.flush()  # earlier requests have their replies
             self._service.faults.stall = True
         elif self._service.faults.stall:
             self._service.end_stall()
 
+    @on_thread
     def lose_reply(self, op: str, *, session_id: int | None = None) -> threading.Event:
         """
         Carry out the next operation `op`, and cut its connection instead of sending the reply.
@@ -147,37 +158,35 @@ class FaultControls:
         returned event is set when it has happened.
         """
         dropped = DroppedReply(_operations(op), session_id)
-        self._call(lambda: self._service.faults.dropped_replies.append(dropped))
+        self._service.faults.dropped_replies.append(dropped)
         return dropped.done
 
+    @on_thread
     def delay(self, op: str, seconds: float) -> None:
         """Reply to each operation `op` this many seconds later; 0 ends it. Replies after it wait for it."""
-        delays: dict[int, float] = dict.fromkeys(_operations(op), seconds)
-        self._call(lambda: self._service.faults.delays.update(delays))
+        self._service.faults.delays.update(dict.fromkeys(_operations(op), seconds))
 
+    @on_thread
     def deny(self, op: str, below: str = "/") -> None:
         """Refuse each operation `op` at a path and below it, as an ACL may do. The parts of a `multi` count alone."""
-        denial = (_operations(op), f"{below.rstrip('/')}/")
-        self._call(lambda: self._service.faults.denials.append(denial))
+        self._service.faults.denials.append((_operations(op), f"{below.rstrip('/')}/"))
 
+    @on_thread
     def pause(self) -> None:
         """
         Pause like a process that received SIGSTOP.
 
         Connections stay open, and the kernel accepts new ones. Nothing is read or sent, and no session expires.
         """
-        self._call(lambda: self._set_paused(True))
+        if self._loop is not None:
+            self._service.flush()
+            self._loop.paused = True
 
+    @on_thread
     def resume(self) -> None:
         """Continue, with what has arrived meanwhile. The timers of all sessions restart, as with a new leader."""
-        self._call(lambda: self._set_paused(False))
-
-    def _set_paused(self, paused: bool) -> None:
-        if self._loop is None or self._loop.paused == paused:
-            return
-        self._service.flush()
-        self._loop.paused = paused
-        if not paused:
+        if self._loop is not None and self._loop.paused:
+            self._loop.paused = False
             self._service.restart_timers(clock.now())
 
     def restart(self, *, keep_data: bool = True, down: float = 0.0) -> None:
@@ -188,41 +197,27 @@ class FaultControls:
         them. Without it, the tree is empty, zxids restart, and clients find their sessions expired.
         """
         with self._lock:
-            loop = self._loop
-            if loop is None:
+            if self._loop is None:
                 return
-            loop.call(lambda: self._go_down(loop))
+            self._loop.call(self._loop.close_listener)
+            self.pause()
             try:
                 time.sleep(down)
             finally:
-                loop.call(lambda: self._come_up(keep_data))
+                self._come_up(keep_data)
 
-    def _go_down(self, loop: Loop) -> None:
-        loop.close_listener()
-        self._set_paused(True)
-
+    @on_thread
     def _come_up(self, keep_data: bool) -> None:
         if not keep_data:
             self._service.wipe()
-        self._set_paused(False)
-        self._set_refuse(self.refuse)  # it listens, unless it refuses connections
+        self.resume()
+        self.refuse = self.refuse  # it listens, unless it refuses connections
 
+    @on_thread
     def heal(self) -> None:
         """End all faults: refusals, stalls, pauses, delays, denials, and replies that would be dropped."""
-
-        def heal() -> None:
-            self._set_paused(False)
-            self._set_stall(False)
-            self._set_refuse(False)
-            self._service.faults.dropped_replies.clear()
-            self._service.faults.delays.clear()
-            self._service.faults.denials.clear()
-
-        self._call(heal)
-
-    def _call(self, function: Callable[[], T]) -> T:
-        loop = self._loop
-        if loop is not None:
-            return loop.call(function)
-        with self._lock:
-            return function()
+        self.resume()
+        self.stall = self.refuse = False
+        self._service.faults.dropped_replies.clear()
+        self._service.faults.delays.clear()
+        self._service.faults.denials.clear()

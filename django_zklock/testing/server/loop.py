@@ -1,14 +1,16 @@
 """
 Run the server's thread: a selector, the listener, the connections, and calls from other threads.
 
-The loop moves bytes and measures time. The service decides what to answer.
+The loop accepts and reads, and measures time. The service decides what to answer.
+
+It is no loop of asyncio. Where gevent has patched threads, that would run in the thread of the tests, and Django's ORM
+refuses to work in a thread with a running loop.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import resource
 import selectors
 import socket
 import threading
@@ -17,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -29,7 +32,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
-_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Loop:
@@ -49,8 +51,8 @@ class Loop:
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._woken, _READ)
+        self._selector = selectors.DefaultSelector()  # each socket with a function that is called when it is readable
+        self._selector.register(self._woken, selectors.EVENT_READ, self._on_wake)
         self._listener: socket.socket | None = None
         self._running = True
         self._ended = threading.Event()
@@ -105,7 +107,7 @@ class Loop:
             listener.close()
             raise
         self._listener = listener
-        self._selector.register(listener, _READ)
+        self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
 
     def close_listener(self) -> None:
         """Close the listener and all connections. New connections are refused, and the port stays reserved."""
@@ -118,11 +120,6 @@ class Loop:
         for connection in list(self.service.connections):
             self.service.drop(connection)
 
-    def forget(self, connection: Connection) -> None:
-        """Remove a connection from the selector before it is closed."""
-        with suppress(KeyError):
-            self._selector.unregister(connection.sock)
-
     def _run(self) -> None:
         try:
             while self._running:
@@ -134,17 +131,10 @@ class Loop:
 
     def _run_once(self) -> None:
         service = self.service
-        for key, events in self._selector.select(service.next_tick() - clock.now()):
-            connection = key.data
-            if connection is None:
-                self._on_internal(key.fileobj)
-            elif events & _READ and not connection.closed:
-                self._read(connection)
+        for key, _ in self._selector.select(service.next_tick() - clock.now()):
+            key.data()
         service.tick(clock.now())
-        touched = list(service.dirty)
         service.flush()
-        for connection in touched:
-            self._select_events(connection)
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -153,13 +143,9 @@ class Loop:
             log.exception("request of client %s failed", connection.client)
             self.service.drop(connection)
 
-    def _on_internal(self, sock: Any) -> None:
-        if sock is self._woken:
-            with suppress(BlockingIOError):
-                self._woken.recv(4096)
-            self._run_calls()
-        elif self._listener is not None:
-            self._accept(self._listener)
+    def _on_wake(self) -> None:
+        self._woken.recv(4096)
+        self._run_calls()
 
     def _run_calls(self) -> None:
         """Run the calls that have come. During a pause, wait for more of them until it ends."""
@@ -174,34 +160,17 @@ class Loop:
                 future.set_exception(error)
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(128):
-            try:
-                sock, (address, port, *_) = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE) or not _raise_file_limit():
-                    time.sleep(0.01)  # the listener stays readable, and the thread would spin
-                    return
-                continue
-            connection = Connection(sock, address, port, self.service.dirty)
-            self.service.connections.add(connection)
-            self._selector.register(sock, _READ, connection)
-
-    def _select_events(self, connection: Connection) -> None:
-        """Select the events that the connection waits for: data to read, room to write."""
-        if connection.closed:
+        try:
+            sock, (address, port, *_) = listener.accept()
+        except OSError as error:  # the client has gone, or a fault has closed the listener
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                text = "The dev server has no file descriptors left for new connections. Raise the limit (`ulimit -n`)."
+                warnings.warn(text, ResourceWarning, stacklevel=1)
+                time.sleep(0.01)  # the listener stays readable, and the thread would spin
             return
-        events = (0 if connection.closing else _READ) | (
-            _WRITE if connection.partial and not self.service.faults.stall else 0
-        )
-        known = self._selector.get_map().get(connection.sock)
-        if not events:
-            self.forget(connection)
-        elif known is None:
-            self._selector.register(connection.sock, events, connection)
-        elif known.events != events:
-            self._selector.modify(connection.sock, events, connection)
+        connection = Connection(sock, address, port, self.service.dirty, partial(self._selector.unregister, sock))
+        self.service.connections.add(connection)
+        self._selector.register(sock, selectors.EVENT_READ, partial(self._read, connection))
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -231,19 +200,3 @@ def _reserve(host: str, port: int) -> tuple[socket.socket | None, int]:
         reservation.close()
         return None, port
     return reservation, port
-
-
-def _raise_file_limit() -> bool:
-    """Raise the limit on open files to the hard limit. If it is reached already, warn and return False."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if hard == resource.RLIM_INFINITY else hard
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return True
-    warnings.warn(
-        "The dev server has no file descriptors left and cannot accept connections. "
-        "Raise the hard limit of this process (`ulimit -Hn`).",
-        ResourceWarning,
-        stacklevel=2,
-    )
-    return False

@@ -14,7 +14,7 @@ from django_zklock.testing.server import records as r
 from django_zklock.testing.server.codes import Error, Mode, Op, Refused
 from django_zklock.testing.server.database import Client, Database, Operation
 from django_zklock.testing.server.records import Acl, Malformed, Reader
-from django_zklock.testing.server.tree import Tree
+from django_zklock.testing.server.tree import Node, Tree
 
 
 def create(
@@ -55,28 +55,30 @@ def _exists(db: Database, client: Client, path: str | None, watch: bool) -> byte
     return db.tree.node(path).stat()
 
 
-def get_data(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
-    """Read a node's data and Stat."""
+def _read(
+    answer: Callable[[Node], bytes], db: Database, client: Client, path: str | None, watch: bool = False
+) -> bytes:
+    """Answer with a node, and watch what the answer is about: the node, or its children."""
     node = db.tree.node(path)
     if watch:
-        db.watches.data[path or ""][client] = None
+        watched = db.watches.data if answer is _data else db.watches.child
+        watched[path or ""][client] = None
+    return answer(node)
+
+
+def _data(node: Node) -> bytes:
     return r.blob_bytes(node.data) + node.stat()
 
 
-def get_children(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
-    """Read the names of a node's children."""
-    node = db.tree.node(path)
-    if watch:
-        db.watches.child[path or ""][client] = None
+def _children(node: Node) -> bytes:
     return r.list_bytes([r.text_bytes(name) for name in node.children])
 
 
-def _get_children2(db: Database, client: Client, path: str | None, watch: bool) -> bytes:
-    return get_children(db, client, path, watch) + db.tree.node(path).stat()
+def _children2(node: Node) -> bytes:
+    return _children(node) + node.stat()
 
 
-def _get_acl(db: Database, client: Client, path: str | None) -> bytes:
-    node = db.tree.node(path)
+def _acl(node: Node) -> bytes:
     return r.list_bytes([r.acl_bytes(acl) for acl in node.acl]) + node.stat()
 
 
@@ -167,10 +169,10 @@ OPERATIONS: Final[dict[int, Operation]] = {
     Op.SET_ACL: Operation((Reader.text, Reader.acls, Reader.int32), partial(_on_tree, Tree.set_acl), writes=True),
     Op.CHECK: Operation(_VERSION, _CHANGES[Op.CHECK], writes=True),
     Op.EXISTS: Operation(_WATCH, _exists),
-    Op.GET_DATA: Operation(_WATCH, get_data),
-    Op.GET_ACL: Operation(_PATH, _get_acl),
-    Op.GET_CHILDREN: Operation(_WATCH, get_children),
-    Op.GET_CHILDREN2: Operation(_WATCH, _get_children2),
+    Op.GET_DATA: Operation(_WATCH, partial(_read, _data)),
+    Op.GET_ACL: Operation(_PATH, partial(_read, _acl)),
+    Op.GET_CHILDREN: Operation(_WATCH, partial(_read, _children)),
+    Op.GET_CHILDREN2: Operation(_WATCH, partial(_read, _children2)),
     Op.SYNC: Operation(_PATH, _sync),
     Op.PING: Operation((), lambda db, client: b""),
     Op.GET_EPHEMERALS: Operation(_PATH, _get_ephemerals),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from django_zklock.core import clock
 from django_zklock.testing.server.codes import Mode
 from django_zklock.testing.server.database import Database, Sessions, now
-from django_zklock.testing.server.faults import FaultControls, Faults
+from django_zklock.testing.server.faults import FaultControls, Faults, on_thread
 from django_zklock.testing.server.loop import Loop
 from django_zklock.testing.server.service import Service
 from django_zklock.testing.server.tree import CONTAINER, Origin
@@ -77,7 +77,7 @@ class DevServer(FaultControls):
         self._longest = 20 * tick if max_session_timeout is None else max_session_timeout
         self._container_check = container_check
         self._loop: Loop | None = None  # guarded by _lock; None while stopped
-        self._service = self._new_service(None, Faults())
+        self._service = self._new_service(Faults())
         self._lock = threading.RLock()  # for start and stop, and for calls while the server is stopped
         _servers.add(self)
 
@@ -110,11 +110,10 @@ class DevServer(FaultControls):
         with self._lock:
             if self._loop is not None:
                 return
-            loop = Loop(self.host, self.port)
-            before = self._service
-            self._service = self._new_service(loop, before.faults)
+            loop, before = Loop(self.host, self.port), self._service
+            self.port = loop.port
+            self._service = loop.service = self._new_service(before.faults)
             self._service.db.zxid = max(before.db.zxid, _zxid_of_now())
-            loop.service = self._service
             loop.start()
             try:
                 if not before.faults.refuse:
@@ -122,7 +121,6 @@ class DevServer(FaultControls):
             except OSError:
                 loop.stop()
                 raise
-            self.port = loop.port
             self._loop = loop
 
     def stop(self) -> None:
@@ -136,77 +134,68 @@ class DevServer(FaultControls):
 
     # inspection
 
+    @on_thread
     def sessions(self) -> list[SessionInfo]:
         """Return the sessions that have not ended, with and without a connection, sorted by id."""
+        service = self._service
+        infos = []
+        for session in service.db.sessions.values():
+            connection = service.by_session.get(session.id)
+            own = tuple(service.db.tree.ephemerals.get(session.id, ()))
+            client = f"{connection.address}:{connection.port}" if connection else ""
+            infos.append(SessionInfo(session.id, session.timeout, connection is not None, own, client))
+        return sorted(infos, key=lambda info: info.id)
 
-        def read() -> list[SessionInfo]:
-            service = self._service
-            infos = []
-            for session in service.db.sessions.values():
-                connection = service.by_session.get(session.id)
-                own = tuple(service.db.tree.ephemerals.get(session.id, ()))
-                client = f"{connection.address}:{connection.port}" if connection else ""
-                infos.append(SessionInfo(session.id, session.timeout, connection is not None, own, client))
-            return sorted(infos, key=lambda info: info.id)
-
-        return self._call(read)
-
+    @on_thread
     def paths(self, below: str = "/") -> list[str]:
         """Return the sorted paths of `below` and all nodes under it."""
         prefix = "/" if below == "/" else below.rstrip("/") + "/"
-        paths = self._call(self._service.db.tree.paths)
-        return [path for path in paths if f"{path}/".startswith(prefix)]
+        return [path for path in self._service.db.tree.paths() if f"{path}/".startswith(prefix)]
 
+    @on_thread
     def content(self, path: str) -> bytes | None:
         """Return the data of a node; None if it does not exist."""
-        node = self._call(lambda: self._service.db.tree.nodes.get(path))
+        node = self._service.db.tree.nodes.get(path)
         return None if node is None else node.data or b""
 
+    @on_thread
     def join(self, prefix: str, data: bytes) -> tuple[int, str]:
         """
         Create an ephemeral sequential node, and what is missing above it. Return its session and its path.
 
         The session has no connection, so no fault reaches it. It lasts until `expire`.
         """
+        db = self._service.db
+        session = db.open_session()
+        session.timeout = FOR_EVER
+        db.sessions.touch(session, clock.now())
+        origin = Origin(session.id, db.zxid, now())
+        for above in reversed(PurePosixPath(prefix).parents):
+            if str(above) not in db.tree.nodes:
+                db.tree.create(str(above), b"", None, Mode.PERSISTENT, origin, sequential=False)
+        path = db.tree.create(prefix, data, None, Mode.EPHEMERAL_SEQUENTIAL, origin, sequential=True)
+        db.fire()
+        return session.id, path
 
-        def join() -> tuple[int, str]:
-            db = self._service.db
-            session = db.open_session()
-            session.timeout = FOR_EVER
-            db.sessions.touch(session, clock.now())
-            origin = Origin(session.id, db.zxid, now())
-            for above in reversed(PurePosixPath(prefix).parents):
-                if str(above) not in db.tree.nodes:
-                    db.tree.create(str(above), b"", None, Mode.PERSISTENT, origin, sequential=False)
-            path = db.tree.create(prefix, data, None, Mode.EPHEMERAL_SEQUENTIAL, origin, sequential=True)
-            db.fire()
-            return session.id, path
-
-        return self._call(join)
-
+    @on_thread
     def delete(self, paths: Set[str]) -> None:
         """Delete the nodes of these paths, also ephemerals. Containers stay until the server finds them empty."""
-
-        def delete() -> None:
-            db = self._service.db
-            for path in sorted(db.tree.nodes.keys() & paths, reverse=True):  # children first
-                if db.tree.nodes[path].owner != CONTAINER and not db.tree.nodes[path].children:
-                    db.zxid += 1
-                    db.tree.remove(path, zxid=db.zxid)
-            db.fire()
-
-        self._call(delete)
+        db = self._service.db
+        for path in sorted(db.tree.nodes.keys() & paths, reverse=True):  # children first
+            if db.tree.nodes[path].owner != CONTAINER and not db.tree.nodes[path].children:
+                db.zxid += 1
+                db.tree.remove(path, zxid=db.zxid)
+        db.fire()
 
     # the thread
 
-    def _new_service(self, loop: Loop | None, faults: Faults) -> Service:
+    def _new_service(self, faults: Faults) -> Service:
         first = (1 << 56) | (now() << 16 & (1 << 56) - 1)
         sessions = Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first)
         return Service(
             Database(sessions, faults),
-            port=loop.port if loop else self.port,
+            port=self.port,
             container_check=self._container_check,
-            on_closed=loop.forget if loop else lambda connection: None,
         )
 
     def _abandon(self) -> None:

@@ -6,9 +6,6 @@ The service does no input or output itself, and it runs on the server's thread o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
-
 from django_zklock.core import clock
 from django_zklock.testing.server import records as r
 from django_zklock.testing.server.codes import XID_PING, Error, Op
@@ -18,16 +15,11 @@ from django_zklock.testing.server.four_letter import COMMANDS
 from django_zklock.testing.server.records import Malformed, Reader
 from django_zklock.testing.server.requests import OPERATIONS
 
-#: How long a connection may go without a handshake (seconds), as on the real server.
-SILENCE: Final = 10.0
-
 
 class Service:
     """The server's side of all connections. Only the server's thread uses it."""
 
-    def __init__(
-        self, database: Database, *, port: int, container_check: float, on_closed: Callable[[Connection], None]
-    ) -> None:
+    def __init__(self, database: Database, *, port: int, container_check: float) -> None:
         self.db = database
         self.port = port
         self.faults = database.faults
@@ -36,7 +28,6 @@ class Service:
         self.by_session: dict[int, Connection] = {}
         self.wiped: set[int] = set()  # sessions that ended because the data was deleted
         self.received = self.sent = 0  # frames, since the start
-        self._on_closed = on_closed  # is called with each connection that is closed
         self._container_check = container_check
         self._next_tick = 0.0
         self._next_container_check = clock.now() + container_check
@@ -52,17 +43,16 @@ class Service:
         self.db.watches.forget(connection)
         if self.by_session.get(connection.session_id) is connection:
             del self.by_session[connection.session_id]
-        self._on_closed(connection)
         connection.close()
 
     def read(self, connection: Connection) -> None:
         """Read what a client has sent, and carry it out."""
         alive = connection.receive()
-        if self.faults.stall:
+        if self.faults.stall or connection.closing:
             connection.discard_input()
         elif connection.handshaken or not self._four_letter(connection):
             try:
-                while not connection.closed and not connection.closing:
+                while not connection.closing:
                     body = connection.next_frame()
                     if body is None:
                         break
@@ -84,7 +74,7 @@ class Service:
         for connection in list(self.dirty):
             if not connection.flush(now):
                 self.drop(connection)
-            elif not connection.partial and connection.due() is None:
+            elif connection.due is None:
                 self.dirty.discard(connection)
 
     def end_stall(self) -> None:
@@ -96,14 +86,11 @@ class Service:
     # time
 
     def tick(self, now: float) -> None:
-        """Expire sessions, delete empty containers, and drop connections that never sent a handshake."""
+        """Expire sessions, and delete empty containers."""
         if now >= self._next_tick:
             self._next_tick = self.db.sessions.next_tick(now)
             for session in self.db.sessions.overdue(now):
                 self.expire(session.id)
-            for connection in self._without_session():
-                if connection.since + SILENCE <= now:
-                    self.drop(connection)
         if now >= self._next_container_check:
             self._next_container_check = now + self._container_check
             self.db.delete_empty_containers()
@@ -112,7 +99,7 @@ class Service:
         """Return when `tick` or `flush` next has something to do."""
         times = [self._next_tick, self._next_container_check]
         if not self.faults.stall:
-            times += [due for connection in self.dirty if (due := connection.due()) is not None]
+            times += [connection.due or 0.0 for connection in self.dirty]
         return min(times)
 
     def restart_timers(self, now: float) -> None:
@@ -120,11 +107,6 @@ class Service:
         for session in self.db.sessions.values():
             self.db.sessions.touch(session, now)
         self._next_container_check = now + self._container_check
-        for connection in self._without_session():
-            connection.since = now
-
-    def _without_session(self) -> list[Connection]:
-        return [connection for connection in self.connections if connection.session is None]
 
     def wipe(self) -> None:
         """Delete all data. Clients find their earlier sessions expired."""
@@ -203,8 +185,6 @@ class Service:
             self.db.end_session(session.id)
             self._send(connection, op, r.reply(xid, self.db.zxid, 0))
             connection.close_when_sent()
-        elif op == Op.SASL:  # not configured, so there is no challenge
-            self._send(connection, op, r.reply(xid, 0, 0, r.blob_bytes(None)))
         else:
             self._send(connection, op, r.reply(xid, -1, Error.UNIMPLEMENTED))
             connection.close_when_sent()

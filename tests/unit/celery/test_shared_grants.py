@@ -15,7 +15,7 @@ from support.zoo import eventually
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrant
 from django_zklock.contrib.celery.dispatch.pool_process import ContenderProxy, SessionProxy
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
-from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, SharedGrants
+from django_zklock.contrib.celery.dispatch.shared_grants import LONGEST_EVENT, RECORDS, GrantPayload, SharedGrants
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import run
 from django_zklock.core.locks.held import released
@@ -75,8 +75,8 @@ def test_a_pool_process_reads_each_event_of_its_grant_once(shared):
 
 
 def payload_of(number):
-    payload = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7}
-    return payload | {"kind": Kind.LOCK.value, "since": 0.0, "template": "", "waited": 0.0}
+    payload = {"key": f"k{number}", "path": f"/k{number}/x", "token": number, "session": 7, "kind": Kind.LOCK}
+    return GrantPayload(index=0, number=0, since=0.0, template="", waited=0.0, **payload)
 
 
 @dataclass

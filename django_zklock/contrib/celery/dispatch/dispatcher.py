@@ -28,8 +28,8 @@ from django_zklock.contrib.celery.dispatch import DISPATCHER
 from django_zklock.contrib.celery.dispatch.loops import HubLoop, event_loop_of, is_pool, run_logged, solo_loop_of
 from django_zklock.contrib.celery.dispatch.pool_grants import PoolGrants
 from django_zklock.contrib.celery.dispatch.pool_slots import PoolSlots
-from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants
-from django_zklock.contrib.celery.dispatch.waiting_tasks import WaitingTask, WaitingTasks
+from django_zklock.contrib.celery.dispatch.shared_grants import PAYLOAD, SharedGrants, WaitPayload
+from django_zklock.contrib.celery.dispatch.waiting_tasks import State, WaitingTask, WaitingTasks
 from django_zklock.contrib.celery.introspection import arguments, locked_of
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
@@ -39,7 +39,6 @@ from django_zklock.contrib.celery.messages import (
     headers_of,
 )
 from django_zklock.contrib.celery.unique import lifecycle
-from django_zklock.core import clock
 from django_zklock.core.log import Logger
 
 logger = Logger("django_zklock.celery")
@@ -235,20 +234,21 @@ class Dispatcher(bootsteps.StartStopStep):
         """Give a message to the pool, or ask for its lock first; there is a free slot."""
         if not isinstance(message, WaitingTask):
             self._give_to_pool(message)
-        elif message.has_result:
+        elif message.state is State.ENDED:
             self._give_task(message)
         elif self.tasks.get(message.request) is message:  # else it was revoked
             if self.is_answered and not self.waiting.share_key_with(message):
-                message.has_slot = True
+                message.state = State.ASKING
                 self._slots.use(message.request)
             else:  # without a slot: ZooKeeper is silent, or another task here is ahead
                 self._wait(message)
-            if not message.has_result:
+            if message.state is not State.ENDED:
                 self._grants.use_session()
                 message.ask()
 
     def _wait(self, task: WaitingTask) -> None:
         """Have a task wait without a slot. If it may not, it is sent again."""
+        task.state = State.WAITING
         self.waiting.add(task)
         self._send_back(task)
 
@@ -264,8 +264,7 @@ class Dispatcher(bootsteps.StartStopStep):
 
     def pass_slot_on(self, task: WaitingTask) -> None:
         """Let others have the slot: another owner has the lock, or ZooKeeper does not answer."""
-        if task.has_slot and not task.has_result:
-            task.has_slot = False
+        if task.state is State.ASKING:
             self._slots.release(task.request)
             self._wait(task)
             self._dispatch()
@@ -274,7 +273,7 @@ class Dispatcher(bootsteps.StartStopStep):
         """Give a task whose wait has ended to the pool, or let it wait for a slot, or for its rate limit."""
         if task.is_granted and not self._may_begin(task):
             self._limit(task)
-        elif task.has_slot or self._slots.available > 0:
+        elif task.request in self._slots or self._slots.available > 0:
             self._give_task(task)
         elif task.is_granted:
             self._ahead.appendleft(task)
@@ -335,9 +334,8 @@ class Dispatcher(bootsteps.StartStopStep):
         """Give a task to the pool, with its locks or with the error that ended its wait."""
         request = task.request
         self.waiting.remove(task)  # first: a request that is not reserved counts as ended
-        if task.is_granted:
-            task.payload["grants"] = self._grants.add(task)
-        request.request_dict[PAYLOAD] = {**task.payload, "memory": self._shared.name}
+        grants = self._grants.add(task) if task.is_granted else []
+        request.request_dict[PAYLOAD] = WaitPayload(self._shared.name, grants, task.error, task.resend)
         del self.tasks[request]
         self._give_to_pool(request)
 
@@ -388,17 +386,16 @@ class Dispatcher(bootsteps.StartStopStep):
         self._dispatch()
 
     def _check_task(self, task: WaitingTask) -> None:
-        request = task.request
-        may_be_revoked = request.expires or request.id in state.revoked or state.revoked_stamps
-        if task.has_result and task not in self._ahead:  # a step has failed
-            self.end_wait(task)
+        if task.state is State.ENDED:
+            if task not in self._ahead:  # a step has failed
+                self.end_wait(task)
         elif task.has_value:  # the step that should use it has failed
             task.step()
-        elif not task.has_result and may_be_revoked and request.revoked():
+        elif _is_revoked(task.request):
             self._drop(task)
-        elif task in self.waiting and not task.has_result:
+        elif task.state is State.WAITING:
             self._send_back(task)
-        elif task.has_slot and task.asked_at is not None and clock.now() - task.asked_at > ANSWER_WITHIN:
+        elif task.state is State.ASKING and task.seconds_asking > ANSWER_WITHIN:
             self.is_answered = False  # so that the next tasks use no slot
             self.pass_slot_on(task)
 
@@ -482,6 +479,12 @@ def _timeout_of_sqs(consumer: Any, given: float) -> float:
 def _forks(app: Any) -> bool:
     """Return whether pool processes are forked, and inherit the memory of the main process."""
     return (app.conf.get("worker_pool_start_method") or billiard.get_start_method() or "fork") == "fork"
+
+
+def _is_revoked(request: Any) -> bool:
+    """Return whether a message was revoked or has expired. Then Celery has stored that, too."""
+    may_be = request.expires or request.id in state.revoked or state.revoked_stamps
+    return bool(may_be and request.revoked())
 
 
 def _is_stopping() -> bool:

@@ -54,18 +54,18 @@ class PoolGrant(GrantObserver):
     def payload(self, waited: float) -> GrantPayload:
         """Return what the pool process has to know of the grant."""
         grant = self._grant
-        return {
-            "index": self.record.index,
-            "number": self.record.number,
-            "key": grant.key,
-            "path": grant.path,
-            "token": grant.token,
-            "kind": grant.kind.value,
-            "since": grant.since,
-            "session": grant.session_id,
-            "template": grant.template,
-            "waited": waited,
-        }
+        return GrantPayload(
+            index=self.record.index,
+            number=self.record.number,
+            key=grant.key,
+            path=grant.path,
+            token=grant.token,
+            kind=grant.kind,
+            since=grant.since,
+            session=grant.session_id,
+            template=grant.template,
+            waited=waited,
+        )
 
     def begin(self) -> None:
         """Give the grant to the pool process, which sends the signals about the lock from now on."""

@@ -15,7 +15,6 @@ from billiard.process import current_process
 from celery import current_app
 from celery.signals import worker_process_init
 
-from django_zklock import exceptions
 from django_zklock.contrib.celery.dispatch.shared_grants import (
     PAYLOAD,
     GrantPayload,
@@ -32,12 +31,10 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 from django_zklock.core.zk.loop import Loop
-from django_zklock.exceptions import ZkLockError
 from django_zklock.locks.multi import Locks
 
 WAIT_RESULT: Final = "_zklock_wait_result"  # attribute of a request
@@ -48,8 +45,7 @@ CONFIRM_EVERY: Final = 0.005  # seconds between two looks whether the main proce
 def wait_result(request: Any, caller: Caller) -> WaitResult | None:
     """Return the result of the wait for a task, from the `PAYLOAD` of its request. A second call returns None."""
     payload = request.__dict__.pop(PAYLOAD, None)
-    (request.headers or {}).pop(PAYLOAD, None)  # or it would be sent again with the task
-    shared = memories.get(str(payload.get("memory"))) if isinstance(payload, dict) else None
+    shared = memories.get(payload.memory) if isinstance(payload, WaitPayload) else None  # else a sender has written it
     if shared is None:
         return None
     result = WaitResult(payload, shared)
@@ -62,14 +58,13 @@ class WaitResult:
     """The result of the wait for one task: its locks, or an error."""
 
     def __init__(self, payload: WaitPayload, shared: SharedGrants) -> None:
-        self.resend = payload.get("resend", {})
-        """The options of `messages.send_again` if the task is to be sent again; else empty."""
+        self.error = payload.error
+        """The error that the wait has ended with."""
+        self.resend = payload.resend
         self.held: list[HeldLock] = []
         """The locks from the main process. `held_locks` refers to them weakly until their owner acquires them."""
-        self._payload = payload
         self._shared = shared
-        grants = payload.get("grants", ())
-        self._grants = [(GrantRecord(shared, grant["index"], grant["number"]), grant) for grant in grants]
+        self._grants = [(GrantRecord(shared, grant.index, grant.number), grant) for grant in payload.grants]
         self._contenders: list[ContenderProxy] = []
 
     def begin(self, caller: Caller) -> None:
@@ -96,14 +91,6 @@ class WaitResult:
         """Whether the task was granted its locks, and has lost them before it began."""
         return bool(self._grants) and not self._contenders
 
-    @property
-    def error(self) -> ZkLockError | None:
-        """The error that the wait has ended with."""
-        if "error" not in self._payload:
-            return None
-        kind: type[ZkLockError] = getattr(exceptions, self._payload["error"])
-        return kind(self._payload["text"], lock=self._payload["lock"])
-
     def hand_over(self, lock: Locks) -> None:
         """
         Hand the locks over to the caller, who then acquires them again without a request.
@@ -123,7 +110,7 @@ class WaitResult:
         """Give back the grants that nothing uses; called at the end of the task, however it ended."""
         held = {hold.grant.token for hold in self.held if hold.uses or hold.observer is not None}
         for record, grant in self._grants:
-            if grant["token"] not in held:
+            if grant.token not in held:
                 record.end()
 
 
@@ -136,15 +123,14 @@ class ContenderProxy:
 
     def __init__(self, session: SessionProxy, record: GrantRecord, payload: GrantPayload, caller: Caller) -> None:
         self.session = session
-        parent = payload["path"].rpartition("/")[0]
-        self.spec = QueueSpec(key=payload["key"], parent=parent, kind=Kind(payload["kind"]))
+        self.spec = QueueSpec(key=payload.key, parent=payload.path.rpartition("/")[0], kind=payload.kind)
         self.caller = caller
-        self.grant = Grant(session, payload["key"], payload["path"], payload["token"], self.spec.kind)
-        self.grant.session_id = payload["session"]
-        self.grant.since = payload["since"]
-        self.grant.template = payload["template"]
+        self.grant = Grant(session, payload.key, payload.path, payload.token, payload.kind)
+        self.grant.session_id = payload.session
+        self.grant.since = payload.since
+        self.grant.template = payload.template
         self.grant.what, self.grant.about = caller.what, caller.about
-        self._waited: float = payload["waited"]
+        self._waited = payload.waited
         self._record = record
         self._read_to = 0  # bytes of the record's text
         self._ending = False  # written by its owner

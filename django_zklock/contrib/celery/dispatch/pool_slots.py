@@ -60,6 +60,9 @@ class PoolSlots:
         """Use a slot for this request. The call is idempotent."""
         self._used[id(request)] = request
 
+    def __contains__(self, request: Any) -> bool:
+        return id(request) in self._used
+
     def release(self, request: Any) -> None:
         """Free the slot of this request. The call is idempotent."""
         self._used.pop(id(request), None)

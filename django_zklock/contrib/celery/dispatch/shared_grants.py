@@ -20,9 +20,12 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from dataclasses import dataclass
+from typing import Any, Final
 
 from django_zklock.contrib.celery.dispatch.loops import WakeupPipe
+from django_zklock.core.queue.nodes import Kind
+from django_zklock.exceptions import ZkLockError
 
 PAYLOAD: Final = "zklock_wait"
 """Key of a request: the `WaitPayload` from the main process to the process that runs the task."""
@@ -31,7 +34,8 @@ PROCESSES: Final = 1022  # pool processes that can say that they are ready
 LONGEST_EVENT: Final = 1000  # bytes
 
 
-class GrantPayload(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantPayload:
     """One grant, as the main process lends it."""
 
     index: int  # of the record, and the number of the grant in it
@@ -39,22 +43,21 @@ class GrantPayload(TypedDict):
     key: str
     path: str
     token: int
-    kind: str
+    kind: Kind
     since: float  # on clock.now(), which all processes of a machine share
     session: int | None
     template: str
     waited: float  # seconds
 
 
-class WaitPayload(TypedDict, total=False):
+@dataclass(frozen=True, slots=True)
+class WaitPayload:
     """The end of the wait for one task: its grants, or an error."""
 
     memory: str  # the name of the `SharedGrants`
     grants: list[GrantPayload]
-    resend: dict[str, Any]  # the task is to be sent again, with these options of `messages.send_again`
-    error: str  # the name of its class, in `django_zklock.exceptions`; with its text and its lock
-    text: str
-    lock: str | None
+    error: ZkLockError | None
+    resend: dict[str, Any]  # options of `messages.send_again` if the task is to be sent again; else empty
 
 
 _HEADER: Final = 8 * (3 + PROCESSES)

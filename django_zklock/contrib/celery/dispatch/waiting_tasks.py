@@ -7,6 +7,7 @@ without a slot, and what Celery counts for them.
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 import time
@@ -18,7 +19,6 @@ from typing import Any, Final
 from celery.worker import state
 
 from django_zklock import exceptions, signals
-from django_zklock.contrib.celery.dispatch.shared_grants import WaitPayload
 from django_zklock.contrib.celery.messages import (
     CONFLICTS_HEADER,
     LONGEST_DELAY,
@@ -67,6 +67,15 @@ class MessageWaiter:
         return self.value
 
 
+class State(enum.Enum):
+    """Say what a `WaitingTask` waits for."""
+
+    QUEUED = "a slot, to ask for its locks"
+    ASKING = "the answer whether its locks are free; it has a slot"
+    WAITING = "its locks, without a slot"
+    ENDED = "the pool, with its locks or with an error"
+
+
 class WaitingTask:
     """One message whose task needs a lock. All methods run on the dispatcher's loop unless they say otherwise."""
 
@@ -77,10 +86,10 @@ class WaitingTask:
         self.keys = tuple(spec.key for spec in call.lock.specs)
         self.acquisition = Acquisition(Owner("message", self))
         self.since = time.time()  # when it first asked for its lock
-        self.asked_at: float | None = None  # on clock.now(); None: it does not ask
-        self.has_slot = False
-        self.has_result = False  # it has its locks, or an error
-        self.payload: WaitPayload = {}  # for the process that runs the task
+        self.state = State.QUEUED
+        self._asked_at: float | None = None  # on clock.now(); None: it does not ask
+        self.error: ZkLockError | None = None  # for the process that runs the task, with `resend`
+        self.resend: dict[str, Any] = {}
         self._timeout: float | None = call.options["timeout"]
         headers = headers_of(request)
         self._waited = count_in(headers, WAITED_HEADER) / 1000  # seconds of earlier waits, before it gave its lock back
@@ -95,7 +104,7 @@ class WaitingTask:
 
     def ask(self) -> None:
         """Ask for the lock."""
-        self.asked_at = clock.now()
+        self._asked_at = clock.now()
         if not self._waited:
             self.since = time.time()
         self._routine = self._acquire()
@@ -118,26 +127,27 @@ class WaitingTask:
         return None if timeout is None else max(timeout - self._waited, 0.001)  # 0 would mean: do not wait at all
 
     @property
-    def _seconds_waited(self) -> float:
-        return self._waited if self.asked_at is None else self._waited + clock.now() - self.asked_at
+    def seconds_asking(self) -> float:
+        """How long ago it has asked for its locks; 0 if it does not ask."""
+        return 0.0 if self._asked_at is None else clock.now() - self._asked_at
 
     @property
     def milliseconds_waited(self) -> int:
         """How long it has waited for its lock, as the next wait reads it from `WAITED_HEADER`."""
-        return int(self._seconds_waited * 1000)
+        return int((self._waited + self.seconds_asking) * 1000)
 
     def _new_waiter(self) -> Any:
         return MessageWaiter(self)
 
     def step(self) -> None:
         """Continue the wait as far as possible now."""
-        if self.has_result or self._routine is None:
+        if self.state is State.ENDED or self._routine is None:
             return
         self._cancel_timer()
         try:
             remaining = next(self._routine)
         except StopIteration:
-            self.has_result = True
+            self.state = State.ENDED
             self.dispatcher.end_wait(self)
         except ZkLockError as error:
             self._end_with(error)
@@ -180,16 +190,15 @@ class WaitingTask:
 
     def send_again(self, why: str, longest: float = LONGEST_DELAY) -> None:
         """End the wait: the pool process sends the task again, with a delay of at most `longest` seconds."""
-        if not self.has_result:
-            self.payload["resend"] = {"longest": longest, WAITED_HEADER: self.milliseconds_waited}
+        if self.state is not State.ENDED:
+            self.resend = {"longest": longest, WAITED_HEADER: self.milliseconds_waited}
             self._end_with(LockBusy(f"The lock {self.keys[0]!r} was not free, and {why}.", lock=self.keys[0]))
 
     def _end_with(self, error: ZkLockError) -> None:
         public_class = next(kind for kind in type(error).__mro__ if kind.__module__ == exceptions.__name__)
-        end: WaitPayload = {"error": public_class.__name__, "text": str(error), "lock": error.lock}
-        self.payload.update(end)
+        self.error = public_class(str(error), lock=error.lock)  # of the others, not all can be pickled
         self.cancel()
-        self.has_result = True
+        self.state = State.ENDED
         self.dispatcher.end_wait(self)
 
     def _cancel_timer(self) -> None:
@@ -200,9 +209,9 @@ class WaitingTask:
     def cancel(self) -> None:
         """Leave the queue, or give the locks back; the task may ask again. The call is idempotent."""
         self._cancel_timer()
-        self._waited = self._seconds_waited
-        self.asked_at = self.waiter = None
-        self.has_result = False
+        self._waited += self.seconds_asking
+        self._asked_at = self.waiter = None
+        self.state = State.QUEUED
         if self._routine is not None:
             self._routine.close()
         self._routine = None

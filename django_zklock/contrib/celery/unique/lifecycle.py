@@ -55,12 +55,8 @@ def unique_prefix(task: Task[..., Any]) -> str:
 
 
 def unique_key(task: Task[..., Any], lock_key: str) -> str:
-    """Return the key of the reservation of a unique task: its name, and the key of its lock."""
-    return _shortened(unique_prefix(task), lock_key)
-
-
-def _shortened(prefix: str, lock_key: str) -> str:
-    """Return the key of a reservation. If it would be too long for a key, it has a digest of the key of the lock."""
+    """Return the key of a reservation: the name of its task, and the key of its lock, or a digest of a long one."""
+    prefix = unique_prefix(task)
     is_short = len(reservations.lock_key(prefix + lock_key)) <= MAX_KEY
     return prefix + (lock_key if is_short else hashlib.sha256(lock_key.encode()).hexdigest())
 
@@ -89,53 +85,52 @@ def _key(headers: Any) -> str:
 
 
 class UniqueMessage:
-    """The message of a unique task that is about to be sent."""
+    """The message of a unique task that is about to be sent: by a new call, or again, as by `retry` and `replace`."""
 
     def __init__(self, app: Celery, task: Task[..., Any], locked: LockedFunction, options: dict[str, Any]) -> None:
         self._app = app
         self._task = task
-        self._on_duplicate = locked.options.get("on_duplicate")
-        self._unique_for: float | None = locked.options.get("unique_for")
-        self._options = options
+        self._lock_options = locked.options
         given = options.get("task_id")  # the caller may wait for this id. Celery takes a UUID, too
-        self._given_id = str(given) if given else None
-        self.task_id = self._given_id or uuid()
+        self._has_given_id = bool(given)
+        self.task_id = str(given) if given else uuid()
         self._headers = dict(options.get("headers") or {})
-        inherited = self._inherited_key()
-        current: Any = get_current_task()
-        self._running = current.request if current is not None and current.request.id == self._given_id else None
-        """The request of the task that sends itself again, as by `retry` and `replace`."""
-        self._sent_again = self._given_id is not None and (inherited != "" or self._running is not None)
-        # A callable could compute another key from arguments that have changed. The task must keep its own.
-        self.key = inherited if self._sent_again and inherited else key_of_call(task, locked, options)
-
-    def _inherited_key(self) -> str:
-        """Remove the key from the headers, and return it if it is one of this task."""
-        key = _key(self._headers)
+        self._options = {**options, "task_id": self.task_id, "headers": self._headers}
+        inherited = _key(self._headers)
         self._headers.pop(UNIQUE_HEADER, None)
-        return key if key.startswith(unique_prefix(self._task)) else ""
+        current: Any = get_current_task()
+        self._running = current.request if current is not None and current.request.id == self.task_id else None
+        """The request of the task that sends itself again."""
+        keeps_key = self._has_given_id and inherited.startswith(unique_prefix(task))
+        self._is_sent_again = keeps_key or self._running is not None
+        # A callable could compute another key from arguments that have changed. The task must keep its own.
+        self.key = inherited if keeps_key else key_of_call(task, locked, options)
 
     def send(self, send: Callable[..., Any]) -> Any:
         """Send the message by `send(**options)`, unless it is a duplicate. Return what the sender of the task gets."""
-        options = {**self._options, "task_id": self.task_id, "headers": self._headers}
+        if self._is_sent_again:
+            return self._send_again(send)
+        with self._reserved() as other:
+            return self._send_with_key(send) if other is None else self._duplicate(other)
+
+    def _send_again(self, send: Callable[..., Any]) -> Any:
+        """Send it in any case, as the task must not be lost. Another one has its key if its reservation has ended."""
         with ExitStack() as stack:
-            is_reserved = True
             try:
                 other = stack.enter_context(self._reserved())
             except (ZooKeeperUnavailable, LockTimeout) as error:
-                if not self._sent_again:
-                    raise
                 logger.warning("task %r is sent again without a reservation: %s", self.task_id, error)
-                other, is_reserved = None, False
-            if other is not None and not self._sent_again:
-                return self._duplicate(other)
-            # Another task may have the key of one that is sent again: its reservation has ended. It must not be lost.
-            if other is None and is_reserved:
-                self._headers[UNIQUE_HEADER] = self.key
-            result = send(**options)
-        if self._running is not None and _key(self._headers) and _key(self._running.headers) == self.key:
+                return send(**self._options)
+            if other is not None:
+                return send(**self._options)
+            result = self._send_with_key(send)
+        if self._running is not None and _key(self._running.headers) == self.key:
             setattr(self._running, _GOES_ON, True)  # the end of that run keeps the reservation
         return result
+
+    def _send_with_key(self, send: Callable[..., Any]) -> Any:
+        self._headers[UNIQUE_HEADER] = self.key
+        return send(**self._options)
 
     def _reserved(self) -> AbstractContextManager[str | None]:
         return reservations.reserved(
@@ -143,7 +138,7 @@ class UniqueMessage:
             self.task_id,
             task=str(self._task.name),
             seconds=self._seconds(),
-            again=self._sent_again,
+            again=self._is_sent_again,
             has_ended=self._has_ended,
         )
 
@@ -157,7 +152,8 @@ class UniqueMessage:
         eta = self._options.get("countdown") or self._options.get("eta")
         begin = messages.expiry(self._app, eta) or now
         expires = messages.expiry(self._app, self._options.get("expires", getattr(self._task, "expires", None)))
-        end = max(begin, now) + (LASTS if self._unique_for is None else self._unique_for)
+        lasts = self._lock_options.get("unique_for")
+        end = max(begin, now) + (LASTS if lasts is None else lasts)
         return (end if expires is None else min(end, expires)) - now
 
     def _duplicate(self, other: str) -> Any:
@@ -168,16 +164,16 @@ class UniqueMessage:
         error.task_id = other
         error.result = (self._options.get("result_cls") or self._app.AsyncResult)(other)
         logger.info("a duplicate was not sent: %s", error)
-        if self._given_id not in (None, other):
-            self._revoke(self._given_id, str(error))
-        if self._on_duplicate == "raise":
+        if self._has_given_id and self.task_id != other:
+            self._revoke(str(error))
+        if self._lock_options.get("on_duplicate") == "raise":
             raise error
         return error.result
 
-    def _revoke(self, task_id: str, reason: str) -> None:
+    def _revoke(self, reason: str) -> None:
         """Store REVOKED for a task that is not sent: a canvas may wait for the id that it gave to the task."""
         given = self._options
-        request = {"id": task_id, "task": self._task.name, "group": given.get("group_id")}
+        request = {"id": self.task_id, "task": self._task.name, "group": given.get("group_id")}
         request |= {name: given.get(name) for name in ("args", "kwargs", "group_index", "chord", "chain")}
         request["ignore_result"] = given.get("ignore_result", self._task.ignore_result)
         messages.revoke(self._task, Context(request), reason)
