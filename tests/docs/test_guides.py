@@ -317,8 +317,7 @@ def test_a_stale_copy_leaves_nothing(zklock):
 GUIDES = {
     "how-to/bound-a-hold": BOUNDED,
     "how-to/intervene": ASKING,
-    "how-to/linger": LINGERING,
-    "how-to/semaphores": PERMITS,
+    "how-to/more-ways-to-lock": PERMITS + LINGERING,
     "how-to/streaming-responses": STREAMING,
     "reference/operations": STEPPING_IN,
 }
