@@ -42,7 +42,7 @@ PHRASES = {
     "how-to/observe": ["prometheus", "grafana", "opentelemetry", "tracing", "monitoring"],
     "how-to/run-zookeeper": ["docker", "docker compose", "helm", "how many servers"],
     "how-to/secure-zookeeper": ["ssl", "authentication"],
-    "how-to/more-ways-to-lock#limit-how-many-work-a-semaphore": ["semaphore", "rate limit", "throttle", "max concurrent tasks"],
+    "how-to/more-ways-to-lock#semaphores": ["semaphore", "rate limit", "throttle", "max concurrent tasks"],
     "how-to/survive-redelivery": ["celery task twice", "task executed twice", "idempotent", "visibility timeout"],
     "how-to/test-your-code": ["how to test", "unit test", "mock"],
     "how-to/transactions": ["atomic_requests", "transaction.atomic", "on_commit"],
