@@ -234,7 +234,7 @@ def test_the_number_of_locks_of_a_process_is_computed_by_the_code(page):
 def test_every_field_of_the_json_is_named():
     written = {name for names in info.NAMES.values() for name in names}
     assert len(written) > 40
-    assert written - named(text_of("reference/json.md")) == set()
+    assert written - named(text_of("reference/command.md")) == set()
 
 
 def test_every_signal_is_on_its_page():
