@@ -319,7 +319,7 @@ GUIDES = {
     "how-to/intervene": ASKING,
     "how-to/more-ways-to-lock": PERMITS + LINGERING,
     "how-to/streaming-responses": STREAMING,
-    "reference/operations": STEPPING_IN,
+    "reference/inspection": STEPPING_IN,
 }
 OBSERVED = {"metrics": COUNTED, "traces": TRACED, "logs": NOTED}
 

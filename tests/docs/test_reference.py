@@ -22,12 +22,11 @@ from django_zklock.core.protocol.registry import PATH_EXTRA
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
 from django_zklock.core.zk.options import SessionOptions
-from django_zklock.inspection import ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait, info
+from django_zklock.inspection import info
 from django_zklock.locks.multi import MultiHold, MultiLock
 
 LOCKS = text_of("reference/locks.md")
 ARCHITECTURE = text_of("explanation/architecture.md")
-INSPECTION = text_of("reference/inspection.md")
 SETTINGS = text_of("reference/settings.md")
 SIGNALS = text_of("reference/signals.md")
 COLUMNS = {
@@ -123,12 +122,6 @@ def test_every_public_attribute_is_in_the_section_of_its_class(name):
         public.add("name")
     of_base = named(section("`Lock`")) if name == "Leader" else set()  # the section says that it is one
     assert public - of_base - named(section(f"`{name}`")) == set()
-
-
-@pytest.mark.parametrize("kind", [ConnectionInfo, LockInfo, ScannedContender, Snapshot, Wait])
-def test_every_field_of_the_values_is_named(kind):
-    """Inspection and operations return these values; the page of inspection describes them."""
-    assert set(kind.__dataclass_fields__) <= named(INSPECTION)
 
 
 @pytest.mark.parametrize("call", COLUMNS)
