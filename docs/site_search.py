@@ -53,7 +53,7 @@ PHRASES = {
     "how-to/when-zookeeper-is-down": ["503", "error 503", "http 503", "503 service unavailable", "outage"],
     "installation": ["install", "pip install", "setup", "getting started", "quickstart", "django-environ"],
     "installation#requirements": ["python 3.15", "windows", "macos", "supported versions", "compatibility"],
-    "reference/types": ["mypy", "pyright", "type checking", "typing"],
+    "reference/locks#types": ["mypy", "pyright", "type checking", "typing"],
     "reference/settings": ["configuration", "environment variable"],
     "reference/settings#options-waiting": ["lock timeout"],
 }

@@ -66,7 +66,7 @@ SEARCHES = [
     ("migrate once", FIRST, "how-to/deploy/#migrate-once"),
     ("branch", FIRST, "how-to/environments/"),
     ("laptop", FIRST, "how-to/environments/"),
-    ("mypy", FIRST, "reference/types/"),
+    ("mypy", FIRST, "reference/locks/#types"),
     ("is False", FIRST, "how-to/move-from-cache-lock/"),
     ("ready()", FIRST, "how-to/lock-any-code/"),
     ("RunPython", FIRST, "how-to/deploy/#migrate-once"),

@@ -23,7 +23,6 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.zk.lease import BEAT_SHARE, LEASE_SHARE
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.inspection import info
-from django_zklock.locks.multi import MultiHold, MultiLock
 
 LOCKS = text_of("reference/locks.md")
 ARCHITECTURE = text_of("explanation/architecture.md")
@@ -112,16 +111,6 @@ def test_every_exception_is_on_its_page_with_the_builtin_that_it_is():
             if kind is not exceptions.ZkLockError:
                 assert named_base is not None, name
                 assert [base for base in named_base.groups() if base] == builtins, name
-
-
-@pytest.mark.parametrize("name", ["Lock", "MultiLock", "ReadWriteLock", "Hold", "MultiHold", "Leader"])
-def test_every_public_attribute_is_in_the_section_of_its_class(name):
-    kind = {"MultiLock": MultiLock, "MultiHold": MultiHold}.get(name) or getattr(django_zklock, name)
-    public = {attribute for attribute in dir(kind) if not attribute.startswith("_")}
-    if name in ("Lock", "ReadWriteLock", "Leader"):
-        public.add("name")
-    of_base = named(section("`Lock`")) if name == "Leader" else set()  # the section says that it is one
-    assert public - of_base - named(section(f"`{name}`")) == set()
 
 
 @pytest.mark.parametrize("call", COLUMNS)
