@@ -241,7 +241,7 @@ def test_every_metric_is_in_the_table():
     made = {f"{name}_total" if kind == "counter" else name: kind for name, kind in metrics}
     disconnect(registry)
     assert list(registry.collect()) == []
-    shown = re.findall(r"^\| `(zklock_\w+)` \| (\w+) \|", text_of("reference/metrics.md"), flags=re.MULTILINE)
+    shown = re.findall(r"^\| `(zklock_\w+)` \| (\w+) \|", text_of("how-to/observe.md"), flags=re.MULTILINE)
     assert dict(shown) == made
 
 
