@@ -342,7 +342,7 @@ GUIDES = {
     "how-to/bound-a-hold": BOUNDED,
     "how-to/intervene": ASKING,
     "how-to/more-ways-to-lock": PERMITS + LINGERING,
-    "how-to/streaming-responses": STREAMING,
+    "how-to/lock-a-view": STREAMING,
     "how-to/where-do-i-lock": ONE_LAYER,
     "reference/inspection": STEPPING_IN,
 }
