@@ -16,7 +16,7 @@ from sphinx.util import logging
 
 #: What readers type, and the page or section that answers it. It is the first result of such a search.
 PHRASES = {
-    "explanation/clocks": ["ntp", "clock skew", "time synchronisation"],
+    "explanation/safety#clocks": ["ntp", "clock skew", "time synchronisation"],
     "explanation/how-the-queue-works": ["fifo", "fairness", "starvation"],
     "explanation/safety": ["guarantees", "jepsen", "split brain"],
     "explanation/scale": ["performance", "benchmark", "latency", "throughput"],
@@ -28,7 +28,7 @@ PHRASES = {
     "how-to/deploy#build-an-image": ["image build", "docker build", "collectstatic"],
     "how-to/deploy#migrate-once": ["migrate", "migrate once", "migrations", "runpython", "ddl"],
     "how-to/deploy": ["sigkill", "worker killed", "worker crash"],
-    "how-to/environments": ["branch", "review branch", "laptop", "staging", "environments", "tenant", "tenants"],
+    "how-to/deploy#each-environment": ["branch", "review branch", "laptop", "staging", "environments", "tenant", "tenants"],
     "how-to/fence-your-rows": ["double charge", "charge card twice", "lost update", "race", "race condition"],
     "how-to/intervene#break-a-lock": ["force release", "force unlock", "unlock", "delete lock", "release manually"],
     "how-to/intervene#purge-all-locks": ["purge", "purge all", "purge locks", "flush locks"],
@@ -42,7 +42,7 @@ PHRASES = {
     "how-to/move-from-other-locks": ["viewflow", "lock_impl", "mayan", "handle", "db_mutex", "flock", "filelock"],
     "how-to/observe": ["prometheus", "grafana", "opentelemetry", "tracing", "monitoring"],
     "how-to/run-zookeeper": ["docker", "docker compose", "helm", "how many servers"],
-    "how-to/secure-zookeeper": ["ssl", "authentication"],
+    "how-to/run-zookeeper#make-certificates": ["ssl", "tls", "authentication"],
     "how-to/more-ways-to-lock#semaphores": ["semaphore", "rate limit", "throttle", "max concurrent tasks"],
     "how-to/survive-redelivery": ["celery task twice", "task executed twice", "idempotent", "visibility timeout"],
     "how-to/test-your-code": ["how to test", "unit test", "mock"],

@@ -79,24 +79,10 @@ SEQUENCES: dict[str, list[Message | Note]] = {
         Message("Pool process", "Main process", "work has ended"),
         Message("Main process", "ZooKeeper", "release"),
     ],
-    "zab": [
-        Message("Client", "Follower 1", "create /lock/…-lock-"),
-        Message("Follower 1", "Leader", "forward"),
-        Note("Leader", "Leader", "next zxid, next number"),
-        Message("Leader", "Follower 1", "propose"),
-        Message("Leader", "Follower 2", "propose"),
-        Note("Follower 1", "Follower 2", "all three write to the log on disk"),
-        Message("Follower 2", "Leader", "ack"),
-        Note("Leader", "Leader", "2 of 3 have it"),
-        Message("Leader", "Follower 1", "commit"),
-        Message("Leader", "Follower 2", "commit"),
-        Message("Follower 1", "Client", "/lock/…-lock-0000000004"),
-    ],
 }
 ACTORS = {
     "lock-and-commit": ("Holder", "Database", "ZooKeeper", "Waiter"),
     "waiting-task": ("Broker", "Main process", "ZooKeeper", "Pool process"),
-    "zab": ("Client", "Follower 1", "Leader", "Follower 2"),
 }
 
 #: The bars of each row: first and last second, text and colour. With one second, it is a mark.
