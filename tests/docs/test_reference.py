@@ -220,10 +220,9 @@ def test_every_field_of_the_json_is_named():
 
 
 def test_every_signal_is_on_its_page():
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", SIGNALS, flags=re.MULTILINE))
-    assert set(rows) == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
-    for name, arguments_of_signal in rows.items():
-        assert f"`{name}({arguments_of_signal.replace('`', '')})`" in str(signals.__doc__)
+    """The page is made from the docstring of the module."""
+    explained = re.findall(r"^`(\w+)\(", str(signals.__doc__), flags=re.MULTILINE)
+    assert sorted(explained) == sorted(name for name, value in vars(signals).items() if isinstance(value, Signal))
 
 
 def test_the_example_of_signals_counts_grants_by_kind(zklock):
