@@ -31,7 +31,7 @@ author = "django-zklock contributors"
 copyright = author
 release = version = django_zklock.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "causes", "site_search"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "causes", "log_messages", "site_search"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
