@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 PAGE = "reference/incidents"
-PLACE = "<!-- causes: from the report -->\n"
+MARKER = "<!-- causes: from the report -->\n"
 
 
 def sections() -> str:
@@ -22,7 +22,7 @@ def sections() -> str:
 
 def add_causes(app, page, source):
     if page == PAGE:
-        source[0] = source[0].replace(PLACE, sections())
+        source[0] = source[0].replace(MARKER, sections())
 
 
 def setup(app):

@@ -11,7 +11,7 @@ from pathlib import Path
 import django_zklock
 
 PAGE = "reference/log-messages"
-PLACE = "<!-- messages: from the code -->\n"
+MARKER = "<!-- messages: from the code -->\n"
 PACKAGE = Path(django_zklock.__file__).parent
 METHODS = {level.lower(): level for level in ("DEBUG", "INFO", "WARNING", "ERROR")}
 METHODS |= {"exception": "ERROR", "log": "", "report": "WARNING"}
@@ -77,7 +77,7 @@ def table() -> str:
 
 def add_messages(app, page, source):
     if page == PAGE:
-        source[0] = source[0].replace(PLACE, table())
+        source[0] = source[0].replace(MARKER, table())
 
 
 def setup(app):

@@ -67,7 +67,7 @@ def test_the_thresholds_of_the_page_are_those_of_the_code(text):
 
 def test_an_alert_leads_to_the_heading_of_its_cause():
     causes = runpy.run_path(str(ROOT / "docs" / "causes.py"))
-    assert text_of(f"{causes['PAGE']}.md").count(causes["PLACE"]) == 1
+    assert text_of(f"{causes['PAGE']}.md").count(causes["MARKER"]) == 1
     assert re.findall(r"^## (\w+)$", causes["sections"](), re.MULTILINE) == [*CAUSES]
 
 

@@ -92,15 +92,6 @@ def test_the_names_in_the_table_have_these_keys():
         assert {key_of(resource) for resource in quoted(resources)} == {quoted(key)[0]}
 
 
-def test_the_tables_name_each_field():
-    """Without the state of a lease and what it says, which a text explains."""
-    request = {quoted(name)[0] for name, _ in rows(LEASES, "Fields of a request")}
-    answer = {quoted(name)[0] for name, _ in rows(LEASES, "Fields of an answer")}
-    assert request == {*pb.RecordLockRequest.DESCRIPTOR.fields_by_name}
-    fields = {*pb.RecordLockResponse.DESCRIPTOR.fields_by_name, *pb.LeaseState.DESCRIPTOR.fields_by_name}
-    assert answer == fields - {"state", "detail", "signed_token"}
-
-
 def test_the_examples_in_python_run(zoo):
     files = files_of(LANGUAGES)
     with Serving(zoo, session_timeout=20) as coordinator:

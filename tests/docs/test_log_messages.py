@@ -42,7 +42,7 @@ def test_the_page_explains_messages_that_are_logged_and_no_other():
     assert [text for names, text in rows if not is_logged(names, text)] == []
     assert len(rows) > 40
     assert len(LOGGED) > 75
-    assert PAGE.count(MESSAGES["PLACE"]) == 1
+    assert PAGE.count(MESSAGES["MARKER"]) == 1
 
 
 def test_every_reason_of_a_loss_is_on_the_page():
