@@ -10,8 +10,6 @@ from configparser import ConfigParser
 from support.docs import DOCS, files_of, settings_of, text_of, written
 from support.project import SETTINGS, Project
 
-from django_zklock.contrib.events.models import Event
-
 PAGE = "installation.md"
 SETUP = ConfigParser()
 SETUP.read(DOCS.parent / "setup.cfg")
@@ -126,7 +124,6 @@ def test_nothing_is_left_in_the_database(tmp_path):
     assert after == "[]"
 
 
-EVENTS = text_of("how-to/events.md")
 IN_A_FILE = """
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "past.sqlite3"}}
 """
@@ -145,15 +142,3 @@ def test_the_app_records_from_the_first_lock_to_the_exit(zoo, tmp_path):
     for arguments in (("manage.py", "migrate"), ("-c", SELL)):
         project.succeed(*arguments, **env)
     assert project.run("-c", SHOW, **env).stdout == "('inventory/lamp', 'released')\n"
-
-
-def rows_of(table):
-    return {
-        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w ]+)`", row)
-    }
-
-
-def test_every_field_and_every_outcome_is_in_its_table():
-    fields, _, outcomes = EVENTS.partition("| Outcome |")
-    assert rows_of(fields) == {field.name for field in Event._meta.get_fields()} - {"id"}
-    assert rows_of(outcomes) == {*Event.OUTCOMES}

@@ -8,7 +8,7 @@ from support.docs import DOCS, text_of
 
 from django_zklock.core.zk import troubles
 
-MESSAGES = runpy.run_path(str(DOCS / "log_messages.py"))
+MESSAGES = runpy.run_path(str(DOCS / "from_code.py"))
 LOGGED = sorted(set(MESSAGES["logged"]()))
 PAGE = text_of("reference/log-messages.md")
 VALUE = re.compile(r"\b[A-Z]{2,}\b|\bN\b")
@@ -17,7 +17,8 @@ VALUE = re.compile(r"\b[A-Z]{2,}\b|\bN\b")
 
 def explained():
     """Yield the loggers of a heading, and a text below it."""
-    for section in re.split(r"^### ", PAGE.partition("## What to do\n")[2].partition("\n## ")[0], flags=re.MULTILINE)[1:]:
+    remedies = PAGE.partition("## What to do\n")[2].partition("\n## ")[0]
+    for section in re.split(r"^### ", remedies, flags=re.MULTILINE)[1:]:
         heading, _, rows = section.partition("\n")
         names = [re.sub(r"^\.", "django_zklock.", name) for name in re.findall(r"`([\w.]+)`", heading)]
         for row in re.findall(r"^\* (`.*?`):\s", rows, re.MULTILINE | re.DOTALL):
@@ -42,7 +43,7 @@ def test_the_page_explains_messages_that_are_logged_and_no_other():
     assert [text for names, text in rows if not is_logged(names, text)] == []
     assert len(rows) > 40
     assert len(LOGGED) > 75
-    assert PAGE.count(MESSAGES["MARKER"]) == 1
+    assert "<!-- from the code: messages -->\n" in PAGE
 
 
 def test_every_reason_of_a_loss_is_on_the_page():
