@@ -79,10 +79,25 @@ SEQUENCES: dict[str, list[Message | Note]] = {
         Message("Pool process", "Main process", "work has ended"),
         Message("Main process", "ZooKeeper", "release"),
     ],
+    "one-lock": [
+        Message("Caller", "zklock-loop", "1 start: Acquisition, Contender"),
+        Message("zklock-loop", "zklock-connection", "2 create, list: Gateway"),
+        Message("zklock-connection", "zklock-loop", "3 replies"),
+        Note("zklock-loop", "zklock-loop", "while it waits: Predecessors"),
+        Message("zklock-loop", "Caller", "4 outcome: Grant"),
+        Message("Caller", "zklock-loop", "5 watch: Block, Guard"),
+        Message("zklock-loop", "Caller", "6 abort, if the lock is lost"),
+        Note("Caller", "Caller", "the block ends: COMMIT"),
+        Message("Caller", "zklock-loop", "7 release: Hold, Contender"),
+        Message("zklock-loop", "zklock-connection", "8 delete: Deletion, Registry"),
+        Message("zklock-connection", "zklock-loop", "reply"),
+        Message("zklock-loop", "Caller", "9 gone"),
+    ],
 }
 ACTORS = {
     "lock-and-commit": ("Holder", "Database", "ZooKeeper", "Waiter"),
     "waiting-task": ("Broker", "Main process", "ZooKeeper", "Pool process"),
+    "one-lock": ("Caller", "zklock-loop", "zklock-connection"),
 }
 
 #: The bars of each row: first and last second, text and colour. With one second, it is a mark.
