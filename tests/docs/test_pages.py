@@ -77,6 +77,12 @@ def test_the_table_of_behaviours_names_tests_that_exist():
         assert list(tests.glob(f"{folder}/{name.rpartition('/')[2]}")), name
 
 
+def test_the_proofs_of_the_promises_exist():
+    shown = re.findall(r"`(tests/[\w/.]+)`", (DOCS / "explanation" / "how-it-is-tested.md").read_text())
+    assert len(shown) > 8
+    assert [name for name in shown if not (ROOT / name).exists()] == []
+
+
 IMAGE = re.compile(r"!\[([^\]]*)\](?:\(([^)]+)\)|\[\w+\])")
 
 
