@@ -18,6 +18,7 @@ settings.configure(
     INSTALLED_APPS=[
         "django.contrib.contenttypes",
         "django_zklock",
+        "django_zklock.contrib.events",
         "django_zklock.contrib.fences",
         "django_zklock.contrib.tokens",
     ],
@@ -31,7 +32,7 @@ author = "django-zklock contributors"
 copyright = author
 release = version = django_zklock.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "site_search"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "from_code", "site_search"]
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4

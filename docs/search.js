@@ -8,7 +8,7 @@ var Scorer = {
     const titleWords = title.toLowerCase().split(/[\s@]+/);
     const inTitle = words.filter((word) => titleWords.some((other) => other.startsWith(word))).length / words.length;
     // These pages name everything, and explain nothing.
-    const last = ["index", "changelog", "roadmap", "reference/api", "reference/incidents"].includes(page);
+    const last = ["index", "reference/incidents"].includes(page);
     const shelf = page.startsWith("how-to/") ? 2 : page.startsWith("explanation/") ? 0 : 1;
     return score + 10 * inTitle + (last ? -15 : shelf);
   },

@@ -79,24 +79,25 @@ SEQUENCES: dict[str, list[Message | Note]] = {
         Message("Pool process", "Main process", "work has ended"),
         Message("Main process", "ZooKeeper", "release"),
     ],
-    "zab": [
-        Message("Client", "Follower 1", "create /lock/…-lock-"),
-        Message("Follower 1", "Leader", "forward"),
-        Note("Leader", "Leader", "next zxid, next number"),
-        Message("Leader", "Follower 1", "propose"),
-        Message("Leader", "Follower 2", "propose"),
-        Note("Follower 1", "Follower 2", "all three write to the log on disk"),
-        Message("Follower 2", "Leader", "ack"),
-        Note("Leader", "Leader", "2 of 3 have it"),
-        Message("Leader", "Follower 1", "commit"),
-        Message("Leader", "Follower 2", "commit"),
-        Message("Follower 1", "Client", "/lock/…-lock-0000000004"),
+    "one-lock": [
+        Message("Caller", "zklock-loop", "1 start: Acquisition, Contender"),
+        Message("zklock-loop", "zklock-connection", "2 create, list: Gateway"),
+        Message("zklock-connection", "zklock-loop", "3 replies"),
+        Note("zklock-loop", "zklock-loop", "while it waits: Predecessors"),
+        Message("zklock-loop", "Caller", "4 outcome: Grant"),
+        Message("Caller", "zklock-loop", "5 watch: Block, Guard"),
+        Message("zklock-loop", "Caller", "6 abort, if the lock is lost"),
+        Note("Caller", "Caller", "the block ends: COMMIT"),
+        Message("Caller", "zklock-loop", "7 release: Hold, Contender"),
+        Message("zklock-loop", "zklock-connection", "8 delete: Deletion, Registry"),
+        Message("zklock-connection", "zklock-loop", "reply"),
+        Message("zklock-loop", "Caller", "9 gone"),
     ],
 }
 ACTORS = {
     "lock-and-commit": ("Holder", "Database", "ZooKeeper", "Waiter"),
     "waiting-task": ("Broker", "Main process", "ZooKeeper", "Pool process"),
-    "zab": ("Client", "Follower 1", "Leader", "Follower 2"),
+    "one-lock": ("Caller", "zklock-loop", "zklock-connection"),
 }
 
 #: The bars of each row: first and last second, text and colour. With one second, it is a mark.

@@ -195,7 +195,7 @@ class DatabaseScope(Scope):
                 'does; or give release_on="commit" to keep the lock until the transaction has ended (but a snapshot, '
                 "as in REPEATABLE READ, goes on to show rows from before the lock); or "
                 'release_on="exit" if the lock protects nothing in that database. If it was a lock in a cache before, '
-                'see "What behaves differently" in docs/how-to/move-from-cache-lock.md.',
+                'see "What behaves differently" in docs/how-to/move-your-locks.md.',
                 lock=spec.key,
             )
 

@@ -65,24 +65,22 @@ def test_the_thresholds_of_the_page_are_those_of_the_code(text):
     assert " ".join(text_of("how-to/admin.md").split()).count(text) == NUMBERS[text]
 
 
-def test_the_page_of_incidents_is_that_of_the_report():
-    """Write it with `python scripts/causes.py`."""
-    page = text_of("reference/incidents.md")
-    assert page == runpy.run_path(str(ROOT / "scripts" / "causes.py"))["written"](page)
-    assert [name for name in CAUSES if f"\n## {name}\n" not in page] == [], "an alert leads to the heading of its cause"
+def test_an_alert_leads_to_the_heading_of_its_cause():
+    page = runpy.run_path(str(ROOT / "docs" / "from_code.py"))["replaced"](text_of("reference/incidents.md"))
+    assert [name for name in CAUSES if f"\n## {name}\n" not in page] == []
 
 
-REFERENCE = text_of("reference/admin.md")
+PAGE = text_of("how-to/admin.md")
 
 
-def test_the_reference_has_every_permission():
+def test_the_page_has_every_permission():
     names = [f"{name}_lock" for name in Lock._meta.default_permissions] + [name for name, _ in Lock._meta.permissions]
-    assert re.findall(r"^\| `zklock\.(\w+)` \|", REFERENCE, re.MULTILINE) == names
+    assert re.findall(r"^\| `zklock\.(\w+)` \|", PAGE, re.MULTILINE) == names
 
 
-def test_the_reference_has_every_url_with_its_address():
+def test_the_page_has_every_url_with_its_address():
     shown = {}
-    for names, addresses in re.findall(r"^\| (`zklock_lock_[^|]*)\|([^|]*)\|", REFERENCE, re.MULTILINE):
+    for names, addresses in re.findall(r"^\| (`zklock_lock_[^|]*)\|([^|]*)\|", PAGE, re.MULTILINE):
         pairs = zip(re.findall(r"`(\w+)`", names), re.findall(r"`([^`]+)`", addresses) or [""], strict=True)
         shown.update(pairs)
     made = {
@@ -93,6 +91,6 @@ def test_the_reference_has_every_url_with_its_address():
     assert shown == made
 
 
-def test_the_reference_has_the_attributes_of_the_mixin():
-    shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", REFERENCE, re.MULTILINE))
+def test_the_page_has_the_attributes_of_the_mixin():
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", PAGE, re.MULTILINE))
     assert shown == {name: str(getattr(LockAdminMixin, name)) for name in ("reply_timeout", "refresh")}

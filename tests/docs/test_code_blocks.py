@@ -234,7 +234,7 @@ def read_write(zoo):
 
     names = dict.fromkeys(("read_all", "write_all", "check_all", "find_mistakes"), note)
     names |= {"render_catalogue": respond, "store_catalogue": respond, "find_sold_out": sync_to_async(note)}
-    return run_all("how-to/read-write-locks.md", seen=seen, **names)
+    return run_all("how-to/more-ways-to-lock.md", seen=seen, **names)
 
 
 def test_readers_and_writers_exclude_each_other_as_the_page_says(read_write):

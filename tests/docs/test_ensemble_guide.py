@@ -20,7 +20,6 @@ pytestmark = pytest.mark.chaos
 
 RUN = text_of("how-to/run-zookeeper.md")
 LOOK_AFTER = text_of("how-to/look-after-zookeeper.md")
-SECURE = text_of("how-to/secure-zookeeper.md")
 TROUBLES = text_of("how-to/troubleshooting.md")
 
 
@@ -34,8 +33,8 @@ def commands(page, heading):
 
 
 def zoo_cfg():
-    """Return the lines for a server. Those of the second page, for TLS, replace some of the first."""
-    blocks = re.findall(r"^```ini\n# zoo\.cfg\n(.*?)^```$", RUN + SECURE, re.MULTILINE | re.DOTALL)
+    """Return the lines for a server. Those for TLS replace some of the first."""
+    blocks = re.findall(r"^```ini\n# zoo\.cfg\n(.*?)^```$", RUN, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
     lines = {line.partition("=")[0]: line for block in blocks for line in block.splitlines()}
     # The class that these lines name is not in Debian's package.
@@ -65,13 +64,13 @@ class Guide:
         return shell("-c", self.here(command), directory=self.directory)
 
     def make_certificates(self, project="myproject"):
-        for command in commands(SECURE, "Make certificates"):
+        for command in commands(RUN, "Make certificates"):
             if project == "myproject" or "myproject" in command:
                 done = self.run(command.replace("myproject", project))
                 assert done.returncode == 0, done.stderr
 
     def start(self):
-        for copy in commands(SECURE, "Turn on TLS at the servers"):
+        for copy in commands(RUN, "Turn on TLS at the servers"):
             done = self.run(copy.replace("sudo ", "").replace("--owner zookeeper ", ""))
             assert done.returncode == 0, done.stderr
         classpath = ":".join(map(str, find_classpath()))
@@ -95,7 +94,7 @@ class Guide:
     def settings(self, project="myproject", **changed):
         """Return `ZKLOCK` as the page shows it; with the certificate of another project, if one is named."""
         names = {}
-        exec(self.here(dict(BLOCK.findall(SECURE))["settings.py"], **{"myproject.": f"{project}."}), names)
+        exec(self.here(dict(BLOCK.findall(RUN))["settings.py"], **{"myproject.": f"{project}."}), names)
         return {**names["ZKLOCK"], **changed}
 
     def problem(self, settings):
@@ -128,7 +127,7 @@ def test_the_servers_answer_as_the_page_says(guide):
 
 
 def test_a_client_needs_a_certificate(guide):
-    (connect,) = (command for command in commands(SECURE, "Check it") if command.startswith("openssl"))
+    (connect,) = (command for command in commands(RUN, "Check TLS") if command.startswith("openssl"))
     done = guide.run(connect)
     assert (done.returncode, "CN = localhost" in done.stderr, "Verification: OK" in done.stderr) == (0, True, True)
     assert guide.run(connect.replace("-cert myproject.pem -key myproject.key", "")).returncode != 0
@@ -139,8 +138,8 @@ def test_a_client_needs_a_certificate(guide):
 def test_the_commands_that_check_a_project_find_nothing(guide, tmp_path):
     project = Project(tmp_path)
     settings = tmp_path / "project_settings.py"
-    settings.write_text(settings.read_text() + guide.here(dict(BLOCK.findall(SECURE))["settings.py"]))
-    check, doctor = (command for command in commands(SECURE, "Check it") if command.startswith("python manage.py"))
+    settings.write_text(settings.read_text() + guide.here(dict(BLOCK.findall(RUN))["settings.py"]))
+    check, doctor = (command for command in commands(RUN, "Check TLS") if command.startswith("python manage.py"))
     assert "zklock." not in project.run(*check.split()[1:]).stderr
     done = project.run(*doctor.split()[1:])
     lines = re.findall(r"^(\w+) +(.{17})(.*)$", done.stdout, re.MULTILINE)

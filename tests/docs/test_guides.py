@@ -136,6 +136,31 @@ def test_a_limit_counts_until_it_is_cleared(zklock):
     assert in_use("reports/monthly") == (0, None)
 """
 
+ONE_LAYER = """
+from types import SimpleNamespace
+
+import pytest
+from asgiref.sync import async_to_sync
+from celery import Celery
+from django.test import RequestFactory
+
+app = Celery("documented", broker="memory://")
+app.set_default()
+
+import tasks
+import views
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_callers_of_a_service_hold_its_lock(zklock):
+    request = RequestFactory().get("/")
+    request.user = SimpleNamespace(is_authenticated=True)
+    for view in (views.cancel_order, async_to_sync(views.acancel_order)):
+        assert view(request, pk=7).content == b"order 7 is cancelled"
+    assert tasks.cancel_later.apply((7,)).get() == "order 7 is cancelled"
+    zklock.assert_free("order/7")
+"""
+
 STREAMING = """
 import pytest
 import reports
@@ -317,10 +342,10 @@ def test_a_stale_copy_leaves_nothing(zklock):
 GUIDES = {
     "how-to/bound-a-hold": BOUNDED,
     "how-to/intervene": ASKING,
-    "how-to/linger": LINGERING,
-    "how-to/semaphores": PERMITS,
-    "how-to/streaming-responses": STREAMING,
-    "reference/operations": STEPPING_IN,
+    "how-to/more-ways-to-lock": PERMITS + LINGERING,
+    "how-to/lock-a-view": STREAMING,
+    "how-to/where-do-i-lock": ONE_LAYER,
+    "reference/inspection": STEPPING_IN,
 }
 OBSERVED = {"metrics": COUNTED, "traces": TRACED, "logs": NOTED}
 

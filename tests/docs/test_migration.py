@@ -72,7 +72,7 @@ def kazoos(address):
 
 
 def test_the_move_from_kazoo_has_no_gap(kazoos):
-    files = files_of("how-to/move-from-kazoo.md")
+    files = files_of("how-to/move-from-other-locks.md")
     before = kazoos(files["before.py"])
     first, own = (run(files[name], name)["ZKLOCK"] for name in ("first.py", "own.py"))
 
@@ -86,7 +86,7 @@ def test_the_move_from_kazoo_has_no_gap(kazoos):
 
 
 def test_the_key_shows_the_path_that_kazoo_must_use(zoo):
-    page = text_of("how-to/move-from-kazoo.md")
+    page = text_of("how-to/move-from-other-locks.md")
     assert 'zk_lock("stock/{sku}", fields={"sku": sku}).spec.parent' in page
     (shown,) = re.findall(r"`(stock/1234567890)` is the path `(\S+)`", page)
     assert zk_lock("stock/{sku}", fields={"sku": "1234567890"}).spec.parent == f"{zoo.base}/{shown[1]}"
@@ -98,7 +98,7 @@ def test_the_key_shows_the_path_that_kazoo_must_use(zoo):
 @pytest.fixture
 def redis_page(redis, monkeypatch):
     monkeypatch.setenv("REDIS", f"redis://127.0.0.1:{redis.port}/3")
-    files = files_of("how-to/move-from-cache-lock.md")
+    files = files_of("how-to/move-your-locks.md")
     clients = []
 
     def run_file(name):
@@ -148,7 +148,7 @@ def test_the_gate_sees_a_process_of_the_old_version_and_no_other(zoo, redis_page
 
 @pytest.mark.django_db(transaction=True)
 def test_the_first_settings_are_those_of_a_lock_in_a_cache(zoo):
-    page = "how-to/move-from-cache-lock.md"
+    page = "how-to/move-your-locks.md"
     defaults = run(files_of(page)["settings.py"])["ZKLOCK"]["DEFAULTS"]
     with override_settings(ZKLOCK={**settings.ZKLOCK, "DEFAULTS": defaults}), transaction.atomic(), zk_lock("a"):
         pass
@@ -177,7 +177,7 @@ def test_the_move_from_celery_once_has_no_gap(zoo, stand_in):
 
     stand_in("celery_once", QueueOnce=QueueOnce)
     stand_in("reports", build=lambda shop, day: caller.work())
-    files = files_of("how-to/move-from-celery-once.md")
+    files = files_of("how-to/move-from-other-locks.md")
 
     def restock(task):
         def call(sku, work):
@@ -186,7 +186,7 @@ def test_the_move_from_celery_once_has_no_gap(zoo, stand_in):
 
         return call
 
-    both, new = (restock(run(files[f"{name}.py"], name)["report"]) for name in ("both", "new"))
+    both, new = (restock(run(files[f"{name}_once.py"], name)["report"]) for name in ("both", "new"))
     keeps_out(both, new)
 
 
@@ -197,8 +197,8 @@ def test_the_move_from_advisory_locks_has_no_gap(zoo, stand_in):
         return locks[name]
 
     stand_in("pglock", advisory=advisory, Raise=object())
-    files = files_of("how-to/move-from-django-pglock.md")
-    both, new = (run(files[f"{name}.py"], name)["restock"] for name in ("both", "new"))
+    both = run(files_of("how-to/move-from-other-locks.md")["both_pglock.py"], "both")["restock"]
+    new = run(files_of("how-to/move-your-locks.md")["new.py"], "new")["restock"]
 
     def old(sku, work):
         with advisory(f"stock/{sku}"):
@@ -219,8 +219,8 @@ def test_a_class_of_the_project_keeps_its_error(zoo):
 
 
 def test_a_wrapper_gives_a_bool(zoo):
-    advisory_lock = run(files_of("how-to/move-from-django-pglock.md")["advisory.py"])["advisory_lock"]
-    try_lock = run(files_of("how-to/move-from-cache-lock.md")["acquired.py"])["try_lock"]
+    advisory_lock = run(files_of("how-to/move-from-other-locks.md")["advisory.py"])["advisory_lock"]
+    try_lock = run(files_of("how-to/move-your-locks.md")["acquired.py"])["try_lock"]
     with zoo.hold_elsewhere("advisory/7"), advisory_lock(7, wait=False) as acquired, try_lock("advisory/7") as other:
         assert acquired is other is False
     for lock_id in ("feeds", 7, (7, 8)):

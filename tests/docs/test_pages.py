@@ -50,3 +50,9 @@ def test_the_menu_names_every_page():
     menu = "".join(re.findall(r"^```\{toctree\}\n(.*?)^```$", index.read_text(), re.MULTILINE | re.DOTALL))
     named = [DOCS / f"{page}.md" for page in re.findall(r"^([\w/-]+)$", menu, re.MULTILINE)]
     assert sorted(named) == sorted(set(DOCS.rglob("*.md")) - {index})
+
+
+def test_the_proofs_of_the_promises_exist():
+    shown = re.findall(r"`(tests/[\w/.]+)`", (DOCS / "explanation" / "how-it-is-tested.md").read_text())
+    assert len(shown) > 8
+    assert [name for name in shown if not (ROOT / name).exists()] == []

@@ -80,10 +80,10 @@ def test_every_alert_says_what_to_do_and_is_tested():
 
 
 def test_each_alert_leads_to_what_to_do():
-    page = (FOLDER.parents[1] / "docs/how-to/alerts.md").read_text()
+    page = (FOLDER.parents[1] / "docs/reference/incidents.md").read_text()
     rules = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}
     assert [name for name in rules if f"## {name}\n" not in page] == []
-    links = {name: rule["annotations"]["runbook_url"].partition("/how-to/alerts/#")[2] for name, rule in rules.items()}
+    links = {name: rule["annotations"]["runbook_url"].partition("/incidents/#")[2] for name, rule in rules.items()}
     assert links == {name: name.lower() for name in rules}
 
 
