@@ -123,12 +123,6 @@ class Acquisition:
         """Add a use to the lock, which the owner holds already. Return False if it has ceased to."""
         if held.drop_left(self.use.lock):
             return False
-        if held.is_over:
-            raise ZkLockError(
-                f"The lock {spec.key!r} was acquired by an earlier call in this pool thread, which has ended. If "
-                "this call waited, it might prevent the release. In coroutines, use await lock.aacquire().",
-                lock=spec.key,
-            )
         if spec.kind is Kind.READ:
             held = held_locks.find(self.owner, spec.key, reads=True) or held
         share = held.reentrant_share(spec.kind)

@@ -23,20 +23,14 @@ from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.bounds import release_if_overdue
 from django_zklock.core.locks.spec import LockSpec, Policy
-from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantedContender
-from django_zklock.core.queue.command_line import command
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.core.zk.lease import GrantSession
 
 if TYPE_CHECKING:
     from django_zklock.core.locks.block import Guard, Receipt
 
-logger = Logger("django_zklock.locks")
-
 _TableKey: TypeAlias = tuple[int, str, bool]  # the id of its owner; the key; whether it only reads
 
-OWNER_INTERVAL = 5.0  # seconds between two looks for owners that have ended
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
@@ -70,13 +64,7 @@ class Use:
 
     lock: object = None  # the lock object that has acquired it
     kept: bool = False  # by `acquire`: no block ends it
-    has_ended: Callable[[], bool] = bool  # whether the call of a thread pool that has made it is over
     until_commit: bool = False  # by `release_on`, so no other thread may release it
-    is_reported: bool = False  # protocol's thread only
-
-    def is_left(self, lock: object) -> bool:
-        """Return whether its call has ended, or it is `acquire` of another lock object."""
-        return self.has_ended() or (self.kept and self.lock is not lock)
 
 
 class Uses(tuple[Use, ...]):
@@ -216,12 +204,6 @@ class HeldLock:
         """Return whether only its owner can release it: it is the lock of a block, a transaction, or this use."""
         return not self.is_unwatched or any(use is waiting or use.until_commit for use in self.uses)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
-        uses = self.uses
-        return bool(uses) and (self.owner.is_over or all(use.has_ended() for use in uses))
-
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
     def reentrant_share(self, kind: Kind) -> HeldLock:
@@ -261,13 +243,11 @@ class HeldLock:
 
     # --- release --------------------------------------------------------------------------------------------------
 
-    def last_use(self, lock: object = None) -> Use | None:
-        """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
-        # If the call that acquired it has ended, the caller may be another one of the same thread.
-        mine = [use for use in self.uses if use.lock is lock or not use.has_ended()]
-        kept = [use for use in mine if use.kept]
-        candidates = kept or mine
-        return candidates[-1] if candidates else None
+    def last_use(self) -> Use | None:
+        """Return the use that `release` of a lock object ends: the last by `acquire`, else the innermost block's."""
+        uses = self.uses
+        kept = [use for use in uses if use.kept]
+        return next(reversed(kept or uses), None)
 
     @abort.shielded
     def release_use(self, use: Use, release_on: str | None) -> None:
@@ -309,7 +289,7 @@ class HeldLock:
     @abort.shielded
     def drop_left(self, lock: object) -> bool:
         """
-        Drop it if it is lost, and all that uses it is a call that has ended, or `acquire` of another lock object.
+        Drop it if it is lost, and all that uses it is `acquire` of other lock objects.
 
         Return whether it was. Its uses remain, so that a late release of its hold reports the loss.
         """
@@ -317,7 +297,7 @@ class HeldLock:
             return False
         shares: list[HeldLock] = self.grant.held_shares()
         for share in shares:
-            if share.observer or not all(use.is_left(lock) for use in share.uses):
+            if share.observer or not all(use.kept and use.lock is not lock for use in share.uses):
                 return False
         for share in shares:
             share._drop()
@@ -431,7 +411,7 @@ class HeldLocks:
         """
         grants: dict[Grant, bool] = {}
         for held in self.all():
-            if held.owner == owner and not held.is_over and not held.lost:
+            if held.owner == owner and not held.lost:
                 grants[held.grant] = grants.get(held.grant, True) and not held.needs_owner(waiting)
         return grants
 
@@ -441,7 +421,7 @@ class HeldLocks:
 
     def of_ended_owner(self, lock: object, key: str) -> tuple[HeldLock, Use]:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
-        ended = [held for held in self.kept() if held.key == key and held.is_over]
+        ended = [held for held in self.kept() if held.key == key and held.owner.is_over]
         for held in ended:
             for use in reversed(held.uses):
                 if use.kept and use.lock is lock:
@@ -453,7 +433,6 @@ class HeldLocks:
         self._weak[id(held.owner.subject), held.key, held.reads] = held
         if keep:
             self._kept[held] = None
-            held.grant.session.attached(OwnerWatch).start()
 
     def forget(self, held: HeldLock) -> None:
         """Keep no reference to a lock that is being dropped; from any thread. The call is idempotent."""
@@ -509,42 +488,8 @@ def inherited_hold(key: str | None) -> HeldLock | None:
 fork.in_child(held_locks.clear)
 
 
-class OwnerWatch:
-    """Warns of locks of `acquire` whose owner has ended; one of each session."""
-
-    def __init__(self, session: GrantSession) -> None:
-        self._session = session
-        self._is_started = False
-
-    def start(self) -> None:
-        """Look from time to time, as long as there are such locks; from any thread."""
-        if not self._is_started:
-            self._is_started = True
-            self._session.post(lambda: self._session.loop.call_later(OWNER_INTERVAL, self._look))
-
-    def _look(self) -> None:
-        self._is_started = False
-        for held in held_locks.kept():
-            self.start()
-            use = next(iter(held.uses), None)
-            if use is not None and not use.is_reported and held.is_over and not held.lost:
-                use.is_reported = True
-                logger.warning(
-                    "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
-                    "the same lock object, or run: %s",
-                    held.key,
-                    held.grant.what,
-                    "a call in " if use.has_ended() else "",
-                    held.owner,
-                    command("break", held.key, token=held.grant.token, reason=""),
-                    about=held.grant.about,
-                    extra=held.grant.log_fields(),
-                )
-
-
 _OVER: Final = (
-    " Its owner has ended: a thread, a task, or a call in a thread pool, as by sync_to_async(). Only the lock object "
-    "that acquired it can release it. In coroutines, use await lock.aacquire()."
+    " Its owner, a thread or a task, has ended. Only its hold, or the lock object that acquired it, can release it."
 )
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -539,17 +538,12 @@ def test_a_lock_of_a_task_is_part_of_a_circle_if_it_is_that_of_a_block(zoo, is_b
         assert asyncio.run(main()) is None
 
 
-@pytest.mark.parametrize("why", ["lost", "left"])
-def test_a_lock_that_was_lost_or_left_to_others_is_in_no_deadlock(zoo, why):
-    """An earlier call in the thread of a pool has left it to the lock object, by which another one may release it."""
+def test_a_lock_that_was_lost_is_in_no_deadlock(zoo):
     lock = zk_lock("a")
-    with ThreadPoolExecutor(1) as pool, contextlib.suppress(LockLost):
-        run = (lambda call: call()) if why == "lost" else lambda call: pool.submit(call).result()
-        hold = run(lambda: acquired(lock))
-        if why == "lost":
-            lose(hold)
-        with others(zoo, BELIEVED):
-            assert run(lambda: zk_lock("b").acquire(timeout=5 * SOON)) is None
+    lose(acquired(lock))
+    with others(zoo, BELIEVED):
+        assert zk_lock("b").acquire(timeout=5 * SOON) is None
+    with contextlib.suppress(LockLost):
         lock.release()
 
 
