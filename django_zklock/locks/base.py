@@ -24,7 +24,6 @@ from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.core.locks.held import HeldLock, Use, held_locks, released
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
@@ -156,7 +155,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         specs = self.specs
         for spec in specs:
             held = _held_lock(spec)
-            use = None if held is None else held.last_use()
+            use = None if held is None else held.last_use(spec.kind)
             if held is None or use is None:  # without a use, a transaction keeps the lock, or others have acquired it
                 held, use = held_locks.of_ended_owner(self, spec.key)
             uses.append((held, use, None if specs[-1].atomic else spec.release_on))
@@ -186,7 +185,10 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
 
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
-        return all((held := _held_lock(spec)) is not None and bool(held.uses) and not held.lost for spec in self.specs)
+        return all(
+            (held := _held_lock(spec)) is not None and bool(held.uses_of(spec.kind)) and not held.lost
+            for spec in self.specs
+        )
 
     # --- with and async with --------------------------------------------------------------------------------------
 
@@ -355,7 +357,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
 
 def _held_lock(spec: LockSpec) -> HeldLock | None:
     """Return what the caller holds of this lock."""
-    return held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
+    return held_locks.find(current_owner(), spec.key)
 
 
 @abort.shielded

@@ -24,16 +24,15 @@ from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.block import Block
 from django_zklock.core.locks.bounds import apply_bounds
-from django_zklock.core.locks.held import RELEASED, HeldLock, Use, enclosing_holds, held_locks
+from django_zklock.core.locks.held import HeldLock, Use, enclosing_holds, held_locks
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.locks.refusals import INSIDE, AnyContender, block_around, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
-from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
+from django_zklock.core.protocol.errors import LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.protocol.spec import Caller
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
 
 logger = Logger("django_zklock.locks", always=True)
@@ -123,19 +122,16 @@ class Acquisition:
         """Add a use to the lock, which the owner holds already. Return False if it has ceased to."""
         if held.drop_left(self.use.lock):
             return False
-        if spec.kind is Kind.READ:
-            held = held_locks.find(self.owner, spec.key, reads=True) or held
-        share = held.reentrant_share(spec.kind)
-        _refuse_again(spec, share)
+        held.check_again(spec)
         if spec is not held.spec:
             hooks.events.acquires_again(held, spec)
-        self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
-        if not share.add_use(self.use, spec.policy) or held.uses is RELEASED:
-            share.release_use(self.use, "exit")
+        self.holds.append(held)  # first, so that `release` ends the use, whatever strikes
+        if not held.add_use(self.use, spec):
+            held.release_use(self.use, "exit")
             self.holds.pop()
             return False  # another thread has just released its hold
-        if self.use.kept or share is not held:
-            held_locks.add(share, keep=self.use.kept)  # it may be released after the block that acquired it first
+        if self.use.kept:
+            held_locks.add(held, keep=True)  # it may be released after the block that acquired it first
         return True
 
     def _start(self, spec: LockSpec) -> float | None:
@@ -343,14 +339,6 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     # Under gevent, the thread that acquires for messages has no name of its own.
     thread = DISPATCHER if owner.kind == "message" else threading.current_thread().name
     return Caller(thread=thread, owner=owner.number, what=what, about=about)
-
-
-def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
-    """Raise if the owner may not acquire again what it has as this share."""
-    if not spec.reentrant and (share.uses or share.observer):
-        raise LockBusy(
-            f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.", lock=spec.key
-        )
 
 
 def _block_to_report(contender: AnyContender, owner: Owner) -> weakref.ref[HeldLock] | None:

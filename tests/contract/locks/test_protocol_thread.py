@@ -60,6 +60,7 @@ ANYWHERE = {
         "detach",
         "has_events",
         "inherited",
+        "nobody",
         "observe",
         "overdue",
         "release",
