@@ -11,27 +11,25 @@ import functools
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock, hooks, tellers
-from django_zklock.core.errors import LockLost, ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.errors import LockLost, ZooKeeperUnavailable
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.block import Block
 from django_zklock.core.locks.bounds import apply_bounds
-from django_zklock.core.locks.held import HeldLock, Use, enclosing_holds, held_locks
+from django_zklock.core.locks.held import HeldLock, Use, held_locks
 from django_zklock.core.locks.lingering import LingeringWaiter
-from django_zklock.core.locks.refusals import INSIDE, AnyContender, block_around, refusal
+from django_zklock.core.locks.refusals import AnyContender, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
 from django_zklock.core.protocol.errors import LockNotAcquired, LockTimeout
-from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.zk import process
 
@@ -59,8 +57,6 @@ class Acquisition:
     and no two callers can wait for each other.
     """
 
-    _loss_observers: tuple[_LossObserver, ...] = ()
-    """Of the holds, while it waits for another lock."""
     _open_blocks: OpenBlocks
     """The lock object has them; this is among them while its block is open. It is set before the block."""
 
@@ -75,11 +71,9 @@ class Acquisition:
         self._since = 0.0  # when the wait for the present lock began, on clock.now()
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
-        self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
+        self._fresh: list[str] = []  # the keys of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
-        # By waiter. The protocol's thread writes an outcome before it wakes the caller.
-        self.outcomes: dict[Any, Outcome] = {}
         self.block: Block | None = None
         self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
@@ -102,8 +96,7 @@ class Acquisition:
         self._new_waiter, self._on_wait = new_waiter, on_wait
         self._began = self._since = clock.now()
         while True:
-            self.contenders.clear()
-            self.outcomes.clear()
+            self._fresh.clear()
             try:
                 for spec in specs:
                     held = held_locks.find(self.owner, spec.key)
@@ -144,8 +137,6 @@ class Acquisition:
             seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
         self.waiter, self.contender = self._new_contender(spec, seconds)
         self.contender.start()
-        if self.holds and self.waiter not in self.outcomes:
-            self._observe_losses()
         return seconds
 
     def _wait(self, seconds: float | None) -> Routine[Outcome | None]:
@@ -182,13 +173,12 @@ class Acquisition:
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
         new_contender = LingeringWaiter if spec.linger else spec.contender or Contender
         contender = new_contender(session, spec, caller, wait, waits=waits)
-        around = None if enclosing_holds.get() is None else _block_to_report(contender, self.owner)
-        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter, around)
+        wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter)
         if waits:
             self._look_for_deadlock(spec, wait)
             for watcher in hooks.watchers:
                 watcher(spec, self.specs, self.owner)
-        self.contenders.append(contender)
+        self._fresh.append(spec.key)
         return waiter, contender
 
     def _look_for_deadlock(self, spec: LockSpec, wait: CallerWait) -> None:
@@ -202,38 +192,15 @@ class Acquisition:
         contender = self.contender
         assert contender is not None
         if not isinstance(outcome, Grant):
-            raise self._refused(contender, outcome)
+            raise refusal(contender, self.owner, outcome, clock.now() - self._since)
         held = HeldLock(contender, outcome, self.owner, spec, (self.use,))
         self.holds.append(held)
         self.contender = None
-        if self._loss_observers:
-            self._detach_observers()
         held_locks.add(held, keep=self.use.kept)
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
             hooks.events.acquired(held, max(0.0, outcome.since - self._since))  # it may be an earlier process's
-
-    def _refused(self, contender: AnyContender, outcome: Outcome | None) -> ZkLockError:
-        """Return the error for an outcome that is no grant. Log a timeout inside the block that has the lock."""
-        error = refusal(contender, self.owner, outcome, clock.now() - self._since)
-        block = block_around(contender, self.owner)
-        if isinstance(error, LockTimeout) and block is not None and block.owner.kind == self.owner.kind:
-            _report_inside(block)  # a task; of other work, this was known at once
-        return error
-
-    def _observe_losses(self) -> None:
-        """Cancel the wait if one of the locks is lost that the owner has so far."""
-        for hold in self.holds:
-            observer = _LossObserver(self, hold.grant)
-            self._loss_observers += (observer,)
-            hold.grant.observe(observer)
-
-    def _detach_observers(self) -> None:
-        while self._loss_observers:
-            observer = self._loss_observers[-1]
-            observer.grant.detach(observer)
-            self._loss_observers = self._loss_observers[:-1]
 
     @abort.shielded
     def _release_after(self, error: BaseException) -> bool:
@@ -247,8 +214,7 @@ class Acquisition:
 
     def _may_begin_again(self, error: BaseException, waited: float) -> bool:
         """Return whether to acquire several locks again. Raise an error about all of them, if there is one."""
-        fresh = [contender.spec.key for contender in self.contenders]
-        if isinstance(error, LockLost) and error.lock in fresh:  # no work has begun under it
+        if isinstance(error, LockLost) and error.lock in self._fresh:  # no work has begun under it
             if self._timeout is None or waited < self._timeout:
                 return True
             raise ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock) from error
@@ -262,19 +228,9 @@ class Acquisition:
 
     def _on_outcome(self, waiter: Any, outcome: Outcome) -> None:
         """Wake the caller if it waits for this. A second call with the same outcome changes nothing."""
-        if self.outcomes.setdefault(waiter, outcome) is not outcome:
-            return
         contender = self.contender  # the owner may set it to None meanwhile
         if waiter is self.waiter and not waiter.set(outcome) and contender is not None:
             contender.abandon()  # the loop of the coroutine is closed
-
-    def cancel(self, error: ZkLockError) -> None:
-        """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
-        contender = self.contender  # the owner may set it to None meanwhile
-        if self.waiter not in self.outcomes:
-            if contender is not None:
-                contender.abandon()  # its caller may be busy for a while
-            self._on_outcome(self.waiter, error)
 
     # --- the block and the release --------------------------------------------------------------------------------
 
@@ -316,8 +272,6 @@ class Acquisition:
         if self.contender is not None:
             self.contender.abandon()
             self.contender = None
-        if self._loss_observers:
-            self._detach_observers()
         while self.holds:
             hold, spec = self.holds[-1], self.specs[len(self.holds) - 1]
             release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
@@ -341,33 +295,7 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     return Caller(thread=thread, owner=owner.number, what=what, about=about)
 
 
-def _block_to_report(contender: AnyContender, owner: Owner) -> weakref.ref[HeldLock] | None:
-    """Return the block that has started this work, and waits for it if the lock is busy."""
-    # Coroutines that a block has started may be awaited later, after its end.
-    block = block_around(contender, owner)
-    return None if block is None or block.owner.kind == owner.kind else weakref.ref(block)
-
-
-def _report_inside(block: HeldLock | None) -> None:
-    if block is not None and not block.inside_reported:
-        block.inside_reported = True
-        logger.warning("lock %r is wanted by work of its own block: %s", block.key, INSIDE)
-
-
-def _on_queued(contender: AnyContender, owner: Owner, waiter: Any, around: weakref.ref[HeldLock] | None) -> None:
-    if around is not None:
-        _report_inside(around())
+def _on_queued(contender: AnyContender, owner: Owner, waiter: Any) -> None:
     if waiter.on_queued is not None:
         waiter.on_queued()
     hooks.events.waiting(contender, owner)
-
-
-@dataclass(slots=True, eq=False)
-class _LossObserver(GrantObserver):
-    """Cancels the wait for one of several locks when a lock is lost that was acquired before."""
-
-    _acquisition: Acquisition
-    grant: Grant
-
-    def on_lost(self, reason: str) -> None:
-        self._acquisition.cancel(self.grant.loss(reason))

@@ -107,7 +107,6 @@ class HeldLock:
         self.work = work.current()  # in which it was acquired
         self._uses = Uses(uses)  # or what they were some time ago
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
-        self.inside_reported = False  # whether the log says that work of its own block wants it
         self._reading: tuple[Use, ...] = ()  # the uses of a writer that only read
         grant.held = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
 

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
-from django_zklock.core.locks.held import HeldLock, inherited_hold
+from django_zklock.core.locks.held import inherited_hold
 from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
@@ -51,19 +51,17 @@ def _timeout(contender: AnyContender, owner: Owner, waited: float) -> LockTimeou
     after = _after(ahead, contender, owner)
     if contender.in_local_queue:
         after = "; many other callers of this process wait for it, too"
-    if block_around(contender, owner) is not None:
+    if _is_inside(contender, owner):
         after += f". {INSIDE}".rstrip(".")
     if _is_operators(ahead) and contender.refusal is not None:  # it is over, and cannot be deleted
         after += f". {contender.refusal}".rstrip(".")
     return LockTimeout(f"The lock {key!r} was not free within {waited:.1f} s{after}.", lock=key, ahead=ahead)
 
 
-def block_around(contender: AnyContender, owner: Owner) -> HeldLock | None:
-    """Return the hold on this lock whose block has started the work of this owner; None if they can share the lock."""
+def _is_inside(contender: AnyContender, owner: Owner) -> bool:
+    """Return whether a block that holds this lock has started the work of this owner. Permits can be shared."""
     held = inherited_hold(contender.spec.key)
-    if held is None or held.owner == owner or contender.spec.kind is Kind.PERMIT:
-        return None
-    return held
+    return held is not None and held.owner != owner and contender.spec.kind is not Kind.PERMIT
 
 
 def _is_operators(ahead: ContenderInfo | None) -> bool:

@@ -112,7 +112,7 @@ def test_a_caller_that_gives_up_at_the_grant_leaves_no_minimum_hold(zoo):
     acquisition = Acquisition()
     acquisition.waiter, acquisition.contender = acquisition._new_contender(lock.spec, 1)
     acquisition.contender.start()
-    eventually(lambda: acquisition.outcomes)
+    eventually(lambda: acquisition.waiter.value)
     acquisition.release()  # like a caller that is struck, or cancelled, before it has looked
     zoo.wait_contenders("k", 0)
 
