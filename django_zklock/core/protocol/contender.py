@@ -726,15 +726,13 @@ class Contender(SessionObserver):
         self.session.gateway.write(node.path, data, node.version, self.guard(on_written))
 
     def _on_own_read(self, node: Node) -> None:
-        """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
-        own, grant, search = self._own.node, self._grant, self.wait.search
+        """Receive a release request, and describe the grant a little later."""
+        own, grant = self._own.node, self._grant
         if own is None:
             return
-        if node.version > own.version:
-            if Payload.decode(node.data) is not None:  # else another client has replaced them; they are written again
-                self._own.node = node
-            if search is not None:
-                search.answer()
+        # If another client has replaced the data, they are written again.
+        if node.version > own.version and Payload.decode(node.data) is not None:
+            self._own.node = node
         if grant is not None:
             interventions.read_request(self.session.gateway, grant, node, own.data)
             if not grant.described and not self._timer.pending:

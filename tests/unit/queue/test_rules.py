@@ -363,7 +363,7 @@ def test_long_texts_cut_neither_a_wait_nor_the_identity_of_a_task():
     about = {"task": "é" * 1000, **identity, **{f"item {number}": "é" * 1000 for number in range(12)}}
     texts = dict.fromkeys(("host", "thread", "what", "since", "template"), "é" * 1000)
     request = release_request(by="é" * 99, reason="é" * 999, at="2026-11-30T00:30:28.123+00:00")
-    wait = WaitsFor("\U0001f512" * 1000, new_guid(Mark.OWN), LARGEST, LARGEST, LARGEST, 1)
+    wait = WaitsFor("\U0001f512" * 1000, new_guid(Mark.OWN), LARGEST, LARGEST, 1)
     payload = Payload(guid="g", pid=1, **texts, about=about, waits_for=wait.fields())
     data = with_request(payload.encode(), request)
     read = Payload.decode(data)
