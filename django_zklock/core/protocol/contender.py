@@ -31,7 +31,7 @@ from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
-from django_zklock.core.protocol.operator_holds import HoldCheck, MinimumHold, minimum_hold
+from django_zklock.core.protocol.operator_holds import HoldCheck, successor
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import CLOSED, Story, drive
@@ -49,7 +49,7 @@ from django_zklock.core.zk.errors import (
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.core.zk.loop import NEVER, Timer
-from django_zklock.core.zk.multi import Check, Delete
+from django_zklock.core.zk.multi import Check, Create, Delete
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
@@ -795,12 +795,12 @@ class Contender(SessionObserver):
         self._own.unwatch()
         node, self._own.node = self._own.node, None
         path: str | None = None
-        hold: MinimumHold | None = None
+        hold: Create | None = None
         if node is not None:
             path = node.path
             self._registry.heartbeat.remove(path)
             if self.spec.min_hold and self._grant is not None and self._grant.why_invalid() is None:
-                hold = minimum_hold(self.spec, self.caller, self._grant, node)
+                hold = successor(self.session, self.spec, self.caller, self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,

@@ -351,7 +351,7 @@ def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds, data):
 
 def test_a_wait_in_a_payload_is_read_as_it_was_written():
     payload = Payload(guid="g", host="", pid=1, thread="", what="", since="", template="")
-    for more in ((), (1_793_000_000_000, 2**41), (0, 2**41, 1)):
+    for more in ((), (1_793_000_000_000,), (0, 1)):
         wait = WaitsFor("stock/7", new_guid(Mark.OWN), 2**40, *more)
         assert WaitsFor.decode(replace(payload, waits_for=wait.fields()).encode()) == wait
     assert WaitsFor.decode(b"10.0.0.1") is None
