@@ -730,11 +730,10 @@ class Contender(SessionObserver):
         own, grant = self._own.node, self._grant
         if own is None:
             return
-        # If another client has replaced the data, they are written again.
-        if node.version > own.version and Payload.decode(node.data) is not None:
+        if node.version > own.version and Payload.decode(node.data) is not None:  # else Curator has written over it
             self._own.node = node
         if grant is not None:
-            interventions.read_request(self.session.gateway, grant, node, own.data)
+            interventions.read_request(grant, node)
             if not grant.described and not self._timer.pending:
                 self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, grant))
 

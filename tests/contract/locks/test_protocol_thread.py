@@ -43,7 +43,6 @@ ANYWHERE = {
     "contender_info.py": {
         "__str__",
         "_granted",
-        "_idle_since",
         "_renewal_due",
         "client_of",
         "foreign_payload",
