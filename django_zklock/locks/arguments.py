@@ -8,14 +8,11 @@ import functools
 import math
 import sys
 import threading
-import traceback
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import FrameType
 from typing import Any, Final, NoReturn, ParamSpec, SupportsFloat, TypeVar
 
-from asgiref.sync import AsyncToSync
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_zklock.conf.arguments import UNSET, LockArguments, LockedOptions, Unset
@@ -184,57 +181,31 @@ def blocking(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-class _ThreadLocal(threading.local):
-    """A fact about the current thread."""
+_CALLERS = {
+    "threading",
+    "asgiref.sync",
+    "asgiref.current_thread_executor",
+    "concurrent.futures.thread",
+    "multiprocessing.pool",
+    "anyio._backends._asyncio",
+    "trio._threads",
+}
+"""The modules whose functions call what a thread is to run."""
 
-    is_pooled = True  # whether a thread pool may have called what runs
 
-
-_current = _ThreadLocal()
-
-_POOLS = {"asgiref.sync", "asgiref.current_thread_executor", "concurrent.futures.thread", "multiprocessing.pool"}
-_POOLS |= {"anyio._backends._asyncio", "trio._threads"}
-_CALLERS = _POOLS | {"threading"}  # the modules whose functions call what a thread is to run
-
-
-def pool_call(frame: FrameType | None) -> Callable[[], bool]:
-    """
-    Return a function that tells whether the call that a thread pool runs in this frame has ended.
-
-    Raises `ZkLockError` if the frame is the pool's own. Then the call does nothing else than acquire the lock.
-    """
+def refuse_pool_call(frame: FrameType | None) -> None:
+    """Raise `ZkLockError` if the caller's frame is that of a thread or a pool: its call would do nothing else."""
     while frame is not None and _module_of(frame) == "contextlib":  # an ExitStack
         frame = frame.f_back
-    if frame is None:
-        return bool
-    if _module_of(frame) in _CALLERS:
+    if frame is not None and _module_of(frame) in _CALLERS:
         raise ZkLockError(
             "This call of a thread or a thread pool would end as soon as it has the lock, and nothing would own it. In "
             'a coroutine, use "async with" or await lock.aacquire(). Elsewhere, put lock and work into one function.'
         )
-    # Without a coroutine of `async_to_sync`, only the threads of pools run such calls. The other threads look once.
-    if not _current.is_pooled and not AsyncToSync.loop_thread_executors:
-        return bool
-    of_pools = [frame for frame, _ in traceback.walk_stack(frame) if _module_of(frame) in _POOLS]
-    _current.is_pooled = bool(of_pools)
-    future = next(filter(None, map(_future_of, of_pools)), None)
-    return bool if future is None else functools.partial(_is_over, weakref.ref(future))
 
 
 def _module_of(frame: FrameType) -> object:
     return frame.f_globals.get("__name__")
-
-
-def _future_of(frame: FrameType) -> Any:
-    """Return the future of the call that this frame of a pool runs; None if it runs none."""
-    variables = frame.f_locals if frame.f_code.co_name == "run" else {}
-    return getattr(variables.get("self"), "future", variables.get("future"))
-
-
-def _is_over(reference: weakref.ref[Any]) -> bool:
-    future = reference()
-    # If nobody waits for it any more, anyio cancels the future of a call that goes on.
-    return future is None or (future.done() and not future.cancelled())
 
 
 def check_not_own_task(method: Callable[..., Any]) -> None:

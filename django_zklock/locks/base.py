@@ -24,13 +24,12 @@ from django_zklock.core.locks.acquisition import Acquisition, OpenBlocks
 from django_zklock.core.locks.held import HeldLock, Use, held_locks, released
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockDeadlock, LockNotAcquired, LockNotHeld, ZkLockError
 from django_zklock.locks.arguments import (
     check_no_running_loop,
     check_not_own_task,
-    pool_call,
+    refuse_pool_call,
     threading_timeout,
 )
 from django_zklock.locks.queue_reader import is_used
@@ -116,7 +115,8 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         A lock must not outlive a call that a thread pool runs, as `sync_to_async` does: use `aacquire` in coroutines.
         """
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
-        acquisition = Acquisition(use=Use(self, kept=True, has_ended=pool_call(sys._getframe().f_back)))
+        refuse_pool_call(sys._getframe().f_back)
+        acquisition = Acquisition(use=Use(self, kept=True))
         with CleanupOnError(acquisition.release):
             return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout, more)))
 
@@ -155,7 +155,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         specs = self.specs
         for spec in specs:
             held = _held_lock(spec)
-            use = None if held is None else held.last_use(self)
+            use = None if held is None else held.last_use(spec.kind)
             if held is None or use is None:  # without a use, a transaction keeps the lock, or others have acquired it
                 held, use = held_locks.of_ended_owner(self, spec.key)
             uses.append((held, use, None if specs[-1].atomic else spec.release_on))
@@ -186,7 +186,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
     def owned(self) -> bool:
         """Return whether the calling owner (asyncio task, greenlet or thread) holds the lock, or all of several."""
         return all(
-            (held := _held_lock(spec)) is not None and bool(held.uses) and not held.is_over and not held.lost
+            (held := _held_lock(spec)) is not None and bool(held.uses_of(spec.kind)) and not held.lost
             for spec in self.specs
         )
 
@@ -200,8 +200,8 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         check_no_running_loop("acquire", '"async with" or await lock.aacquire()')
         acquisition = self._looked_up_exits.pop(get_ident(), None)
         if acquisition is None:
-            use = Use(self, has_ended=pool_call(sys._getframe().f_back))
-            return run(self._open_without_finalizers(ThreadWaiter, use=use))
+            refuse_pool_call(sys._getframe().f_back)
+            return run(self._open_without_finalizers(ThreadWaiter))
         return run(self._open(acquisition, ThreadWaiter))
 
     @overload
@@ -212,10 +212,10 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         return Awaited(self._open_without_finalizers(TaskWaiter, self._looked_up_async_exits.pop(get_ident(), None)))
 
     def _open_without_finalizers(
-        self, new_waiter: type[Any], opened: list[Acquisition] | None = None, use: Use | None = None
+        self, new_waiter: type[Any], opened: list[Acquisition] | None = None
     ) -> Routine[AnyHold | None]:
         """Open a block in a coroutine or an `ExitStack`, whose end has no finalizers. Add the block to `opened`."""
-        acquisition = Acquisition(use=use or Use(self))
+        acquisition = Acquisition(use=Use(self))
         if opened is not None:
             opened.append(acquisition)
         with CleanupOnError(acquisition.release):
@@ -357,7 +357,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
 
 def _held_lock(spec: LockSpec) -> HeldLock | None:
     """Return what the caller holds of this lock."""
-    return held_locks.find(current_owner(), spec.key, reads=spec.kind is Kind.READ)
+    return held_locks.find(current_owner(), spec.key)
 
 
 @abort.shielded

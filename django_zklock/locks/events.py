@@ -158,7 +158,7 @@ class SignalEvents(hooks.Events):
 
     def _send_about_grant(self, grant: Grant, signal: Signal, /, **fields: object) -> None:
         """Send a signal about a grant. Nothing is sent while the grant is being released."""
-        held = next(iter(grant.held_shares()), None)
+        held = grant.held()
         if held is not None:
             self._send_about(held, signal, **fields)
 
@@ -180,7 +180,7 @@ class _LossReport(GrantObserver):
         self._held = held
 
     def on_lost(self, reason: str) -> None:
-        if not any(share.blocks for share in self._held.grant.held_shares()):
+        if not self._held.blocks:
             self._held.report_loss(reason)
 
 

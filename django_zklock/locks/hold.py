@@ -19,7 +19,6 @@ from django_zklock.core.locks.held import HeldLock, Use, held_locks, inherited_h
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant, GrantObserver
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.arguments import check_no_running_loop
@@ -172,7 +171,7 @@ class Hold(HoldBase):
     @property
     def kind(self) -> str:
         """The kind: "lock", "read" or "write" (a side of a read-write lock), or "semaphore" (a permit of one)."""
-        return (Kind.READ if self._held.reads else self._held.grant.kind).word
+        return self._held.kind_of(self._use).word
 
     @property
     def path(self) -> str:

@@ -251,7 +251,7 @@ def _around(owner: Owner) -> Iterator[Grant]:
 
 def _gates(owner: Owner) -> list[Grant]:
     """Return all locks that are held while the caller works."""
-    own = [held for held in held_locks.all() if held.owner == owner and not held.is_over and not held.lost]
+    own = [held for held in held_locks.all() if held.owner == owner and not held.lost]
     return [held.grant for held in (*_enclosing(), *own)]
 
 

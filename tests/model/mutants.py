@@ -296,12 +296,11 @@ def _ageless(self, own, held):
 
 
 @_mutant("looks for a circle before it writes", DeadlockSearch, "_search", setting=NESTED["circle"])
-def _reading_first(self):
+def _reading_first(self, held):
     node = self._contender.queued_node
     if node is None:
         return deadlock.LOOK_SOON
     wait = WaitsFor(self._contender.spec.key, self._contender.guid, node.czxid)
-    held = self._held()
     circle = yield from self._find_circle(wait, {grant.path for grant in held})
     if circle:
         self._contender.end_deadlock([check for step in circle for check in step.checks], deadlock._error(circle))

@@ -157,7 +157,7 @@ class Spans:
             span.end(_wall_time(grant.since + held))
 
     def _on_release_refused(self, *, lock: str, reason: str, **kwargs: object) -> None:
-        for grant in [grant for grant in self._holds if grant.key == lock and not grant.shares]:
+        for grant in [grant for grant in self._holds if grant.key == lock and grant.held() is None]:
             span = self._holds.pop(grant)
             span.set_status(Status(StatusCode.ERROR, reason))
             span.end()

@@ -23,7 +23,6 @@ import asyncio
 import contextlib
 import ctypes
 import functools
-import inspect
 import signal
 import sys
 import threading
@@ -63,7 +62,7 @@ REQUEST_LOOKS = 1000
 _DEPTH = 40  # frames that are searched for a shielded function
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_shielded: dict[CodeType, Callable[..., Any]] = {}
+_shielded: set[CodeType] = set()
 
 
 def shielded(function: _Function) -> _Function:
@@ -72,7 +71,7 @@ def shielded(function: _Function) -> _Function:
 
     Otherwise an abort could interrupt the first line of `__exit__`, before any `try`.
     """
-    _shielded[function.__code__] = function
+    _shielded.add(function.__code__)
     return function
 
 
@@ -306,7 +305,7 @@ class ThreadAbort(Abort):
         self.sent = self.delivered = True
         for abort in self._of_thread():
             abort.struck = True
-        _set_async_exception(self.ident, _SENT)
+        _set_async_exception(self.ident, LockLostInterrupt)
 
     def _is_left(self, handled: BaseException | None) -> bool:
         """Return whether the thread is leaving the block, as it handles this exception."""
@@ -387,8 +386,8 @@ class MainThreadAbort(ThreadAbort):
     """
     Aborts the main thread by a signal whose handler raises, so that blocking calls that handle EINTR are interrupted.
 
-    The handler checks what it interrupts, and lets shielded functions finish. If the signal cannot arrive, an
-    asynchronous exception is sent, as to any other thread.
+    The handler checks what it interrupts, and lets shielded functions finish. If the signal has not arrived, as it is
+    blocked or has another handler, an asynchronous exception is sent, as to any other thread.
     """
 
     how = "signal"
@@ -398,8 +397,8 @@ class MainThreadAbort(ThreadAbort):
 
     def _strike(self, reason: str) -> None:
         self._reason = reason
-        if self._signalled and not fork.has_dead_threads and _is_unheard():
-            super()._strike(reason)
+        if self._signalled and not fork.has_dead_threads:
+            super()._strike(reason)  # it arrives in the handler, if that runs at last
         self._signalled = True
         signal.pthread_kill(self.ident, ABORT_SIGNAL)
 
@@ -435,15 +434,6 @@ def _has_handler() -> bool:
     return True
 
 
-def _is_unheard() -> bool:
-    """Return whether the main thread blocks the signal, or other code has replaced its handler; from any thread."""
-    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as status:
-        blocked = next((line for line in status if line.startswith(b"SigBlk:")), b"SigBlk:0")
-        if int(blocked[7:], 16) >> (ABORT_SIGNAL - 1) & 1:
-            return True
-    return signal.getsignal(ABORT_SIGNAL) is not _on_abort_signal
-
-
 def _on_abort_signal(number: int, frame: FrameType | None) -> None:
     global _previous_handler
     for abort in list(_thread_aborts):
@@ -462,34 +452,6 @@ def _handled_by(ident: int) -> BaseException | None:
     handled: Any = no_collection(sys._current_exceptions).get(ident)
     error: BaseException | None = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
     return error
-
-
-class _Arrival(BaseException):
-    """
-    Becomes a `LockLostInterrupt` where it strikes a thread: Python makes the exception there.
-
-    From Python 3.13 on, an exception that is sent to a thread may arrive one check later than where the thread was
-    seen: at the first instruction of a shielded function. Then that function is called first. (`_Py_HandlePending` of
-    CPython reads its flags before it gives the GIL to the sender.)
-    """
-
-    @shielded
-    def __new__(cls) -> BaseException:  # type: ignore[misc]
-        frame = sys._getframe(1)
-        code = frame.f_code
-        if code in _shielded and frame.f_lineno == code.co_firstlineno:
-            _, rest, more, values = inspect.getargvalues(frame)
-            options = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
-            _shielded[code](
-                *(values[name] for name in code.co_varnames[: code.co_argcount]),
-                *values.get(rest or "", ()),
-                **{name: values[name] for name in options},
-                **values.get(more or "", {}),
-            )
-        return LockLostInterrupt()
-
-
-_SENT = _Arrival if sys.version_info >= (3, 13) else LockLostInterrupt
 
 
 class _Unmark(BaseException):

@@ -13,27 +13,25 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from django_zklock.core import clock, hooks, tellers
-from django_zklock.core.errors import LockLost, ZkLockError, ZooKeeperUnavailable
+from django_zklock.core.errors import LockLost, ZooKeeperUnavailable
 from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.abort import Finalizers
 from django_zklock.core.execution.owner import DISPATCHER, Owner, current_owner
 from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.block import Block
 from django_zklock.core.locks.bounds import apply_bounds
-from django_zklock.core.locks.held import RELEASED, HeldLock, Use, enclosing_holds, held_locks
+from django_zklock.core.locks.held import HeldLock, Use, held_locks
 from django_zklock.core.locks.lingering import LingeringWaiter
-from django_zklock.core.locks.refusals import INSIDE, AnyContender, block_around, refusal
+from django_zklock.core.locks.refusals import AnyContender, block_around, refusal, report_inside
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
-from django_zklock.core.protocol.errors import LockBusy, LockNotAcquired, LockTimeout
-from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.errors import LockNotAcquired, LockTimeout
+from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller
-from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.zk import process
 
 logger = Logger("django_zklock.locks", always=True)
@@ -60,8 +58,6 @@ class Acquisition:
     and no two callers can wait for each other.
     """
 
-    _loss_observers: tuple[_LossObserver, ...] = ()
-    """Of the holds, while it waits for another lock."""
     _open_blocks: OpenBlocks
     """The lock object has them; this is among them while its block is open. It is set before the block."""
 
@@ -76,11 +72,9 @@ class Acquisition:
         self._since = 0.0  # when the wait for the present lock began, on clock.now()
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
-        self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
+        self._fresh: list[str] = []  # the keys of the locks that the owner did not hold before
         self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
-        # By waiter. The protocol's thread writes an outcome before it wakes the caller.
-        self.outcomes: dict[Any, Outcome] = {}
         self.block: Block | None = None
         self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
 
@@ -103,8 +97,7 @@ class Acquisition:
         self._new_waiter, self._on_wait = new_waiter, on_wait
         self._began = self._since = clock.now()
         while True:
-            self.contenders.clear()
-            self.outcomes.clear()
+            self._fresh.clear()
             try:
                 for spec in specs:
                     held = held_locks.find(self.owner, spec.key)
@@ -123,25 +116,16 @@ class Acquisition:
         """Add a use to the lock, which the owner holds already. Return False if it has ceased to."""
         if held.drop_left(self.use.lock):
             return False
-        if held.is_over:
-            raise ZkLockError(
-                f"The lock {spec.key!r} was acquired by an earlier call in this pool thread, which has ended. If "
-                "this call waited, it might prevent the release. In coroutines, use await lock.aacquire().",
-                lock=spec.key,
-            )
-        if spec.kind is Kind.READ:
-            held = held_locks.find(self.owner, spec.key, reads=True) or held
-        share = held.reentrant_share(spec.kind)
-        _refuse_again(spec, share)
+        held.check_again(spec)
         if spec is not held.spec:
             hooks.events.acquires_again(held, spec)
-        self.holds.append(share)  # first, so that `release` ends the use, whatever strikes
-        if not share.add_use(self.use, spec.policy) or held.uses is RELEASED:
-            share.release_use(self.use, "exit")
+        self.holds.append(held)  # first, so that `release` ends the use, whatever strikes
+        if not held.add_use(self.use, spec):
+            held.release_use(self.use, "exit")
             self.holds.pop()
             return False  # another thread has just released its hold
-        if self.use.kept or share is not held:
-            held_locks.add(share, keep=self.use.kept)  # it may be released after the block that acquired it first
+        if self.use.kept:
+            held_locks.add(held, keep=True)  # it may be released after the block that acquired it first
         return True
 
     def _start(self, spec: LockSpec) -> float | None:
@@ -154,8 +138,6 @@ class Acquisition:
             seconds = max(self._began + seconds - clock.now(), SHORTEST_WAIT)
         self.waiter, self.contender = self._new_contender(spec, seconds)
         self.contender.start()
-        if self.holds and self.waiter not in self.outcomes:
-            self._observe_losses()
         return seconds
 
     def _wait(self, seconds: float | None) -> Routine[Outcome | None]:
@@ -192,13 +174,15 @@ class Acquisition:
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
         new_contender = LingeringWaiter if spec.linger else spec.contender or Contender
         contender = new_contender(session, spec, caller, wait, waits=waits)
-        around = None if enclosing_holds.get() is None else _block_to_report(contender, self.owner)
+        block = block_around(contender, self.owner)
+        # A task that the block has started may be awaited after its end. Any other work is waited for by the block.
+        around = None if block is None or block.owner.kind == self.owner.kind else weakref.ref(block)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter, around)
         if waits:
             self._look_for_deadlock(spec, wait)
             for watcher in hooks.watchers:
                 watcher(spec, self.specs, self.owner)
-        self.contenders.append(contender)
+        self._fresh.append(spec.key)
         return waiter, contender
 
     def _look_for_deadlock(self, spec: LockSpec, wait: CallerWait) -> None:
@@ -212,38 +196,15 @@ class Acquisition:
         contender = self.contender
         assert contender is not None
         if not isinstance(outcome, Grant):
-            raise self._refused(contender, outcome)
+            raise refusal(contender, self.owner, outcome, clock.now() - self._since)
         held = HeldLock(contender, outcome, self.owner, spec, (self.use,))
         self.holds.append(held)
         self.contender = None
-        if self._loss_observers:
-            self._detach_observers()
         held_locks.add(held, keep=self.use.kept)
         if self.owner.kind != "message":  # else the process that runs the task does this
             if spec.max_hold is not None or spec.warn_after is not None:
                 apply_bounds(outcome, contender, spec)
             hooks.events.acquired(held, max(0.0, outcome.since - self._since))  # it may be an earlier process's
-
-    def _refused(self, contender: AnyContender, outcome: Outcome | None) -> ZkLockError:
-        """Return the error for an outcome that is no grant. Log a timeout inside the block that has the lock."""
-        error = refusal(contender, self.owner, outcome, clock.now() - self._since)
-        block = block_around(contender, self.owner)
-        if isinstance(error, LockTimeout) and block is not None and block.owner.kind == self.owner.kind:
-            _report_inside(block)  # a task; of other work, this was known at once
-        return error
-
-    def _observe_losses(self) -> None:
-        """Cancel the wait if one of the locks is lost that the owner has so far."""
-        for hold in self.holds:
-            observer = _LossObserver(self, hold.grant)
-            self._loss_observers += (observer,)
-            hold.grant.observe(observer)
-
-    def _detach_observers(self) -> None:
-        while self._loss_observers:
-            observer = self._loss_observers[-1]
-            observer.grant.detach(observer)
-            self._loss_observers = self._loss_observers[:-1]
 
     @abort.shielded
     def _release_after(self, error: BaseException) -> bool:
@@ -257,8 +218,7 @@ class Acquisition:
 
     def _may_begin_again(self, error: BaseException, waited: float) -> bool:
         """Return whether to acquire several locks again. Raise an error about all of them, if there is one."""
-        fresh = [contender.spec.key for contender in self.contenders]
-        if isinstance(error, LockLost) and error.lock in fresh:  # no work has begun under it
+        if isinstance(error, LockLost) and error.lock in self._fresh:  # no work has begun under it
             if self._timeout is None or waited < self._timeout:
                 return True
             raise ZooKeeperUnavailable(f"{error} Not all locks were acquired yet.", lock=error.lock) from error
@@ -272,19 +232,9 @@ class Acquisition:
 
     def _on_outcome(self, waiter: Any, outcome: Outcome) -> None:
         """Wake the caller if it waits for this. A second call with the same outcome changes nothing."""
-        if self.outcomes.setdefault(waiter, outcome) is not outcome:
-            return
         contender = self.contender  # the owner may set it to None meanwhile
         if waiter is self.waiter and not waiter.set(outcome) and contender is not None:
             contender.abandon()  # the loop of the coroutine is closed
-
-    def cancel(self, error: ZkLockError) -> None:
-        """Leave the queue and make the caller raise `error`, unless there is an outcome already."""
-        contender = self.contender  # the owner may set it to None meanwhile
-        if self.waiter not in self.outcomes:
-            if contender is not None:
-                contender.abandon()  # its caller may be busy for a while
-            self._on_outcome(self.waiter, error)
 
     # --- the block and the release --------------------------------------------------------------------------------
 
@@ -326,8 +276,6 @@ class Acquisition:
         if self.contender is not None:
             self.contender.abandon()
             self.contender = None
-        if self._loss_observers:
-            self._detach_observers()
         while self.holds:
             hold, spec = self.holds[-1], self.specs[len(self.holds) - 1]
             release_on = "exit" if self.block is None else spec.release_on  # without a block, nothing was done
@@ -351,41 +299,10 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     return Caller(thread=thread, owner=owner.number, what=what, about=about)
 
 
-def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
-    """Raise if the owner may not acquire again what it has as this share."""
-    if not spec.reentrant and (share.uses or share.observer):
-        raise LockBusy(
-            f"The lock {spec.key!r} is not reentrant and its owner has it already; release it first.", lock=spec.key
-        )
-
-
-def _block_to_report(contender: AnyContender, owner: Owner) -> weakref.ref[HeldLock] | None:
-    """Return the block that has started this work, and waits for it if the lock is busy."""
-    # Coroutines that a block has started may be awaited later, after its end.
-    block = block_around(contender, owner)
-    return None if block is None or block.owner.kind == owner.kind else weakref.ref(block)
-
-
-def _report_inside(block: HeldLock | None) -> None:
-    if block is not None and not block.inside_reported:
-        block.inside_reported = True
-        logger.warning("lock %r is wanted by work of its own block: %s", block.key, INSIDE)
-
-
 def _on_queued(contender: AnyContender, owner: Owner, waiter: Any, around: weakref.ref[HeldLock] | None) -> None:
-    if around is not None:
-        _report_inside(around())
+    block = None if around is None else around()
+    if block is not None:
+        report_inside(block)
     if waiter.on_queued is not None:
         waiter.on_queued()
     hooks.events.waiting(contender, owner)
-
-
-@dataclass(slots=True, eq=False)
-class _LossObserver(GrantObserver):
-    """Cancels the wait for one of several locks when a lock is lost that was acquired before."""
-
-    _acquisition: Acquisition
-    grant: Grant
-
-    def on_lost(self, reason: str) -> None:
-        self._acquisition.cancel(self.grant.loss(reason))

@@ -31,7 +31,8 @@ def release_if_overdue(grant: Grant, contender: GrantedContender) -> None:
 
 
 def _release_unless_watched(grant: Grant, contender: GrantedContender) -> None:
-    if all(held.is_unwatched for held in grant.held_shares()):
+    held = grant.held()
+    if held is None or held.is_unwatched:
         contender.abandon()
 
 

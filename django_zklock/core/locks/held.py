@@ -22,21 +22,14 @@ from django_zklock.core.execution import abort, work
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.execution.waiters import Routine
 from django_zklock.core.locks.bounds import release_if_overdue
-from django_zklock.core.locks.spec import LockSpec, Policy
-from django_zklock.core.log import Logger
-from django_zklock.core.protocol.grant import Grant, GrantedContender
-from django_zklock.core.queue.command_line import command
+from django_zklock.core.locks.spec import LockSpec
+from django_zklock.core.protocol.errors import LockBusy
+from django_zklock.core.protocol.grant import Grant, GrantedContender, nobody
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.core.zk.lease import GrantSession
 
 if TYPE_CHECKING:
     from django_zklock.core.locks.block import Guard, Receipt
 
-logger = Logger("django_zklock.locks")
-
-_TableKey: TypeAlias = tuple[int, str, bool]  # the id of its owner; the key; whether it only reads
-
-OWNER_INTERVAL = 5.0  # seconds between two looks for owners that have ended
 RELEASE_TIMEOUT = 0.7  # seconds that a release waits for ZooKeeper's confirmation; it goes on in the background
 
 
@@ -53,7 +46,7 @@ def released(holds: Iterable[HeldLock], new_waiter: Callable[[], Any], *, confir
     if log.on_protocol_thread():
         return  # the garbage collector has closed a generator there
     waiters = []
-    ended = [hold for hold in holds if not hold.grant.shares and not hold.grant.inherited]  # others stay held
+    ended = [hold for hold in holds if hold.grant.held() is None and not hold.grant.inherited]  # others stay held
     for hold in ended:
         waiters.append(new_waiter())
         contender = hold.contender
@@ -70,13 +63,7 @@ class Use:
 
     lock: object = None  # the lock object that has acquired it
     kept: bool = False  # by `acquire`: no block ends it
-    has_ended: Callable[[], bool] = bool  # whether the call of a thread pool that has made it is over
     until_commit: bool = False  # by `release_on`, so no other thread may release it
-    is_reported: bool = False  # protocol's thread only
-
-    def is_left(self, lock: object) -> bool:
-        """Return whether its call has ended, or it is `acquire` of another lock object."""
-        return self.has_ended() or (self.kept and self.lock is not lock)
 
 
 class Uses(tuple[Use, ...]):
@@ -97,10 +84,10 @@ RELEASED: Final = Uses()
 
 class HeldLock:
     """
-    A lock that one owner holds: its share of a grant.
+    A lock that one owner holds. Each of its acquisitions uses it; the lock is released with the last one.
 
-    Usually it is the only share. A writer that also reads has two. The write lock is released with the last one, in any
-    order: so no writer comes in between.
+    A writer may also read. The write lock is released with the last of both, in any order: so no writer comes in
+    between.
     """
 
     def __init__(
@@ -110,8 +97,6 @@ class HeldLock:
         owner: Owner,
         spec: LockSpec,
         uses: Iterable[Use] = (),
-        *,
-        reads: bool = False,
     ) -> None:
         self.contender = contender
         self.grant = grant
@@ -123,10 +108,8 @@ class HeldLock:
         self._uses = Uses(uses)  # or what they were some time ago
         self.observer: object = None  # of the open transactions that keep it; set by `Scope.keep`
         self.inside_reported = False  # whether the log says that work of its own block wants it
-        self.reads = reads or grant.kind is Kind.READ
-        reference = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
-        self._reference: weakref.ref[HeldLock] | None = reference  # None once this share is released
-        grant.shares[reference] = None
+        self._reading: tuple[Use, ...] = ()  # the uses of a writer that only read
+        grant.held = weakref.ref(self, functools.partial(_on_dropped, contender, grant))
 
     @property
     def uses(self) -> Uses:
@@ -149,11 +132,21 @@ class HeldLock:
             uses = self.uses
         return RELEASED
 
-    def add_use(self, use: Use, policy: Policy) -> bool:
+    def add_use(self, use: Use, spec: LockSpec) -> bool:
         """Add a use, and keep the stricter policy. Return False if another thread has released the lock before."""
-        if policy.is_stricter_than(self.policy):
-            self.policy = policy
+        if spec.policy.is_stricter_than(self.policy):
+            self.policy = spec.policy
+        if spec.kind is Kind.READ:
+            self._reading = (*self._reading, use)
         return use in self._swap((use,), ended=())
+
+    def kind_of(self, use: Use | None) -> Kind:
+        """Return what this use has: a reader inside a writer only reads."""
+        return Kind.READ if use in self._reading else self.grant.kind
+
+    def uses_of(self, kind: Kind) -> list[Use]:
+        """Return the uses that only read, if `kind` is that of a reader; else the others."""
+        return [use for use in self.uses if (self.kind_of(use) is Kind.READ) is (kind is Kind.READ)]
 
     @abort.shielded
     def _end_uses(self, ended: Container[Use]) -> None:
@@ -164,18 +157,18 @@ class HeldLock:
         """
         if self._swap((), ended) is RELEASED:
             self._drop()
-        if self.grant.shares:
+        else:
             release_if_overdue(self.grant, self.contender)
 
     @property
     def is_released(self) -> bool:
         """Whether it was released. A transaction may keep it after the end of its block."""
-        return not self.uses and self._reference not in self.grant.shares
+        return not self.uses and self.grant.held() is None
 
     @property
     def is_dropped(self) -> bool:
-        """Whether this share has been released, or is about to be; or was given up after a loss."""
-        return self._reference is None or self.uses is RELEASED
+        """Whether it has been released, or is about to be; or was given up after a loss."""
+        return self.grant.held() is None or self.uses is RELEASED
 
     @property
     def lost(self) -> bool:
@@ -216,37 +209,30 @@ class HeldLock:
         """Return whether only its owner can release it: it is the lock of a block, a transaction, or this use."""
         return not self.is_unwatched or any(use is waiting or use.until_commit for use in self.uses)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether its owner, or the calls of a thread pool that acquired it, ended without a release."""
-        uses = self.uses
-        return bool(uses) and (self.owner.is_over or all(use.has_ended() for use in uses))
-
     # --- acquiring it again ---------------------------------------------------------------------------------------
 
-    def reentrant_share(self, kind: Kind) -> HeldLock:
+    def check_again(self, spec: LockSpec) -> None:
         """
-        Return the share by which the owner acquires the lock again: this one, or a new one that only reads.
+        Raise if its owner may not acquire it again with this spec.
 
-        `kind` is what the owner asks for now. Raises `LockUpgradeRefused` if the owner would wait for its own release,
-        and `LockLost` if the lock is lost.
+        Raises `LockUpgradeRefused` if the owner would wait for its own release, `LockLost` if the lock is lost, and
+        `LockBusy`.
         """
-        self._refuse_exclusive(kind)
+        self._refuse_exclusive(spec.kind)
         reason = self.grant.why_invalid()
         if reason is not None:
             if any(use.kept for use in self.uses):
                 reason += "; call release() before you acquire it again"
             raise self.grant.loss(reason)
-        reads = kind is Kind.READ
-        if self.reads is reads:
-            return self
-        share = HeldLock(self.contender, self.grant, self.owner, self.spec, reads=True)  # the writer may go first
-        share.policy = self.policy
-        return share
+        if not spec.reentrant and (self.uses or self.observer):
+            text = f"The lock {self.key!r} is not reentrant and its owner has it already; release it first."
+            raise LockBusy(text, lock=self.key)
 
     def _refuse_exclusive(self, kind: Kind) -> None:
-        """Raise `LockUpgradeRefused` if the owner shares the lock, and asks for more now."""
-        shared = Kind.READ if self.reads else self.grant.kind
+        """Raise `LockUpgradeRefused` if the owner shares the lock, or only reads, and asks for more now."""
+        uses = self.uses
+        only_reads = uses and all(self.kind_of(use) is Kind.READ for use in uses)
+        shared = Kind.READ if only_reads else self.grant.kind
         if shared in (Kind.LOCK, Kind.WRITE, kind):
             return
         held, instead = "a permit of", "Release the permit first."
@@ -261,13 +247,11 @@ class HeldLock:
 
     # --- release --------------------------------------------------------------------------------------------------
 
-    def last_use(self, lock: object = None) -> Use | None:
-        """Return the use that `release` of this lock object ends: the last by `acquire`, else the innermost block's."""
-        # If the call that acquired it has ended, the caller may be another one of the same thread.
-        mine = [use for use in self.uses if use.lock is lock or not use.has_ended()]
-        kept = [use for use in mine if use.kept]
-        candidates = kept or mine
-        return candidates[-1] if candidates else None
+    def last_use(self, kind: Kind) -> Use | None:
+        """Return the use that `release` of a lock object ends: the last by `acquire`, else the innermost block's."""
+        uses = self.uses_of(kind)
+        kept = [use for use in uses if use.kept]
+        return next(reversed(kept or uses), None)
 
     @abort.shielded
     def release_use(self, use: Use, release_on: str | None) -> None:
@@ -292,35 +276,25 @@ class HeldLock:
 
     @abort.shielded
     def _drop(self) -> None:
-        """Drop this share of the grant, and release the lock with the last one. The call is idempotent."""
-        grant = self.grant
+        """Release the lock. The call is idempotent."""
         held_locks.forget(self)
-        # First drop this share, then look at the others: of two released at the same time, one sees none left.
-        if self._reference is not None:
-            grant.shares.pop(self._reference, None)
-        if grant.shares:
-            self._reference = None
-            return
         self.contender.abandon()
-        self._reference = None
-        if grant.first_to_report_end():
+        self.grant.held = nobody
+        if self.grant.first_to_report_end():
             hooks.events.ended(self)
 
     @abort.shielded
     def drop_left(self, lock: object) -> bool:
         """
-        Drop it if it is lost, and all that uses it is a call that has ended, or `acquire` of another lock object.
+        Drop it if it is lost, and all that uses it is `acquire` of other lock objects.
 
         Return whether it was. Its uses remain, so that a late release of its hold reports the loss.
         """
+        if self.observer or not all(use.kept and use.lock is not lock for use in self.uses):
+            return False
         if self.grant.why_invalid() is None:
             return False
-        shares: list[HeldLock] = self.grant.held_shares()
-        for share in shares:
-            if share.observer or not all(use.is_left(lock) for use in share.uses):
-                return False
-        for share in shares:
-            share._drop()
+        self._drop()
         return True
 
     # --- its loss -------------------------------------------------------------------------------------------------
@@ -359,16 +333,13 @@ def _on_dropped(
     is_finalizing: Callable[[], bool] = sys.is_finalizing,
 ) -> None:
     """
-    Release the lock when the last share of a grant is dropped without being released.
+    Release a lock that is dropped without being released.
 
-    This is no `__del__`, which would run for every share: Python swallows an exception that a signal's handler raises
-    in one, such as a soft time limit.
+    This is no `__del__`, which would run for every lock: Python swallows an exception that a signal's handler raises in
+    one, such as a soft time limit.
     """
     if is_finalizing() or grant.inherited:
         return  # the session has been closed, or is the parent's
-    grant.shares.pop(reference, None)
-    if grant.shares:
-        return
     held_locks.drop_blocks(grant)
     contender.abandon()
     message = f"the hold of {grant.key!r} was dropped without being released"
@@ -380,7 +351,7 @@ def _on_dropped(
 
 class HeldLocks:
     """
-    The held locks of this process, by owner, key, and whether they are held only for reading.
+    The held locks of this process, by owner and key.
 
     This table makes locks reentrant. Only an owner itself changes its entries. For locks that were acquired by `with`
     it has weak references only, because their block keeps them. A held lock keeps its owner, so the id of that is not
@@ -394,22 +365,19 @@ class HeldLocks:
 
     def clear(self) -> None:
         """Forget all, as a forked child does."""
-        self._weak: weakref.WeakValueDictionary[_TableKey, HeldLock] = weakref.WeakValueDictionary()
+        self._weak: weakref.WeakValueDictionary[tuple[int, str], HeldLock] = weakref.WeakValueDictionary()
         self._kept: dict[HeldLock, None] = {}  # acquired by `acquire`: `release` will be called
         self._guards: dict[object, list[Guard]] = {}  # of open blocks, outermost first; by task, greenlet or thread
 
-    def find(self, owner: Owner, key: str, *, reads: bool | None = None) -> HeldLock | None:
-        """Return the owner's held lock of this key, or None. `reads`: whether it only reads; None: either way."""
-        if not self._weak:
+    def find(self, owner: Owner, key: str) -> HeldLock | None:
+        """Return the owner's held lock of this key, or None."""
+        held = self._weak.get((id(owner.subject), key)) if self._weak else None
+        if held is None or held.is_dropped:
             return None
-        kinds = (False, True) if reads is None else (reads,)
-        for only_reads in kinds:
-            held = self._weak.get((id(owner.subject), key, only_reads))
-            if held is not None and not held.is_dropped:
-                if not held.grant.inherited:
-                    return held
-                fork.notice()
-        return None
+        if held.grant.inherited:
+            fork.notice()
+            return None
+        return held
 
     def all(self) -> list[HeldLock]:
         """Return every held lock of this process."""
@@ -431,8 +399,8 @@ class HeldLocks:
         """
         grants: dict[Grant, bool] = {}
         for held in self.all():
-            if held.owner == owner and not held.is_over and not held.lost:
-                grants[held.grant] = grants.get(held.grant, True) and not held.needs_owner(waiting)
+            if held.owner == owner and not held.lost:
+                grants[held.grant] = not held.needs_owner(waiting)
         return grants
 
     def kept(self) -> list[HeldLock]:
@@ -441,7 +409,7 @@ class HeldLocks:
 
     def of_ended_owner(self, lock: object, key: str) -> tuple[HeldLock, Use]:
         """Return what this lock object acquired for an owner that has ended, and its use. Raises `LockNotHeld`."""
-        ended = [held for held in self.kept() if held.key == key and held.is_over]
+        ended = [held for held in self.kept() if held.key == key and held.owner.is_over]
         for held in ended:
             for use in reversed(held.uses):
                 if use.kept and use.lock is lock:
@@ -450,10 +418,9 @@ class HeldLocks:
 
     def add(self, held: HeldLock, *, keep: bool) -> None:
         """Add a held lock. With `keep`, the table has a strong reference to it until it is released."""
-        self._weak[id(held.owner.subject), held.key, held.reads] = held
+        self._weak[id(held.owner.subject), held.key] = held
         if keep:
             self._kept[held] = None
-            held.grant.session.attached(OwnerWatch).start()
 
     def forget(self, held: HeldLock) -> None:
         """Keep no reference to a lock that is being dropped; from any thread. The call is idempotent."""
@@ -509,42 +476,8 @@ def inherited_hold(key: str | None) -> HeldLock | None:
 fork.in_child(held_locks.clear)
 
 
-class OwnerWatch:
-    """Warns of locks of `acquire` whose owner has ended; one of each session."""
-
-    def __init__(self, session: GrantSession) -> None:
-        self._session = session
-        self._is_started = False
-
-    def start(self) -> None:
-        """Look from time to time, as long as there are such locks; from any thread."""
-        if not self._is_started:
-            self._is_started = True
-            self._session.post(lambda: self._session.loop.call_later(OWNER_INTERVAL, self._look))
-
-    def _look(self) -> None:
-        self._is_started = False
-        for held in held_locks.kept():
-            self.start()
-            use = next(iter(held.uses), None)
-            if use is not None and not use.is_reported and held.is_over and not held.lost:
-                use.is_reported = True
-                logger.warning(
-                    "lock %r of %r is still held, but its owner has ended without a release: %s%s. Call release() of "
-                    "the same lock object, or run: %s",
-                    held.key,
-                    held.grant.what,
-                    "a call in " if use.has_ended() else "",
-                    held.owner,
-                    command("break", held.key, token=held.grant.token, reason=""),
-                    about=held.grant.about,
-                    extra=held.grant.log_fields(),
-                )
-
-
 _OVER: Final = (
-    " Its owner has ended: a thread, a task, or a call in a thread pool, as by sync_to_async(). Only the lock object "
-    "that acquired it can release it. In coroutines, use await lock.aacquire()."
+    " Its owner, a thread or a task, has ended. Only its hold, or the lock object that acquired it, can release it."
 )
 
 

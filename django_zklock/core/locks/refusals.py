@@ -8,11 +8,14 @@ from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.held import HeldLock, inherited_hold
 from django_zklock.core.locks.lingering import LingeringWaiter
+from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.errors import LockBusy, LockTimeout
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.nodes import Kind
+
+logger = Logger("django_zklock.locks")
 
 AnyContender: TypeAlias = Contender | LingeringWaiter
 
@@ -51,7 +54,9 @@ def _timeout(contender: AnyContender, owner: Owner, waited: float) -> LockTimeou
     after = _after(ahead, contender, owner)
     if contender.in_local_queue:
         after = "; many other callers of this process wait for it, too"
-    if block_around(contender, owner) is not None:
+    block = block_around(contender, owner)
+    if block is not None:
+        report_inside(block)
         after += f". {INSIDE}".rstrip(".")
     if _is_operators(ahead) and contender.refusal is not None:  # it is over, and cannot be deleted
         after += f". {contender.refusal}".rstrip(".")
@@ -64,6 +69,13 @@ def block_around(contender: AnyContender, owner: Owner) -> HeldLock | None:
     if held is None or held.owner == owner or contender.spec.kind is Kind.PERMIT:
         return None
     return held
+
+
+def report_inside(block: HeldLock) -> None:
+    """Log, once for each hold, that work which its block has started wants its lock."""
+    if not block.inside_reported:
+        block.inside_reported = True
+        logger.warning("lock %r is wanted by work of its own block: %s", block.key, INSIDE)
 
 
 def _is_operators(ahead: ContenderInfo | None) -> bool:

@@ -31,7 +31,7 @@ from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
-from django_zklock.core.protocol.operator_holds import HoldCheck, MinimumHold, minimum_hold
+from django_zklock.core.protocol.operator_holds import HoldCheck, successor
 from django_zklock.core.protocol.registry import Deletion, ListedNames, ListingReply, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import CLOSED, Story, drive
@@ -49,7 +49,7 @@ from django_zklock.core.zk.errors import (
 from django_zklock.core.zk.gateway import Node, NodeReply, WriteReply
 from django_zklock.core.zk.lease import BEAT_SHARE
 from django_zklock.core.zk.loop import NEVER, Timer
-from django_zklock.core.zk.multi import Check, Delete
+from django_zklock.core.zk.multi import Check, Create, Delete
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
@@ -726,17 +726,14 @@ class Contender(SessionObserver):
         self.session.gateway.write(node.path, data, node.version, self.guard(on_written))
 
     def _on_own_read(self, node: Node) -> None:
-        """Receive a release request, and describe the grant a little later; or tell a search that it waits."""
-        own, grant, search = self._own.node, self._grant, self.wait.search
+        """Receive a release request, and describe the grant a little later."""
+        own, grant = self._own.node, self._grant
         if own is None:
             return
-        if node.version > own.version:
-            if Payload.decode(node.data) is not None:  # else another client has replaced them; they are written again
-                self._own.node = node
-            if search is not None:
-                search.answer()
+        if node.version > own.version and Payload.decode(node.data) is not None:  # else Curator has written over it
+            self._own.node = node
         if grant is not None:
-            interventions.read_request(self.session.gateway, grant, node, own.data)
+            interventions.read_request(grant, node)
             if not grant.described and not self._timer.pending:
                 self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, grant))
 
@@ -797,12 +794,12 @@ class Contender(SessionObserver):
         self._own.unwatch()
         node, self._own.node = self._own.node, None
         path: str | None = None
-        hold: MinimumHold | None = None
+        hold: Create | None = None
         if node is not None:
             path = node.path
             self._registry.heartbeat.remove(path)
             if self.spec.min_hold and self._grant is not None and self._grant.why_invalid() is None:
-                hold = minimum_hold(self.spec, self.caller, self._grant, node)
+                hold = successor(self.session, self.spec, self.caller, self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,

@@ -14,7 +14,6 @@ from django_zklock.core.queue.escaping import printable
 from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.operator_hold import OperatorHold, operator_hold
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.core.queue.untrusted import iso_time
 from django_zklock.core.zk.gateway import Node, to_datetime
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class ContenderInfo:
     session_timeout: float = 0.0
     """Seconds after which ZooKeeper ends its session if its process is silent; 0 if that is unknown."""
     idle_since: datetime | None = None
-    """Since when nobody uses the lock, and its process keeps it for its next user (`linger`). None if it is in use."""
+    """Since when nobody uses the lock (`linger`), within a second. None if it is in use."""
     granted: datetime | None = None
     """When it got the lock, by ZooKeeper's clock. A holder writes it after a second. None before, and for waiters."""
 
@@ -129,7 +128,7 @@ class ContenderInfo:
             max_hold=payload.max_hold / 1000,
             warn_after=payload.warn_after / 1000,
             session_timeout=payload.session_timeout / 1000,
-            idle_since=_idle_since(payload, node) if payload.idle else None,
+            idle_since=to_datetime(node.mtime) if payload.idle else None,
             lasts=payload.lasts if payload.lasts in LASTING else "",
             wait=WaitsFor.of(payload),
             renewal_due=_renewal_due(payload, node),
@@ -178,15 +177,6 @@ def foreign_payload(data: bytes) -> Payload:
         except ValueError:
             what = printable(text, _SHORT)
     return Payload(host=host, what=what)
-
-
-def _idle_since(payload: Payload, node: Node) -> datetime | None:
-    """Return since when the lock is idle, by ZooKeeper's clock. The host's clock only adds the time from the create."""
-    try:
-        came, idle = iso_time(payload.since), iso_time(payload.idle)
-        return to_datetime(max(node.ctime, min(node.ctime + (idle - came).total_seconds(), node.mtime)))
-    except ValueError:
-        return None
 
 
 def _granted(payload: Payload, node: Node) -> datetime | None:

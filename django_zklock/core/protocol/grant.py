@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -18,6 +17,10 @@ from django_zklock.core.zk import troubles
 from django_zklock.core.zk.lease import GrantSession
 
 logger = Logger("django_zklock.locks")
+
+
+def nobody() -> None:
+    """Return None, as a weak reference does whose object is gone: nobody holds the lock."""
 
 
 class GrantedContender(Protocol):
@@ -84,8 +87,8 @@ class Grant:
         self.ends_at: float | None = None  # of the maximum hold, on clock.now(); set before anybody has the hold
         self.release_request: ReleaseRequest | None = None  # the last one
         self.described = False  # its znode says when it was granted; protocol's thread only
-        # The held locks that are not released yet, which are in the room above.
-        self.shares: dict[weakref.ref[Any], None] = {}
+        # Returns the held lock, which is in the room above, until it is released. Its owner writes this.
+        self.held: Callable[[], Any] = nobody
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.tells_wait = False  # its znode names what its owner waits for, or did; protocol's thread writes it
@@ -137,10 +140,6 @@ class Grant:
     def loss(self, reason: str) -> LockLost:
         """Return the error for the holder."""
         return LockLost(f"The lock {self.key!r} was lost: {reason}.", lock=self.key)
-
-    def held_shares(self) -> list[Any]:
-        """Return the shares that are not released yet. Other threads may add and remove some meanwhile."""
-        return [held for reference in list(self.shares) if (held := reference()) is not None]
 
     def first_to_report_end(self) -> bool:
         """Return True to the first caller only: it reports the end of the grant."""
@@ -216,9 +215,9 @@ class Grant:
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request. Report it where the work is: a pool process of Celery does so itself."""
-        # Read before anybody learns of the request: the work may go on at once. The grant of a lock that lingers has no
-        # share, because its present owner has a grant of its own.
-        stack = self.stack() if self._end and self.shares else None
+        # Read before anybody learns of the request: the work may go on at once. Nobody holds the grant of a lock that
+        # lingers, because its present owner has a grant of its own.
+        stack = self.stack() if self._end and self.held() is not None else None
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))
         if self._end:
@@ -240,7 +239,8 @@ class Grant:
 
     def stack(self) -> Stack:
         """Return the stack of the work under this grant; it is empty if there is no work in this process."""
-        return Stack(next((held.owner for held in self.held_shares()), None))
+        held = self.held()
+        return Stack(None if held is None else held.owner)
 
     def _tell(self, call: Callable[[GrantObserver], None]) -> None:
         for observer in list(self._observers):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
-from datetime import UTC, datetime
 
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.queue import release_request
-from django_zklock.core.zk.gateway import Gateway, Node
+from django_zklock.core.zk.gateway import Node
 
 logger = Logger("django_zklock.locks")
 
@@ -28,19 +26,8 @@ def report_deleted(grant: Grant) -> None:
     )
 
 
-def read_request(gateway: Gateway, grant: Grant, node: Node, own: bytes) -> None:
-    """
-    Receive a release request, which is in the data of `node`. `own` is the data that this process has written last.
-
-    Curator's request replaces all data. So this writes our data back, with the request in our form.
-    """
+def read_request(grant: Grant, node: Node) -> None:
+    """Receive a release request, which is in the data of `node`."""
     request = release_request.requested(node.data)
-    if request is None:
-        return
-    if node.data == release_request.CURATOR:
-        before = grant.release_request
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        request = before if before is not None and request.same(before) else replace(request, at=now)
-        gateway.write(node.path, release_request.with_request(own, request), node.version)
-    if request != grant.release_request:  # else the znode was only read again
+    if request is not None and request != grant.release_request:  # else the znode was only read again
         grant.request_release(request)

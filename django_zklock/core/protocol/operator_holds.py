@@ -14,17 +14,18 @@ from dataclasses import replace
 from functools import partial
 
 from django_zklock.core import clock
+from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import Story, drive
 from django_zklock.core.queue import operator_hold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, path
-from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
+from django_zklock.core.queue.nodes import Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk.errors import NodeMissing, ZkError
 from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
-from django_zklock.core.zk.multi import Create, Delete, Operation
+from django_zklock.core.zk.multi import Create, Delete
 from django_zklock.core.zk.session import Session
 
 audit = Logger("zklock.audit")
@@ -121,82 +122,44 @@ def delete_ended(session: Session, holds: Collection[tuple[str, str]]) -> None:
         drive(HoldCheck(session.gateway, key, path(session.options.base, key)).run((name,)))
 
 
-class MinimumHold:
+def successor(session: Session, spec: QueueSpec, caller: Caller, grant: Grant, own: Node) -> Create | None:
     """
-    The operator hold that replaces a holder's znode: the rest of a minimum hold, or the hold of a person or a task.
+    Return the operator hold that takes the place of a holder's znode: that of a person or a task, or a minimum hold.
 
     One transaction deletes the holder's znode and creates the hold with the same sequence number, so it has that
     position in the queue. If the process crashes before it, the lock stays held until the session timeout is over. Then
-    it is free.
+    it is free. The next waiter does not mistake the delete of the holder's znode for its turn: the guid of such a
+    holder has a mark, which makes the waiter list the queue again.
 
-    The next waiter does not mistake the delete of the holder's znode for its turn: the guid of such a holder has a
-    mark, which makes the waiter list the queue again.
+    None if the time is over, or for a lock that was released before its work began: the caller gave up at the grant, or
+    did not get the other locks that it needs.
     """
-
-    def __init__(self, spec: QueueSpec, caller: Caller, kind: Kind, own: Node, ends_at: float) -> None:
-        label = caller.operator
-        self._task_id = "" if label is None else label.task_id
-        self._guid = operator_hold.guid_of_task(self._task_id) if self._task_id else new_guid(Mark.OPERATOR)
-        self._spec = spec
-        self._own = own
-        self._label = label
-        self._ends_at = ends_at  # on clock.now()
-        self._name = f"{prefix(self._guid, kind)}{own.name[-SEQUENCE_DIGITS:]}"
-        self._path = f"{spec.parent}/{self._name}"
-        self._seconds = 0.0
-        self.tried = False  # the transaction was sent
-
-    def changes(self) -> tuple[Operation, ...]:
-        """Return the transaction that replaces the znode; nothing if a delete is enough."""
-        payload = Payload.decode(self._own.data)
-        # A person or a task gets the full time, from this write on.
-        self._seconds = self._ends_at - clock.now() if self._label is None else self._spec.min_hold
-        if self._seconds <= 0 or payload is None:
-            return ()
-        self.tried = True
-        return Delete(path=self._own.path), Create(path=self._path, data=self._data(payload))
-
-    def _data(self, payload: Payload) -> bytes:
-        """Return the data of the hold; `payload` is that of the holder."""
-        label = self._label
-        payload = replace(payload, guid=self._guid, owner=0, max_hold=0, session_timeout=0)
-        # These are about the holder's znode.
-        payload = replace(payload, release_request={}, waits_for={}, unknown={})
-        if label is None:
-            reason = f"held for at least {self._spec.min_hold:g} s"
-            return operator_hold.hold_data(payload, by=payload.what, reason=reason, seconds=self._seconds, minimum=True)
-        return operator_hold.hold_data(
-            payload, by=label.by, reason=label.reason, seconds=self._seconds, task_id=self._task_id
-        )
-
-    def end_in_time(self, session: Session) -> None:
-        """
-        Delete the hold when its time is over. Otherwise it would stay while no caller wants the lock.
-
-        A reservation has no timer: its sender may send very many tasks, and most end early.
-        """
-        if self.tried and not self._task_id:
-            session.loop.call_later(self._seconds, partial(self._check, session))
-
-    def _check(self, session: Session) -> None:
-        def on_checked(checked: HoldCheck | ZkError) -> None:
-            pause: float | None = RETRY
-            if isinstance(checked, HoldCheck):
-                pause = checked.next_check((self._name,))
-            if pause is not None:
-                session.loop.call_later(pause, partial(self._check, session))
-
-        drive(HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,)), on_checked)
-
-
-def minimum_hold(spec: QueueSpec, caller: Caller, grant: Grant, node: Node) -> MinimumHold | None:
-    """
-    Return the operator hold for the rest of a minimum hold; None if it is over.
-
-    A lock that was released before its work began gets none: the caller gave up at the grant, or did not get the other
-    locks that it needs.
-    """
-    if not grant.begun:
+    label, payload = caller.operator, Payload.decode(own.data)
+    # A person or a task gets the full time, from the release on.
+    seconds = spec.min_hold if label is not None else grant.since + spec.min_hold - clock.now()
+    if payload is None or not grant.begun or seconds <= 0:
         return None
-    ends_at = grant.since + spec.min_hold
-    return MinimumHold(spec, caller, grant.kind, node, ends_at) if clock.now() < ends_at else None
+    task_id = "" if label is None else label.task_id
+    guid = operator_hold.guid_of_task(task_id) if task_id else new_guid(Mark.OPERATOR)
+    payload = replace(payload, guid=guid, owner=0, max_hold=0, session_timeout=0)
+    payload = replace(payload, release_request={}, waits_for={}, unknown={})  # these are about the holder's znode
+    if label is None:
+        reason = f"held for at least {spec.min_hold:g} s"
+        data = operator_hold.hold_data(payload, by=payload.what, reason=reason, seconds=seconds, minimum=True)
+    else:
+        data = operator_hold.hold_data(payload, by=label.by, reason=label.reason, seconds=seconds, task_id=task_id)
+    name = f"{prefix(guid, grant.kind)}{own.name[-SEQUENCE_DIGITS:]}"
+    if not task_id:  # a sender may reserve keys for very many tasks, and most end early
+        session.loop.call_later(seconds, partial(end_in_time, session, spec, name))
+    return Create(path=f"{spec.parent}/{name}", data=data)
+
+
+def end_in_time(session: Session, spec: QueueSpec, name: str) -> None:
+    """Delete a hold when its time is over. Otherwise it would stay while no caller wants the lock."""
+
+    def on_checked(checked: HoldCheck | ZkLockError) -> None:
+        pause = checked.next_check((name,)) if isinstance(checked, HoldCheck) else RETRY
+        if pause is not None:
+            session.loop.call_later(pause, partial(end_in_time, session, spec, name))
+
+    drive(HoldCheck(session.gateway, spec.key, spec.parent).run((name,)), on_checked)

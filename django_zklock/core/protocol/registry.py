@@ -19,7 +19,6 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions, releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
-from django_zklock.core.protocol.operator_holds import MinimumHold
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import show_tails
 from django_zklock.core.queue.order import Queue, ordered
@@ -27,6 +26,7 @@ from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefuse
 from django_zklock.core.zk.gateway import Callback, NamesReply, NodeReply, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.loop import NEVER
+from django_zklock.core.zk.multi import Create, Delete
 from django_zklock.core.zk.session import Session, SessionObserver
 
 logger = Logger("django_zklock.locks")
@@ -260,7 +260,7 @@ class Deletion:
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
     _done: Callable[[Exception | None], object] = bool
     """Called when the znode is gone, and with the error whenever that takes longer than a request."""
-    _replacement: MinimumHold | None = None
+    _successor: Create | None = None
     """Created in the same transaction."""
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
     _grant: Grant | None = None  # of the holder that releases
@@ -286,24 +286,16 @@ class Deletion:
         try:
             if self._path is None:
                 registry.list_names(self._parent, self._on_searched, after_sync=True)
-            elif self._replacement is None:
+            elif self._successor is None:
                 registry.session.gateway.delete(self._path, self._on_deleted)
             else:
-                self._replace(self._replacement, self._path)
+                operations = (Delete(path=self._path), self._successor)
+                registry.session.gateway.commit(operations, self._on_deleted)
         except Exception as error:  # noqa: BLE001 - `_send_later` logs it
             # No reply may follow, and nothing else would delete this znode.
             self._is_busy = False
             self._done(error)
             self._send_later(error, exc_info=True)
-
-    def _replace(self, replacement: MinimumHold, path: str) -> None:
-        """Put the replacement in the place of the znode, unless it has no time left."""
-        session = self._registry.session
-        changes = replacement.changes()
-        if changes:
-            session.gateway.commit(changes, self._on_deleted)
-        else:
-            session.gateway.delete(path, self._on_deleted)
 
     def _on_searched(self, reply: ListingReply) -> None:
         self._is_busy = False
@@ -334,8 +326,6 @@ class Deletion:
     def on_gone(self) -> None:
         """Forget the znode, because it is gone."""
         self._registry.discard(self.guid)
-        if self._replacement is not None:
-            self._replacement.end_in_time(self._registry.session)
         releases.end(self)
         self._done(None)
         self._registry.deleting.pop(self, None)  # last, for other threads that wait for this

@@ -24,8 +24,6 @@ class WaitsFor(NamedTuple):
     """The czxid of that contender. The youngest wait has the highest."""
     until: int = 0
     """When its caller gives up, in milliseconds since 1970 by ZooKeeper's clock; 0 if it has no limit."""
-    zxid: int = 0
-    """The newest transaction that its process knew of when it wrote this. It was alive after that one."""
     may_end: int = 0
     """1: another thread may release the lock in whose znode this is, while the owner waits. So it is in no circle."""
 

@@ -362,11 +362,6 @@ class Requests:
         return self._client is not None and self._client.session_id == self._session_id
 
     @property
-    def newest_zxid(self) -> int:
-        """The newest zxid in the replies on this connection; 0 if there is none."""
-        return 0 if self._client is None else int(self._client.last_zxid)
-
-    @property
     def unanswered(self) -> int:
         """The number of requests in flight."""
         return len(self._sent)

@@ -341,11 +341,6 @@ class Gateway:
         checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
         self._requests.send((wire.Transaction(checks), _converting(checked, callback)), urgent=True)
 
-    @property
-    def newest_zxid(self) -> int:
-        """The newest zxid in the replies to this session. A process that writes it was alive after that transaction."""
-        return self._requests.newest_zxid
-
     def try_create(self, callback: Callback[WriteReply]) -> None:
         """
         Let a quorum carry out a transaction that changes nothing: create a znode below the base, and delete it.

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from support.faults import within
-from support.work import compute, in_each_thread, lose, run_in_thread, sleep_in_pieces
+from support.work import compute, in_each_thread, lose, sleep_in_pieces
 from support.zoo import ROOM, eventually
 
 from django_zklock import current_hold
@@ -206,7 +206,7 @@ def test_a_call_into_c_is_interrupted_once_after_its_end(zoo, monkeypatch, repor
         run(block)
     assert done
     (report,) = eventually(lambda: list(reports))
-    assert report["receipt"].how == ("thread" if run is run_in_thread else "signal")
+    assert report["receipt"].how == "thread"
     assert not report["receipt"].swallowed
 
 

@@ -31,7 +31,7 @@ def hold(key, seconds):
 
 def make_over(zoo, make, *keys):
     """Make holds whose process has ended, and whose time is over for everybody."""
-    with mock.patch.object(operator_holds.MinimumHold, "end_in_time"):  # it does not end the first one itself
+    with mock.patch.object(operator_holds, "end_in_time"):  # it does not end the first one itself
         for key in keys:
             make(key, 1.0)
         die()

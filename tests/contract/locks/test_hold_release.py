@@ -230,16 +230,6 @@ def test_a_write_hold_that_another_thread_releases_leaves_its_owner_a_reader_alo
     zoo.assert_empty()
 
 
-def test_a_write_hold_that_was_dropped_leaves_its_owner_a_reader_alone(zoo):
-    write, read = [acquired(zk_write(KEY))], acquired(zk_read(KEY))
-    held_locks.forget(held_of(write.pop()))
-    gc.collect()
-    assert run_in_thread(lambda: zk_read(KEY).acquire(blocking=False)) is None
-    read.check()
-    read.release()
-    zoo.assert_empty()
-
-
 def test_a_hold_outlives_its_thread(zoo):
     hold = run_in_thread(lambda: acquired(zk_lock(KEY, release_on="commit")))
     with ThreadPoolExecutor(1) as pool:

@@ -1,31 +1,22 @@
-"""A lock belongs to a flow of work: it passes to no other call of a pool thread, and outlives no owner unnoticed."""
+"""A lock belongs to a task, a greenlet or a thread: who may acquire it again, release it, and end its blocks."""
 
 import asyncio
 import contextlib
 import functools
-import shlex
 import threading
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
-from typing import Any
 
 import anyio.to_thread
 import pytest
 import trio
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
-from django.core.management import call_command
-from support.faults import BackgroundCall, acquire_once
-from support.work import acquired, assert_refused
-from support.zoo import eventually
+from support.faults import BackgroundCall
+from support.work import acquired
 
 from django_zklock import zk_lock, zk_locks, zk_read, zk_semaphore, zk_write
-from django_zklock.core.locks import held as held_module
 from django_zklock.core.locks.held import held_locks
 from django_zklock.exceptions import LockLost, LockLostInterrupt, LockNotHeld, ZkLockError
-
-Run = Callable[..., Awaitable[Any]]
-Warnings = Callable[[], list[str]]
 
 
 async def in_context(call):
@@ -54,22 +45,9 @@ def run(request):
     return POOLS[request.param]
 
 
-@pytest.fixture
-def warnings(monkeypatch, caplog):
-    """Look often for owners that have ended, and return the warnings."""
-    monkeypatch.setattr(held_module, "OWNER_INTERVAL", 0.05)
-    return lambda: [record.getMessage() for record in caplog.records if "its owner has ended" in record.getMessage()]
-
-
 def acquire(lock, **options):
     """Acquire; a pool does not see that it does nothing else."""
     return lock.acquire(**options)
-
-
-def give_back():
-    """Release what a test has left to owners that have ended."""
-    for held in held_locks.kept():
-        held.release_uses()
 
 
 async def test_a_call_that_would_only_acquire_is_refused(zoo, run):
@@ -100,59 +78,6 @@ def test_threads_of_other_kinds_refuse_it_too(zoo):
         pool.apply(lock.acquire)
     with pytest.raises(ZkLockError, match="aacquire"):
         trio.run(in_thread, lock.acquire)
-
-
-async def test_two_flows_are_never_inside_together(zoo, run):
-    inside = []
-    most = []
-    errors = []
-
-    async def work(number):
-        lock = zk_lock("k")
-        try:
-            hold = await run(functools.partial(acquire, lock, timeout=20))
-        except ZkLockError as error:
-            errors.append(error)
-            return
-        assert hold
-        inside.append(number)
-        most.append(len(inside))
-        await asyncio.sleep(0.01)  # other flows try meanwhile
-        hold.check()
-        inside.remove(number)
-        await run(lock.release)
-
-    await asyncio.gather(*map(work, range(4)))
-    assert set(most) == {1}
-    assert len(most) + len(errors) == 4
-    for error in errors:
-        assert "aacquire" in str(error)
-    zoo.assert_empty()
-
-
-def test_flows_under_async_to_sync_are_never_inside_together(zoo):
-    """There, the calls of all coroutines run in the thread that waits for them."""
-    lock = zk_lock("k")
-    refused = []
-
-    async def work(number):
-        try:
-            await sync_to_async(acquire)(lock)
-        except ZkLockError as error:
-            refused.append(str(error))
-
-    async def main():
-        await work(1)
-        await asyncio.gather(work(2), work(3))
-        assert await sync_to_async(lock.owned)() is False
-
-    assert lock.acquire()  # this thread's own use, before and after that
-    lock.release()
-    async_to_sync(main)()
-    assert len(refused) == 2
-    assert_refused(zk_lock("k"), ZkLockError, "aacquire")
-    lock.release()
-    acquire_once(lock)
 
 
 def test_a_block_of_the_waiting_thread_is_reentrant_as_before(zoo):
@@ -188,99 +113,10 @@ async def test_code_in_one_call_is_one_owner(zoo, run):
         await run(work)
 
 
-async def test_the_lock_object_that_acquired_it_releases_it_from_any_thread(zoo, run):
-    """The flow goes on in other calls. Another lock object is somebody else's, who may never have had the lock."""
-    lock, other = zk_lock("k"), zk_lock("k")
-
-    def acquire_twice():
-        lock.acquire()
-        lock.acquire()
-
-    await run(acquire_twice)
-    with pytest.raises(LockNotHeld, match="aacquire"):
-        await run(other.release)
-    with pytest.raises(LockNotHeld, match="aacquire"):
-        await other.arelease()
-    await run(lock.release)
-    assert await other.alocked()
-    await lock.arelease()
-    with pytest.raises(LockNotHeld):
-        await run(lock.release)
-    zoo.assert_empty()
-
-
-async def test_permits_of_several_calls_are_all_given_back(zoo):
-    locks = [zk_semaphore("k", 3) for _ in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        loop, barrier = asyncio.get_running_loop(), threading.Barrier(3)
-
-        def acquire_together(lock):
-            hold = acquired(lock)
-            barrier.wait(10)  # each in a thread of its own
-            return hold.token
-
-        tokens = await asyncio.gather(*(loop.run_in_executor(pool, acquire_together, lock) for lock in locks))
-        for left, (lock, token) in enumerate(zip(locks, tokens, strict=True), start=1):
-            await loop.run_in_executor(pool, lock.release)
-            assert token not in [held.grant.token for held in held_locks.kept()]
-            assert len(held_locks.kept()) == 3 - left
-    zoo.assert_empty()
-
-
-@pytest.mark.parametrize("same", [False, True], ids=["another lock object", "the same one"])
-async def test_a_lost_lock_of_an_earlier_call_is_in_nobodys_way(zoo, same):
-    lock = zk_lock("k", timeout=30)
-    with ThreadPoolExecutor(1) as pool:
-        hold = pool.submit(acquire, lock).result()
-        assert hold
-        zoo.client.delete(hold.path)
-        assert await asyncio.to_thread(hold.wait_lost, 10)
-
-        def use():
-            with lock if same else zk_lock("k", timeout=30) as again:
-                assert again.token > hold.token
-
-        pool.submit(use).result()
-        with pytest.raises(LockNotHeld):
-            pool.submit(lock.release).result()
-
-
-async def test_an_exit_stack_that_stays_open_is_another_flows(zoo):
-    stack = contextlib.ExitStack()
-
-    def open_block():
-        stack.enter_context(zk_lock("k"))
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(open_block).result()
-        with pytest.raises(ZkLockError, match="aacquire"):
-            pool.submit(open_block).result()
-        await asyncio.to_thread(stack.close)
-    zoo.assert_empty()
-
-
-def test_a_release_for_an_earlier_call_leaves_its_open_block(zoo):
-    lock, stack = zk_lock("k"), contextlib.ExitStack()
-
-    def acquire_and_open():
-        lock.acquire()
-        stack.enter_context(lock)
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(acquire_and_open).result()
-        lock.release()
-        with pytest.raises(LockNotHeld):
-            lock.release()
-        assert len(zoo.children("k")) == 1
-        pool.submit(stack.close).result()
-    zoo.assert_empty()
-
-
 def by_thread(lock):
-    thread = threading.Thread(target=acquire, args=(lock,), name="worker-7")
+    thread = threading.Thread(target=acquire, args=(lock,))
     thread.start()
     thread.join()
-    return "thread 'worker-7'"
 
 
 def by_task(lock):
@@ -288,87 +124,43 @@ def by_task(lock):
         async def request():
             await lock.aacquire()
 
-        await asyncio.create_task(request(), name="request-7")
+        await asyncio.create_task(request())
 
     asyncio.run(main())
-    return "task 'request-7'"
 
 
-def by_call(lock):
-    pool = ThreadPoolExecutor(1, thread_name_prefix="pool")
-    pool.submit(acquire, lock).result()
-    return "a call in thread 'pool_0'"
-
-
-@pytest.mark.parametrize("end", [by_thread, by_task, by_call])
-def test_an_owner_that_ends_with_a_lock_is_named_once(zoo, warnings, end):
-    lock = zk_lock("k", what="count stock")
-    name = end(lock)
-    (warning,) = eventually(warnings)
-    for part in ("'k'", "'count stock'", name, "release()", "manage.py zklock break --token=", "--reason='' -- k"):
-        assert part in warning
-    end(other := zk_lock("other"))  # looked at later than the first
-    eventually(lambda: len(warnings()) == 2)
-    if end is by_task:
-        asyncio.run(lock.arelease())
-    else:
-        lock.release()
-    other.release()
+@pytest.mark.parametrize("end", [by_thread, by_task])
+def test_a_lock_of_an_ended_owner_is_released_by_the_lock_object_that_acquired_it(zoo, end):
+    """Another lock object is somebody else's, who may never have had the lock."""
+    lock, other = zk_lock("k"), zk_lock("k")
+    end(lock)
+    with pytest.raises(LockNotHeld, match="has ended"):
+        other.release()
+    assert other.locked()
+    lock.release()
     with pytest.raises(LockNotHeld):
         lock.release()
     zoo.assert_empty()
 
 
-def test_the_command_of_a_warning_frees_the_lock(zoo, warnings):
-    by_thread(zk_lock("{name}", fields={"name": "it's"}))
-    (warning,) = eventually(warnings)
-    assert "manage.py zklock break " in warning
-    command = shlex.split(warning.partition("python manage.py zklock ")[2])
-    assert "--reason=" in command, "the operator fills it in"
-    call_command("zklock", *(f"{part}its thread has ended" if part == "--reason=" else part for part in command))
-    with zk_lock("{name}", fields={"name": "it's"}, timeout=30) as hold:
-        hold.check()
-    give_back()
-
-
-def test_an_owner_that_goes_on_is_not_warned_of(zoo, warnings):
-    mine, lost, done, may_end = zk_lock("mine"), zk_lock("lost"), zk_lock("done"), threading.Event()
-    BackgroundCall(lambda: (acquire(mine), may_end.wait(10)))
-    eventually(mine.locked)
-    BackgroundCall(lambda: (done.acquire(), done.release())).result()
-    BackgroundCall(lambda: lose(zoo, lost.acquire())).result()
-    by_thread(last := zk_lock("last"))
-    eventually(warnings)
-    assert ["'last'" in warning for warning in warnings()] == [True]
-    may_end.set()
-    eventually(lambda: len(warnings()) == 2)
-    mine.release()
-    last.release()
-    give_back()
-
-
-async def test_a_call_goes_on_although_nobody_waits_for_it_any_more(zoo, warnings):
-    mine, may_end = zk_lock("mine"), threading.Event()
-
-    def work():
-        acquire(mine)
-        zk_lock("mine").acquire()
-        may_end.wait(10)
-        mine.release()
-        mine.release()
-
-    caller = asyncio.create_task(anyio.to_thread.run_sync(work, abandon_on_cancel=True))
-    await asyncio.to_thread(eventually, mine.locked)
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-    await asyncio.to_thread(by_thread, last := zk_lock("last"))
-    await asyncio.to_thread(eventually, warnings)
-    assert ["'last'" in warning for warning in warnings()] == [True]
-    may_end.set()
-    await asyncio.to_thread(eventually, lambda: not mine.locked())
-    await last.arelease()
+def test_permits_of_several_ended_owners_are_all_given_back(zoo):
+    locks = [zk_semaphore("k", 3) for _ in range(3)]
+    for lock in locks:
+        by_thread(lock)
+    for left, lock in enumerate(locks, start=1):
+        lock.release()
+        assert len(held_locks.kept()) == 3 - left
     zoo.assert_empty()
+
+
+def test_a_lost_lock_that_another_lock_object_has_acquired_is_in_nobodys_way(zoo):
+    lock = zk_lock("k")
+    hold = acquired(lock)
+    lose(zoo, hold)
+    with zk_lock("k", timeout=30) as again:
+        assert again.token > hold.token
+    with pytest.raises(LockNotHeld):
+        lock.release()
 
 
 def lose(zoo, hold):

@@ -43,7 +43,6 @@ ANYWHERE = {
     "contender_info.py": {
         "__str__",
         "_granted",
-        "_idle_since",
         "_renewal_due",
         "client_of",
         "foreign_payload",
@@ -60,6 +59,7 @@ ANYWHERE = {
         "detach",
         "has_events",
         "inherited",
+        "nobody",
         "observe",
         "overdue",
         "release",

@@ -236,16 +236,13 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
     lose,
     run,
 ):
-    """At once, also after the end of the session. Nobody need hear of it, as nothing was done under it."""
+    """Nobody need hear of it, as nothing was done under it."""
 
-    def block_the_other():
+    def lose_while_the_other_is_busy():
         with zoo.hold_elsewhere("b"):
             held.set()
             zoo.wait_contenders("b", 2)
-            before = zoo.children("a")
             lose(zoo)
-            eventually(lambda: zoo.children("a") not in ([], before), 15)
-            zoo.wait_contenders("b", 2)
 
     def acquire_both():
         acquiring = acquire(zk_locks("a", "b", timeout=20))
@@ -253,28 +250,15 @@ def test_a_lock_lost_before_the_last_grant_is_acquired_again(
             asyncio.run(acquiring)
 
     held = threading.Event()
-    thief = BackgroundCall(block_the_other)
+    thief = BackgroundCall(lose_while_the_other_is_busy)
     assert held.wait(10)
     run(acquire_both)
     thief.result()
 
 
-async def test_a_waiter_that_has_lost_a_lock_leaves_its_queue_while_its_loop_is_busy(zoo):
-    async def acquire():
-        async with zk_locks("a", "b", timeout=20):
-            pass
-
-    with zoo.hold_elsewhere("b"):
-        acquiring = asyncio.create_task(acquire())
-        await asyncio.to_thread(zoo.wait_contenders, "b", 2)
-        zoo.client.delete(f"{zoo.base}/a/{zoo.children('a')[0]}")
-        zoo.wait_contenders("b", 1)  # the loop is busy with this
-    await acquiring
-
-
 def test_a_lock_lost_when_no_time_remains_is_not_acquired_again(zoo, warm_proxy, monkeypatch):
     monkeypatch.setattr(acquisition, "REPLY_TIMEOUT", 30)
-    warm_proxy.delay_op(CREATE_CONTAINER, 60)
+    warm_proxy.delay_op(CREATE_CONTAINER, 0.5)
     locks = zk_locks(zk_lock(KEY, max_hold=0.2), "without/directory", timeout=0.1)
     assert_refused(locks, ZooKeeperUnavailable, r"max_hold.* Not all locks were acquired yet\.")
     warm_proxy.heal()

@@ -351,7 +351,7 @@ def test_a_waiter_is_not_granted_the_lock_while_a_holder_is_there(kinds, data):
 
 def test_a_wait_in_a_payload_is_read_as_it_was_written():
     payload = Payload(guid="g", host="", pid=1, thread="", what="", since="", template="")
-    for more in ((), (1_793_000_000_000, 2**41), (0, 2**41, 1)):
+    for more in ((), (1_793_000_000_000,), (0, 1)):
         wait = WaitsFor("stock/7", new_guid(Mark.OWN), 2**40, *more)
         assert WaitsFor.decode(replace(payload, waits_for=wait.fields()).encode()) == wait
     assert WaitsFor.decode(b"10.0.0.1") is None
@@ -363,7 +363,7 @@ def test_long_texts_cut_neither_a_wait_nor_the_identity_of_a_task():
     about = {"task": "é" * 1000, **identity, **{f"item {number}": "é" * 1000 for number in range(12)}}
     texts = dict.fromkeys(("host", "thread", "what", "since", "template"), "é" * 1000)
     request = release_request(by="é" * 99, reason="é" * 999, at="2026-11-30T00:30:28.123+00:00")
-    wait = WaitsFor("\U0001f512" * 1000, new_guid(Mark.OWN), LARGEST, LARGEST, LARGEST, 1)
+    wait = WaitsFor("\U0001f512" * 1000, new_guid(Mark.OWN), LARGEST, LARGEST, 1)
     payload = Payload(guid="g", pid=1, **texts, about=about, waits_for=wait.fields())
     data = with_request(payload.encode(), request)
     read = Payload.decode(data)
