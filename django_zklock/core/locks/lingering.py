@@ -134,13 +134,13 @@ class LingeringWaiter:
             lock.remove(self)
             if lock.ended:
                 self.session.post(lock.end)
-        self._end_alone()
+        if self.alone is not None:
+            self._end_alone()
 
     def _end_alone(self) -> None:
         """Wait no more with a znode of its own."""
-        alone = self.alone
-        if alone is not None and alone is not self.lock:
-            self.session.post(alone.end)
+        if self.alone is not None and self.alone is not self.lock:
+            self.session.post(self.alone.end)
 
     @property
     def lingers(self) -> bool:
@@ -174,7 +174,8 @@ class LingeringWaiter:
         elif isinstance(outcome, Grant) and on_outcome is not None:
             on_outcome(outcome)
             self.wait.end()  # it refers to the hold, which may be dropped
-            self._end_alone()
+            if self.alone is not None:
+                self._end_alone()
             if lock.base is not None and lock.base.has_events:
                 self.session.post(lock.forward_events)  # they may have come just before the grant
 

@@ -62,6 +62,10 @@ class LocalQueue:
             return True
         return False
 
+    def has(self, contender: Admittable) -> bool:
+        """Return whether a contender waits here; from any thread."""
+        return contender in self._queue or contender in self._late
+
     def append(self, contender: Admittable) -> None:
         """Have a contender wait until it is admitted."""
         self._queue[contender] = None

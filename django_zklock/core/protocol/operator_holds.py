@@ -14,16 +14,17 @@ from dataclasses import replace
 from functools import partial
 
 from django_zklock.core import clock
+from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.protocol.story import Story, drive
+from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import operator_hold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, path
 from django_zklock.core.queue.nodes import Kind, Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
+from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node
 from django_zklock.core.zk.multi import Create, Delete, Operation
 from django_zklock.core.zk.session import Session
 
@@ -114,11 +115,18 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
     )
 
 
+def check(
+    session: Session, key: str, parent: str, name: str, done: Callback[HoldCheck | ZkLockError] = lambda checked: None
+) -> None:
+    """Check one hold, and delete it if it is over."""
+    StoryRun(session, lambda: HoldCheck(session.gateway, key, parent).run((name,)), done).begin()
+
+
 def delete_ended(session: Session, holds: Collection[tuple[str, str]]) -> None:
     """Delete holds that seem to be over: some of these keys with the names of their znodes."""
     # At random: those that this client may not delete must not keep the others from their turn.
     for key, name in random.sample([*holds], min(len(holds), MOST_DELETED)):
-        drive(HoldCheck(session.gateway, key, path(session.options.base, key)).run((name,)))
+        check(session, key, path(session.options.base, key), name)
 
 
 class MinimumHold:
@@ -179,14 +187,14 @@ class MinimumHold:
             session.loop.call_later(self._seconds, partial(self._check, session))
 
     def _check(self, session: Session) -> None:
-        def on_checked(checked: HoldCheck | ZkError) -> None:
+        def on_checked(checked: HoldCheck | ZkLockError) -> None:
             pause: float | None = RETRY
             if isinstance(checked, HoldCheck):
                 pause = checked.next_check((self._name,))
             if pause is not None:
                 session.loop.call_later(pause, partial(self._check, session))
 
-        drive(HoldCheck(session.gateway, self._spec.key, self._spec.parent).run((self._name,)), on_checked)
+        check(session, self._spec.key, self._spec.parent, self._name, on_checked)
 
 
 def minimum_hold(spec: QueueSpec, caller: Caller, grant: Grant, node: Node) -> MinimumHold | None:

@@ -24,7 +24,7 @@ from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import show_tails
 from django_zklock.core.queue.order import Queue, ordered
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
-from django_zklock.core.zk.gateway import Callback, NamesReply, NodeReply, WriteReply
+from django_zklock.core.zk.gateway import Callback, NamesReply, Node, NodeReply, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.session import Session, SessionObserver
@@ -134,15 +134,32 @@ class Registry(SessionObserver):
         prefix: str,
         guid: str,
         data: bytes,
-        on_created: Callback[NodeReply],
-        on_listed: Callback[ListingReply],
+        on_node: Callback[Node],
+        callback: Callback[tuple[Node, ListingReply] | ZkError],
     ) -> None:
         """
-        Register and create a znode, and list its directory, together if no listing is under way.
+        Create a registered znode and list its directory, together if no listing is under way.
 
-        Raises `TooManyLocks`, as `add` does.
+        `on_node` gets the znode at once, `callback` the znode and the listing, or the error of the create. If that is
+        a refusal, the znode is no longer registered.
         """
-        self.add(guid, f"{parent}/{prefix}")
+        created: list[NodeReply] = []
+
+        def on_created(reply: NodeReply) -> None:
+            created.append(reply)
+            if isinstance(reply, ZkError):
+                if not isinstance(reply, INTERRUPTED):
+                    self.discard(guid)
+                callback(reply)
+            else:
+                on_node(reply)
+
+        def on_listed(reply: ListingReply) -> None:
+            node = created[0] if created else None
+            if isinstance(node, Node):
+                callback((node, reply))
+            # Else the create has failed, or the connection was lost: its reply comes later, if at all.
+
         listing = self._listings.get(parent)
         if listing is not None:
             self.session.gateway.create_and_list(parent, prefix, data, on_created, None)
@@ -196,7 +213,10 @@ class Registry(SessionObserver):
 
     # --- events of the session -------------------------------------------------------------------------------------
 
-    needs_connection = False
+    @property
+    def needs_connection(self) -> bool:
+        """Whether a znode is to be deleted."""
+        return bool(self.deleting)
 
     def on_connected(self, *, resumed: bool) -> None:
         for deletion in list(self.deleting):

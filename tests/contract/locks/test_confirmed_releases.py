@@ -290,3 +290,18 @@ def test_a_lock_that_was_lost_before_and_a_minimum_hold_are_no_late_release(zoo,
     acquire_once("k", min_hold=0.05)
     confirmed()
     assert not messages(caplog, LATE)
+
+
+def test_a_release_without_a_connection_asks_for_one(zoo, proxy):
+    """Otherwise the process may rest for a while after many refused connects, and its znode stays as long."""
+    lock = zk_lock("k", abort_on="never")
+    lock.acquire()
+    proxy.refuse = True
+    proxy.cut_all()
+    eventually(lambda: not session().connected)
+    lock.release()
+    due(0)
+    assert any(observer.needs_connection for observer in list(session().observers))
+    proxy.heal()
+    zoo.wait_contenders("k", 0)
+    eventually(lambda: not any(observer.needs_connection for observer in list(session().observers)))

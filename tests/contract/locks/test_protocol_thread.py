@@ -35,6 +35,7 @@ ANYWHERE = {
         "report_queued",
         "end",
     },
+    "local_queue.py": {"has"},
     # A reader of a queue is made, started and stopped.
     "story.py": {"__init__", "start", "stop"},
     # The end of a block looks for modules that tell others.
