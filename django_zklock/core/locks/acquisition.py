@@ -25,8 +25,7 @@ from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.block import Block
 from django_zklock.core.locks.bounds import apply_bounds
 from django_zklock.core.locks.held import RELEASED, HeldLock, Use, enclosing_holds, held_locks
-from django_zklock.core.locks.lingering import LingeringWaiter
-from django_zklock.core.locks.refusals import INSIDE, AnyContender, block_around, refusal
+from django_zklock.core.locks.refusals import INSIDE, block_around, refusal
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
@@ -76,8 +75,8 @@ class Acquisition:
         self._since = 0.0  # when the wait for the present lock began, on clock.now()
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
-        self.contenders: list[AnyContender] = []  # of the locks that the owner did not hold before
-        self.contender: AnyContender | None = None  # the one that the caller waits for
+        self.contenders: list[Contender] = []  # of the locks that the owner did not hold before
+        self.contender: Contender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
         # By waiter. The protocol's thread writes an outcome before it wakes the caller.
         self.outcomes: dict[Any, Outcome] = {}
@@ -170,7 +169,7 @@ class Acquisition:
             outcome = yield from waiter.outcome(min(REPLY_TIMEOUT - late, REPLY_TIMEOUT))
         return outcome
 
-    def _report_long_wait(self, contender: AnyContender) -> float:
+    def _report_long_wait(self, contender: Contender) -> float:
         """Log what a caller waits for that has no limit. Return the seconds until the next such record."""
         waited = clock.now() - self._since
         # A candidate waits until it leads, and Celery's tasks wait without a slot.
@@ -178,7 +177,7 @@ class Acquisition:
             logger.warning("still waiting: %s", refusal(contender, self.owner, None, waited))
         return waited
 
-    def _new_contender(self, spec: LockSpec, seconds: float | None) -> tuple[Any, AnyContender]:
+    def _new_contender(self, spec: LockSpec, seconds: float | None) -> tuple[Any, Contender]:
         """Return a contender that waits for `seconds` (None: without limit), and the waiter for its outcome."""
         session = process.current()
         waiter = self._new_waiter()
@@ -190,7 +189,7 @@ class Acquisition:
         caller = describe_caller(spec, self.owner)
         deadline = None if seconds is None else clock.now() + seconds
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
-        new_contender = LingeringWaiter if spec.linger else spec.contender or Contender
+        new_contender = spec.contender or Contender
         contender = new_contender(session, spec, caller, wait, waits=waits)
         around = None if enclosing_holds.get() is None else _block_to_report(contender, self.owner)
         wait.on_queued = functools.partial(_on_queued, contender, self.owner, waiter, around)
@@ -224,7 +223,7 @@ class Acquisition:
                 apply_bounds(outcome, contender, spec)
             hooks.events.acquired(held, max(0.0, outcome.since - self._since))  # it may be an earlier process's
 
-    def _refused(self, contender: AnyContender, outcome: Outcome | None) -> ZkLockError:
+    def _refused(self, contender: Contender, outcome: Outcome | None) -> ZkLockError:
         """Return the error for an outcome that is no grant. Log a timeout inside the block that has the lock."""
         error = refusal(contender, self.owner, outcome, clock.now() - self._since)
         block = block_around(contender, self.owner)
@@ -359,7 +358,7 @@ def _refuse_again(spec: LockSpec, share: HeldLock) -> None:
         )
 
 
-def _block_to_report(contender: AnyContender, owner: Owner) -> weakref.ref[HeldLock] | None:
+def _block_to_report(contender: Contender, owner: Owner) -> weakref.ref[HeldLock] | None:
     """Return the block that has started this work, and waits for it if the lock is busy."""
     # Coroutines that a block has started may be awaited later, after its end.
     block = block_around(contender, owner)
@@ -372,7 +371,7 @@ def _report_inside(block: HeldLock | None) -> None:
         logger.warning("lock %r is wanted by work of its own block: %s", block.key, INSIDE)
 
 
-def _on_queued(contender: AnyContender, owner: Owner, waiter: Any, around: weakref.ref[HeldLock] | None) -> None:
+def _on_queued(contender: Contender, owner: Owner, waiter: Any, around: weakref.ref[HeldLock] | None) -> None:
     if around is not None:
         _report_inside(around())
     if waiter.on_queued is not None:

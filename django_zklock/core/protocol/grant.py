@@ -30,7 +30,7 @@ class GrantedContender(Protocol):
 
     @property
     def lingers(self) -> bool:
-        """Whether the lock stays in this process after the release."""
+        """Whether the lock usually stays in this process, so that its caller waits for no release."""
 
     def abandon(self) -> None:
         """Release the lock; see `Contender.abandon`."""
@@ -89,7 +89,6 @@ class Grant:
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.tells_wait = False  # its znode names what its owner waits for, or did; protocol's thread writes it
-        self.logs_loss = True  # False: its user does it
         self._end = [None]  # the caller that reports its events from now on removes the item: a single step
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
@@ -211,13 +210,12 @@ class Grant:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
-        if self.logs_loss:  # last, because a log handler may be slow
-            logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
+        # Last, because a log handler may be slow.
+        logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request. Report it where the work is: a pool process of Celery does so itself."""
-        # Read before anybody learns of the request: the work may go on at once. The grant of a lock that lingers has no
-        # share, because its present owner has a grant of its own.
+        # Read before anybody learns of the request: the work may go on at once.
         stack = self.stack() if self._end and self.shares else None
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))

@@ -168,7 +168,7 @@ def test_a_holder_says_again_what_it_waits_for_after_a_request_by_curator(zoo):
     """Its `Revoker` writes over that, and others would not see that the holder is part of a deadlock."""
 
     def revoked():
-        eventually(lambda: held.contender.info(held.grant).wait)
+        eventually(lambda: held.contender.info().wait)
         zoo.client.set(hold.path, b"__REVOKE__")
         eventually(lambda: hold.release_requested)
         eventually(lambda: zoo.client.get(hold.path)[0] != b"__REVOKE__")
