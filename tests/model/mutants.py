@@ -261,9 +261,15 @@ def _twice(self, contender, own):
     return passes_on
 
 
-@_mutant("keeps an idle lock without a connection", LingeringQueue, "on_suspect", often={"fault": 0.1})
-def _careless(self, reason):
-    pass
+@_mutant("gives an idle lock in doubt", LingeringQueue, "admit", often={"fault": 0.1})
+def _careless(self, contender):
+    own = self._idle()
+    if own is None:
+        return _admit(self, contender)
+    self._admitted[contender] = None
+    del self._registry.idle[self]
+    contender.use(own)
+    return True
 
 
 @_mutant("watches for others once", LingeringQueue, "_watch_others", setting=LINGERING)
@@ -335,7 +341,7 @@ def _reading_first(self):
 
 
 _end, _find_circle = Contender.end_deadlock, DeadlockSearch._find_circle
-_may_stay, _passes_on = LingeringQueue._may_stay, LingeringQueue.passes_on
+_admit, _may_stay, _passes_on = LingeringQueue.admit, LingeringQueue._may_stay, LingeringQueue.passes_on
 _leave, _send_delete = Contender._leave, Deletion.send
 _connected, _is_proven = Contender.on_connected, Contender._is_proven
 _on_listed, _begin_create = Registry._on_listed, Contender._begin_create

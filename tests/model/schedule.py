@@ -154,7 +154,7 @@ class _Play:
         for process in self.processes:
             for queue in process.registry.idle if process.running else ():
                 count += 1
-                if process.monotonic() > queue._idle_since + queue._linger + SOON:
+                if process.monotonic() > queue._idle_since + queue._keeper.spec.linger + SOON:
                     raise Violation("leaves in time", f"{queue._parent} is idle in {process.name}")
         return count
 

@@ -35,7 +35,7 @@ from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, MinimumHold, minimum_hold
-from django_zklock.core.protocol.own_node import OwnNode
+from django_zklock.core.protocol.own_node import Description, OwnNode
 from django_zklock.core.protocol.registry import Deletion, ListedNames, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import CLOSED, Story, StoryObserver
@@ -191,7 +191,7 @@ class Contender(StoryObserver):
         if own is None or grant is None or node is None or payload is None:
             return None
         waited = self.waited(grant.since)
-        data = replace(payload, **self._shown(), waited=waited).encode()
+        data = replace(payload, **self._shown()._asdict(), waited=waited).encode()
         return replace(node, data=data, mtime=node.ctime + waited / 1000)
 
     def _describe(self, node: Node | None) -> ContenderInfo | None:
@@ -409,20 +409,14 @@ class Contender(StoryObserver):
             max_hold=round((spec.max_hold or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
-            **self._shown(),
+            **self._shown()._asdict(),
         )
 
-    def _shown(self) -> Mapping[str, Any]:
-        """Return the fields of the payload that say who uses the znode."""
+    def _shown(self) -> Description:
+        """Describe its caller as the user of its znode."""
         caller = self.caller
-        return {
-            "pid": self._pid or os.getpid(),
-            "what": caller.what,
-            "thread": caller.thread,
-            "about": caller.about,
-            "owner": 0 if self.spec.linger and not self.tells_wait else caller.owner,
-            "idle": "",
-        }
+        owner = 0 if self.spec.linger and not self.tells_wait else caller.owner
+        return Description(self._pid or os.getpid(), caller.what, caller.thread, caller.about, owner)
 
     def _create_directory(self) -> Story[None]:
         gateway, lasting, parent = self.session.gateway, self.spec.compat == "kazoo", self.spec.parent
@@ -548,7 +542,7 @@ class Contender(StoryObserver):
     def take_over(self, own: OwnNode) -> None:
         """Go on with the znode of a contender that leaves; it has passed its turn here."""
         self._unwatch_queue()
-        self._delete()  # the znode that it has alone, if there is one
+        self.delete()  # the znode that it has alone, if there is one
         self.use(own)
         if self.tells_wait and not own.granted_at:
             own.show(self._shown())
@@ -698,13 +692,13 @@ class Contender(StoryObserver):
             if queue is not None and queue.passes_on(self, own):
                 self._local_queue = None
             else:
-                self._delete(self._on_gone)
+                self.delete(self._on_gone)
                 if self.grant is not None:
                     self._leave_local_queue()  # the next one here has no reason to wait for the reply
                 return
         self._on_gone()
 
-    def _delete(self, done: Callable[[Exception | None], object] = bool) -> None:
+    def delete(self, done: Callable[[Exception | None], object] = bool) -> None:
         """Delete the znode, if there may be one."""
         own = self._own
         if own is None or not self._may_have_node:

@@ -89,6 +89,7 @@ class Grant:
         self.begun = False  # the work under the lock has begun; written by its owner
         self.released = False
         self.tells_wait = False  # its znode names what its owner waits for, or did; protocol's thread writes it
+        self.logs_loss = True  # False: its user does it
         self._end = [None]  # the caller that reports its events from now on removes the item: a single step
         self.loss_reported = False  # `lock_lost` was sent; protocol's thread only
         self._observers: dict[GrantObserver, None] = {}  # changed by single operations
@@ -210,8 +211,8 @@ class Grant:
             return
         self.lost_reason = reason
         self._tell(lambda observer: observer.on_lost(reason))
-        # Last, because a log handler may be slow.
-        logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
+        if self.logs_loss:  # last, because a log handler may be slow
+            logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request. Report it where the work is: a pool process of Celery does so itself."""

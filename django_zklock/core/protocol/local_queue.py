@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_zklock.core import clock
 from django_zklock.core.errors import UnreadableQueue
-from django_zklock.core.protocol.own_node import PUBLISH_AFTER, OwnNode
+from django_zklock.core.protocol.own_node import PUBLISH_AFTER, Description, OwnNode
 from django_zklock.core.queue import order, release_request
 from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.loop import NEVER
@@ -122,7 +122,7 @@ class LingeringQueue(LocalQueue, SessionObserver):
         self._own: OwnNode | None = None  # by which the lock is here
         self._has_others: bool | None = None  # whether another process waits for the lock; None: not known yet
         self._watch: Watch | None = None  # of the directory
-        self._linger = 0.0  # seconds, of the last user
+        self._keeper: Contender | None = None  # the last one that had the lock
         self._idle_since = 0.0  # on clock.now()
         self._timer = NEVER
 
@@ -182,11 +182,11 @@ class LingeringQueue(LocalQueue, SessionObserver):
             heir.attempt(heir.take_over, own)
             return True
         own.user = self
-        self._linger, self._idle_since = contender.spec.linger, clock.now()
+        self._keeper, self._idle_since = contender, clock.now()
         idle = self._registry.idle
         idle[self] = None
         if not self._timer.pending:
-            self._look_later(min(self._linger, LOOK_AFTER))
+            self._look_later(min(contender.spec.linger, LOOK_AFTER))
         if len(idle) > self._session.options.max_lingering:
             next(iter(idle)).end()
         return True
@@ -215,34 +215,33 @@ class LingeringQueue(LocalQueue, SessionObserver):
 
     def _look(self) -> None:
         """End the idle time when it is over. Until then, watch the znode, and show others that the lock is idle."""
-        own, idle = self._idle(), clock.now() - self._idle_since
-        if own is None:
+        own, keeper, idle = self._idle(), self._keeper, clock.now() - self._idle_since
+        if own is None or keeper is None:
             return
-        if idle >= self._linger:
+        remaining = keeper.spec.linger - idle
+        if remaining <= 0:
             self.end()
             return
         if own.watch is None:
             own.look()
         if idle < PUBLISH_AFTER:
-            self._look_later(min(self._linger - idle, LOOK_AFTER))
+            self._look_later(min(remaining, LOOK_AFTER))
             return
         since = (datetime.now(UTC) - timedelta(seconds=idle)).isoformat(timespec="milliseconds")
-        own.show({"pid": os.getpid(), "what": KEPT, "thread": "", "about": {}, "owner": 0, "idle": since})
-        self._look_later(self._linger - idle)
+        own.show(Description(os.getpid(), KEPT, idle=since))
+        self._look_later(remaining)
 
     def end(self) -> None:
         """Release the lock if it is idle."""
-        own = self._idle()
-        if own is not None and own.node is not None:
-            path = own.node.path
+        keeper = self._keeper
+        if self in self._registry.idle and keeper is not None:
             self._forget()
-            own.end_checks()
-            self._registry.delete(own.guid, path)
+            keeper.delete()
             self._admit_next()
 
     def _forget(self) -> None:
         """The lock is no longer here."""
-        self._own = self._has_others = None
+        self._own = self._keeper = self._has_others = None
         self._unwatch()
         self._timer.cancel()
         self._registry.idle.pop(self, None)
@@ -262,9 +261,6 @@ class LingeringQueue(LocalQueue, SessionObserver):
     def on_node_refused(self, error: ZkError) -> None: ...
 
     def on_suspect(self, reason: str) -> None:
-        self.end()
-
-    def on_lease_over(self) -> None:
         self.end()
 
     def on_session_lost(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from django_zklock.core import clock
 from django_zklock.core.queue.nodes import Payload
@@ -37,6 +38,17 @@ class NodeUser(Protocol):
         """Make a call, and give up if it fails."""
 
 
+class Description(NamedTuple):
+    """The fields of a payload that change with the user of the znode."""
+
+    pid: int
+    what: str
+    thread: str = ""
+    about: Mapping[str, str] = MappingProxyType({})
+    owner: int = 0
+    idle: str = ""
+
+
 @dataclass(slots=True, eq=False)
 class OwnNode:
     """The znode of one create. With `linger`, several contenders of this process use it, one after another."""
@@ -45,7 +57,7 @@ class OwnNode:
     user: NodeUser
     guid: str
     sent_at: float  # when its create was sent, on clock.now()
-    shown: Mapping[str, Any]  # the fields of its payload that say who uses it
+    shown: Description  # of its user, in its payload
     node: Node | None = None  # as last read or written, once it is known to exist
     granted_at: float = 0.0  # by ZooKeeper, on clock.now(); 0: not yet
     watch: Watch | None = None
@@ -111,7 +123,7 @@ class OwnNode:
         if self.node is not None:
             self.registry.heartbeat.remove(self.node.path)
 
-    def pass_to(self, user: NodeUser, shown: Mapping[str, Any]) -> None:
+    def pass_to(self, user: NodeUser, shown: Description) -> None:
         """Let the next user have it. If they are many and short, it shows that instead of each one."""
         self.user = user
         now = clock.now()
@@ -119,10 +131,10 @@ class OwnNode:
             self._stale_since = None
         elif self._stale_since is None:
             self._stale_since = now
-        elif now - self._stale_since >= PUBLISH_AFTER and self.shown["what"] != SEVERAL:
-            self.show({**shown, "what": SEVERAL, "thread": "", "about": {}, "owner": 0})
+        elif now - self._stale_since >= PUBLISH_AFTER and self.shown.what != SEVERAL:
+            self.show(Description(shown.pid, SEVERAL))
 
-    def show(self, shown: Mapping[str, Any], waited: int = 0, done: Callable[[], object] = bool) -> None:
+    def show(self, shown: Description, waited: int = 0, done: Callable[[], object] = bool) -> None:
         """
         Write who uses it, for the others in the queue, unless it has a release request.
 
@@ -139,5 +151,5 @@ class OwnNode:
                 self.node = reply
                 done()
 
-        data = replace(payload, **shown, waited=waited).encode()
+        data = replace(payload, **shown._asdict(), waited=waited).encode()
         self.registry.session.gateway.write(node.path, data, node.version, partial(self._tell, on_written))
