@@ -130,11 +130,11 @@ def _uncounted_delete(self):
     _send_delete(self)
 
 
-@_mutant("takes an unanswered create for none when it leaves", Contender, "_leave")
-def _hopeful_leave(self):
+@_mutant("takes an unanswered create for none when it leaves", Contender, "_withdraw")
+def _hopeful_withdrawal(self):
     if self._own is not None and self._own.node is None:  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
-    _leave(self)
+    _withdraw(self)
 
 
 def _any_found(self):
@@ -257,7 +257,7 @@ def _twice(self, contender, own):
     heir = next(iter(self._queue), None)
     if passes_on and heir is not None and own.granted_at:
         del self._queue[heir]
-        heir.attempt(heir.take_over, own)
+        heir.attempt(heir.continue_with, own)
     return passes_on
 
 
@@ -342,7 +342,7 @@ def _reading_first(self):
 
 _end, _find_circle = Contender.end_deadlock, DeadlockSearch._find_circle
 _admit, _may_stay, _passes_on = LingeringQueue.admit, LingeringQueue._may_stay, LingeringQueue.passes_on
-_leave, _send_delete = Contender._leave, Deletion.send
+_withdraw, _send_delete = Contender._withdraw, Deletion.send
 _connected, _is_proven = Contender.on_connected, Contender._is_proven
 _on_listed, _begin_create = Registry._on_listed, Contender._begin_create
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for

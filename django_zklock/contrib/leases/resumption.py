@@ -140,7 +140,7 @@ class Resumed(Contender):
     def _peek(self) -> Story[None]:
         yield from ()
 
-    def _enter(self) -> Story[tuple[Node, ListedNames]]:
+    def _queue_up(self) -> Story[tuple[Node, ListedNames]]:
         """Return its znode. Give up if that is gone: a new one would be another place in the queue."""
         node, child = self._former, parse(self._former.name)
         if child is not None and node.owner == self.session.session_id:

@@ -312,10 +312,10 @@ class Contender(StoryObserver):
         if not self.waits and not self._may_have_node:
             yield from self._peek()
         while not self._has_left and self.grant is None:
-            node, listed = yield from self._enter()
-            yield from self._take_turn(node, listed)
+            node, listed = yield from self._queue_up()
+            yield from self._finish_wait(node, listed)
 
-    def _take_turn(self, node: Node, listed: ListedNames) -> Story[None]:
+    def _finish_wait(self, node: Node, listed: ListedNames) -> Story[None]:
         """Wait for its turn, and hold the lock."""
         if (yield from self._wait_for_turn(node, listed)):
             if (yield from self._is_proven(node)):
@@ -342,7 +342,7 @@ class Contender(StoryObserver):
     def _is_free(self, queue: order.Queue) -> bool:
         return isinstance(order.verdict(queue, NEWCOMER, self.spec.kind, self.spec.limit or 1), order.Granted)
 
-    def _enter(self) -> Story[tuple[Node, ListedNames]]:
+    def _queue_up(self) -> Story[tuple[Node, ListedNames]]:
         """
         Return its znode, and the queue that shows it.
 
@@ -353,9 +353,9 @@ class Contender(StoryObserver):
         while self._creates < MAX_CREATES:
             try:
                 if self._may_have_node:
-                    found = yield from self._find()
-                    if found is not None:
-                        return found
+                    node_and_queue = yield from self._find()
+                    if node_and_queue is not None:
+                        return node_and_queue
                     self._forget_node()
                 own, prefix, data = self._begin_create()
                 registry.add(own.guid, f"{parent}/{prefix}")
@@ -539,7 +539,7 @@ class Contender(StoryObserver):
         self._own = own
         own.pass_to(self, self._shown())
 
-    def take_over(self, own: OwnNode) -> None:
+    def continue_with(self, own: OwnNode) -> None:
         """Go on with the znode of a contender that leaves; it has passed its turn here."""
         self._unwatch_queue()
         self.delete()  # the znode that it has alone, if there is one
@@ -592,7 +592,7 @@ class Contender(StoryObserver):
         # If the connection is lost meanwhile and its znode is gone then, that is no proof of the deadlock.
         with suppress(NodeMissing):
             listed: ListedNames = yield partial(self._registry.list_names, self.spec.parent)
-            yield from self._take_turn(node, listed)
+            yield from self._finish_wait(node, listed)
         yield from self.new_story()
 
     # --- its znode ------------------------------------------------------------------------------------------------
@@ -638,7 +638,7 @@ class Contender(StoryObserver):
             self._conclude_busy(busy)
             return
         self.busy = busy
-        self._leave()  # first, so that no contender waits for it meanwhile
+        self._withdraw()  # first, so that no contender waits for it meanwhile
 
         def on_read(reply: NodeReply) -> None:
             self._ahead = reply if isinstance(reply, Node) else None
@@ -677,9 +677,9 @@ class Contender(StoryObserver):
             self.grant.release()
         else:
             self.wait.end()
-        self._leave()
+        self._withdraw()
 
-    def _leave(self) -> None:
+    def _withdraw(self) -> None:
         """Leave the queue. The next contender here has the znode then, or it is deleted. The call is idempotent."""
         if self._has_left:
             return
@@ -694,7 +694,7 @@ class Contender(StoryObserver):
             else:
                 self.delete(self._on_gone)
                 if self.grant is not None:
-                    self._leave_local_queue()  # the next one here has no reason to wait for the reply
+                    self._end_local_wait()  # the next one here has no reason to wait for the reply
                 return
         self._on_gone()
 
@@ -723,12 +723,12 @@ class Contender(StoryObserver):
     def _on_gone(self, error: Exception | None = None) -> None:
         self._is_gone = True
         self.refusal = error if isinstance(error, RequestRefused) else None
-        self._leave_local_queue()
+        self._end_local_wait()
         callbacks, self._done = self._done, ()
         for done in callbacks:
             done(self.refusal is None)
 
-    def _leave_local_queue(self) -> None:
+    def _end_local_wait(self) -> None:
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
             queue.remove(self)
@@ -800,7 +800,7 @@ class Contender(StoryObserver):
         """Lose the lock. The next contender here queues again: the work may go on for a while."""
         if self.grant is not None:
             self.grant.lose(reason)
-        self._leave_local_queue()
+        self._end_local_wait()
 
 
 class Predecessors:
@@ -874,7 +874,7 @@ class Predecessors:
         def on_event(deleted: bool) -> None:
             self._forget(name)
             if deleted:
-                # The server sends events in order. If the own znode had been deleted before, its watch would have told.
+                # The server sends events in order. If its own znode had been deleted before, its watch would have told.
                 self._end(value=self._is_last and self._contender.is_watched)
             else:
                 self._watch(name)  # for its new data, and because a watch is sent once

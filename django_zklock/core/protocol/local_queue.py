@@ -106,8 +106,12 @@ class LocalQueue:
                 LocalQueue.admit_now(self, next(iter(self._queue)))
         finally:
             self._admitting = False
-        if not self._admitted:
+        if self._is_empty:
             self._drop()
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self._admitted
 
 
 class LingeringQueue(LocalQueue, SessionObserver):
@@ -132,6 +136,10 @@ class LingeringQueue(LocalQueue, SessionObserver):
 
     def has(self, contender: Contender) -> bool:
         return contender in self._queue and contender not in self._alone
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self._admitted and self._own is None
 
     def admit(self, contender: Contender) -> bool:
         own = self._idle()
@@ -179,7 +187,7 @@ class LingeringQueue(LocalQueue, SessionObserver):
             del self._queue[heir]
             self._alone.pop(heir, None)
             self._admitted[heir] = None
-            heir.attempt(heir.take_over, own)
+            heir.attempt(heir.continue_with, own)
             return True
         own.user = self
         self._keeper, self._idle_since = contender, clock.now()
