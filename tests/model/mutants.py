@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
 from django_zklock.core import clock
-from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
 from django_zklock.core.protocol import deadlock
-from django_zklock.core.protocol.contender import Contender, Phase, Predecessors
+from django_zklock.core.protocol.contender import Contender, Predecessors
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.local_queue import LingeringQueue
+from django_zklock.core.protocol.own_node import OwnNode
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Gateway, Node
+from django_zklock.core.zk.gateway import Gateway
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.lease import Lease
+from django_zklock.core.zk.multi import Delete
 from model.client import SimulatedClient
 from model.explore import exhaust, explore
 from model.patches import replaced
@@ -103,12 +105,9 @@ def _extended(self, until):
     return True
 
 
-@_mutant("grants by a lease that is over", Contender, "_prove", setting=LASTING)
-def _unproven_after_wait(self):
-    if self.session.suspect:
-        _prove(self)
-    else:
-        self._hold()
+@_mutant("grants by a lease that is over", Contender, "_is_proven", setting=LASTING)
+def _unproven_after_wait(self, node):
+    return (yield from _is_proven(self, node)) if self.session.suspect else True
 
 
 @_mutant("deletes a leaving node once", Deletion, "_retry")
@@ -131,19 +130,21 @@ def _uncounted_delete(self):
     _send_delete(self)
 
 
-@_mutant("takes an unanswered create for none when it leaves", Contender, "_abandon")
-def _hopeful_abandon(self):
-    if self._phase in (Phase.CREATING, Phase.SEARCHING):  # nothing there yet, or so it seems
+@_mutant("takes an unanswered create for none when it leaves", Contender, "_withdraw")
+def _hopeful_withdrawal(self):
+    if self._own is not None and self._own.node is None:  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
-    _abandon(self)
+    _withdraw(self)
 
 
-def _any_found(self, answer):
-    if isinstance(answer, Node):
-        self._own.node = answer
-        self._list()
-    else:
-        _on_searched(self, answer)
+def _any_found(self):
+    parent = self.spec.parent
+    listed = yield partial(self._registry.list_names, parent, after_sync=True)
+    path = listed.path_of(parent, self.guid)
+    if path is None:
+        return None
+    self._own.node = yield partial(self.session.gateway.read, path)
+    return self._own.node, listed
 
 
 def _create_again_with_guid(self):
@@ -154,10 +155,10 @@ def _create_again_with_guid(self):
     if kept is not None:
         module.new_guid = lambda mark: kept
     try:
-        _create(self)
+        return _begin_create(self)
     finally:
         module.new_guid = before
-    _guids[self] = self.guid
+        _guids[self] = self.guid
 
 
 _guids = {}
@@ -165,7 +166,7 @@ _guids = {}
 
 @_mutant("does not list again after a reconnect", Contender, "on_connected")
 def _keeping_connected(self, *, resumed):
-    if self._phase not in (Phase.LISTING, Phase.QUEUED):
+    if self._own is None or self._own.node is None or self.grant is not None:
         _connected(self, resumed=resumed)
 
 
@@ -216,7 +217,7 @@ def _indifferent(self, *_):
     self._outstanding = False
 
 
-def _indifferent_watch(self, on_refused=None):
+def _indifferent_look(self):
     pass
 
 
@@ -230,36 +231,53 @@ def _idle_deletes(self, *, resumed):
     self.audit()
 
 
-def _unheeding(self):
-    def on_event(deleted):
-        self._limit = None
-        self._successor.on_ahead_changed()
-
-    self._limit = self._gateway.read(self._parent, lambda answer: None, self._successor.guard(on_event))
-    if self._limit is not None:
-        self.wait_for(_verdicts[self])
+def _unheeding(self, verdict, pause, done):
+    if verdict.depends_on_limit and self._limit is None:
+        self._watch_limit()
+    _wait_for(self, verdict, pause, done)
 
 
-def _noting_wait(self, verdict):
-    _verdicts[self] = verdict
-    _wait_for(self, verdict)
+@_mutant("keeps the lock from others as long as anybody comes", LingeringQueue, "_may_stay")
+def _keeping(self, contender, own):
+    granted_at = own.granted_at
+    own.granted_at = clock.now() if granted_at else 0.0
+    stays = _may_stay(self, contender, own)
+    own.granted_at = granted_at
+    return stays
 
 
-_verdicts = weakref.WeakKeyDictionary()
+@_mutant("hands on a lock in doubt", LingeringQueue, "_may_stay", often={"fault": 0.1})
+def _doubtful(self, contender, own):
+    return contender in self._admitted and (own is self._own or bool(self._queue))
 
 
-@_mutant("ends an idle lock without a look for new waiters", LingeringLock, "end_if_idle", often={"preempt": 0.5})
-def _carefree_end(self):
-    if not self.ended and not self.queue:
-        self.grant_first()
-        self.ended = True
-        self.contender.abandon()
-        self.end()
+@_mutant("passes a znode on twice", LingeringQueue, "passes_on")
+def _twice(self, contender, own):
+    passes_on = _passes_on(self, contender, own)
+    heir = next(iter(self._queue), None)
+    if passes_on and heir is not None and own.granted_at:
+        del self._queue[heir]
+        heir.attempt(heir.continue_with, own)
+    return passes_on
 
 
-@_mutant("keeps the lock from others as long as anybody comes", LingeringLock, "ends_on_release")
-def _keeping(self, spec, grant):
-    return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
+@_mutant("gives an idle lock in doubt", LingeringQueue, "admit", often={"fault": 0.1})
+def _careless(self, contender):
+    own = self._idle()
+    if own is None:
+        return _admit(self, contender)
+    self._admitted[contender] = None
+    del self._registry.idle[self]
+    contender.use(own)
+    return True
+
+
+@_mutant("watches for others once", LingeringQueue, "_watch_others", setting=LINGERING)
+def _watching_once(self):
+    if self._watch is None and self._has_others is None:
+        gateway = self._session.gateway
+        self._has_others = False
+        self._watch = gateway.children(self._parent, lambda reply: None, lambda deleted: None)
 
 
 def _ending_with(change):
@@ -275,12 +293,24 @@ def _seeing_one_waiter(queue, guid):
 @_mutant(
     "takes a lost reply for the end of a circle",
     Contender,
-    "_on_deadlock_ended",
+    "_end_deadlock",
     draw=drawn_nested,
     often={"reply": 0.04, "request": 0.02, "commit": 0.05, "event": 0.05},
 )
-def _claiming_end(self, error, reply):
-    _on_ended(self, error, None if isinstance(reply, INTERRUPTED) else reply)
+def _claiming_end(self, node, checks, error):
+    def commit(done):
+        changes = (*checks, Delete(path=node.path))
+        self.session.gateway.commit(changes, lambda reply: done(None if isinstance(reply, INTERRUPTED) else reply))
+
+    self._own.unwatch()
+    self._predecessors.forget()
+    try:
+        yield commit
+    except ZkError:
+        yield from self.new_story()
+    else:
+        self._registry.discard(self.guid)
+        raise error
 
 
 @_mutant("believes what a holder once wrote", deadlock, "blockers", setting=NESTED["stale"])
@@ -309,36 +339,32 @@ def _reading_first(self, held):
     return deadlock.LOOK_RARELY
 
 
-_end, _on_ended, _find_circle = Contender.end_deadlock, Contender._on_deadlock_ended, DeadlockSearch._find_circle
-_must_end, _delete, _send_delete = LingeringLock.ends_on_release, Contender._delete, Deletion.send
-_abandon, _on_missing = Contender._abandon, Contender._on_missing
-_connected, _prove = Contender.on_connected, Contender._prove
-_on_listed, _create, _on_searched = Registry._on_listed, Contender._create, Contender._on_searched
+_end, _find_circle = Contender.end_deadlock, DeadlockSearch._find_circle
+_admit, _may_stay, _passes_on = LingeringQueue.admit, LingeringQueue._may_stay, LingeringQueue.passes_on
+_withdraw, _send_delete = Contender._withdraw, Deletion.send
+_connected, _is_proven = Contender.on_connected, Contender._is_proven
+_on_listed, _begin_create = Registry._on_listed, Contender._begin_create
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for
 MUTANTS += [
     Mutant("lists without a barrier", ((Gateway, "children_after_sync", Gateway.children),)),
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
     Mutant(
         "believes in a hold without a node",
-        ((Heartbeat, "_on_checked", _indifferent), (Contender, "_watch", _indifferent_watch)),
+        ((Heartbeat, "_on_checked", _indifferent), (OwnNode, "look", _indifferent_look)),
         setting=WAITING,
     ),
     Mutant(
         "takes any node with its guid",
-        ((Contender, "_create", _create_again_with_guid), (Contender, "_on_searched", _any_found)),
+        ((Contender, "_begin_create", _create_again_with_guid), (Contender, "_find", _any_found)),
         often={"fault": 0.06, "closing": 1.0, "reply": 0.1, "request": 0.3},
     ),
     Mutant(
         "misses a limit that was changed before the watch",
-        ((Predecessors, "_watch_limit", _unheeding), (Predecessors, "wait_for", _noting_wait)),
+        ((Predecessors, "wait_for", _unheeding),),
         setting=PERMITS,
     ),
-    Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
-    Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
-    Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
-    Mutant(
-        "forgets the waiters when a lingering lock ends", ((LingeringWaiter, "is_waiting", lambda self, lock: False),)
-    ),
+    Mutant("does not see who else waits", ((LingeringQueue, "_watch_others", lambda self: None),), setting=LINGERING),
+    Mutant("forgets the waiters when a lingering lock ends", ((LingeringQueue, "_admit_next", lambda self: None),)),
     Mutant(
         "ends a circle without a check",
         ((Contender, "end_deadlock", _ending_with(lambda checks: ())),),

@@ -145,8 +145,7 @@ class Coordinator:
                 lease.calls += 1
                 # Without a connection, each may wait for as long as its client allows, and the others must not add up.
                 await lease.wait_started(LONGEST_START if process.current().connected else 0.0)
-            if not lease.has_started:
-                await lease.wait_started()
+            await lease.wait_started()
             if on_queued is not None and not lease.settled.done():
                 await on_queued()
             await asyncio.shield(lease.settled)

@@ -112,7 +112,9 @@ class Lease:
 
     async def wait_started(self, timeout: float | None = None) -> None:
         """Wait until it is in the queue, has the lock, or is over, or until the time is over."""
-        await asyncio.wait((self.lock.queued, self.settled), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        started = (self.lock.queued, self.settled)
+        if not any(future.done() for future in started):  # a wait costs a turn of the loop in any case
+            await asyncio.wait(started, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     @property
     def is_held(self) -> bool:

@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 from django_zklock.core import clock
 from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.contender import Busy, Contender, Outcome, OwnNode
+from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.registry import Registry
-from django_zklock.core.protocol.story import Story, StoryRun, drive
+from django_zklock.core.protocol.own_node import OwnNode
+from django_zklock.core.protocol.registry import ListedNames, Registry
+from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import order
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.nodes import Payload, own_limit, parse
 from django_zklock.core.zk import troubles
+from django_zklock.core.zk.errors import ZkError
 from django_zklock.core.zk.gateway import Callback, DirectoryState, Gateway, Node
 from django_zklock.core.zk.multi import Create
 from django_zklock.core.zk.options import FormerSession
@@ -65,16 +67,22 @@ class Claim(StoryRun):
         super().begin()
 
     def _check(self, gateway: Gateway, done: Callback[ZkLockError | None]) -> None:
-        drive(self._check_fence(gateway), done)
-
-    def _check_fence(self, gateway: Gateway) -> Story[None]:
         """Give up the session if another process has claimed it."""
-        if self._fence:
-            present: DirectoryState | None = yield partial(gateway.read_directory, self._fence)
+
+        def on_read(present: DirectoryState | ZkError | None) -> None:
+            if isinstance(present, ZkError):
+                done(present)
+                return
             if present is None or present.data != self._name:
                 logger.error("another process has taken over the ZooKeeper session of this one, and all its locks")
                 self.session.give_up()
                 self._on_replaced()
+            done(None)
+
+        if self._fence:
+            gateway.read_directory(self._fence, on_read)
+        else:
+            done(None)
 
     def on_session_lost(self) -> None:
         self._fence, self._is_claimed = "", False
@@ -126,30 +134,38 @@ class Resumed(Contender):
         self._former = former
         self.has_position = True  # it waits for the next connection as long as its caller does
 
-    def _join_queue(self) -> None:
+    def _is_admitted(self) -> bool:
+        return True
+
+    def _peek(self) -> Story[None]:
+        yield from ()
+
+    def _queue_up(self) -> Story[tuple[Node, ListedNames]]:
+        """Return its znode. Give up if that is gone: a new one would be another place in the queue."""
         node, child = self._former, parse(self._former.name)
-        if child is None or node.owner != self.session.session_id:
-            self._create()
-            return
-        created = clock.now() - max(0.0, (self.session.gateway.clock.now() or node.ctime) - node.ctime)
-        self._own = OwnNode(child.guid, created, node=node)
-        self._registry.add(child.guid, node.path)
-        self._list()
+        if child is not None and node.owner == self.session.session_id:
+            if self._own is None:
+                created = clock.now() - max(0.0, (self.session.gateway.clock.now() or node.ctime) - node.ctime)
+                self._own = OwnNode(self._registry, self, child.guid, created, self._shown(), node)
+                self._registry.add(child.guid, node.path)
+            listed: ListedNames = yield partial(self._registry.list_names, self.spec.parent, after_sync=True)
+            if self._own.node is not None and node.name in listed:
+                return node, listed
+        raise ZkLockError(f"The lock {self.spec.key!r} was lost: {troubles.SESSION_OVER}.")
 
-    def _wait_or_give_up(self, queue: order.Queue, name: str, verdict: order.WaitFor) -> None:
+    def _wait_for_turn(self, node: Node, listed: ListedNames) -> Story[bool]:
         """Leave the queue: the earlier process waited there, and nobody waits here. A lower limit ends no permit."""
-        index, own = queue.index_of(name), self._own.node
-        if verdict.depends_on_limit and own is not None and index is not None and index < own_limit(own.data):
-            self._grant_if_proven()
-        else:
-            self._give_up(queue, Busy())
-
-    def _create(self) -> None:
-        """Give up: the znode is gone, and a new one would be another place in the queue."""
-        self.on_refused(ZkLockError(f"The lock {self.spec.key!r} was lost: {troubles.SESSION_OVER}."))
+        queue = listed.queue
+        verdict = order.verdict(queue, node.name, self.spec.kind, self.spec.limit or 1)
+        if not isinstance(verdict, order.WaitFor):
+            return (yield from super()._wait_for_turn(node, listed))
+        if verdict.depends_on_limit and (queue.index_of(node.name) or 0) < own_limit(node.data):
+            return True
+        self._give_up(queue, Busy())
+        return False
 
     def _conclude(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Grant) and self._own.node is not None:
+        if isinstance(outcome, Grant) and self._own is not None and self._own.node is not None:
             payload = Payload.decode(self._own.node.data)
             if payload is not None and payload.waited:
                 outcome.since = min(outcome.since, self._own.sent_at + payload.waited / 1000)

@@ -18,13 +18,13 @@ from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller, QueueSpec
-from django_zklock.core.protocol.story import Story, drive
+from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import operator_hold
 from django_zklock.core.queue.escaping import SEQUENCE_DIGITS, path
 from django_zklock.core.queue.nodes import Mark, Payload, new_guid, prefix
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.zk.errors import NodeMissing, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
+from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway, Node
 from django_zklock.core.zk.multi import Create, Delete
 from django_zklock.core.zk.session import Session
 
@@ -115,11 +115,18 @@ def read_hold(key: str, node: Node) -> OperatorHold | None:
     )
 
 
+def check(
+    session: Session, key: str, parent: str, name: str, done: Callback[HoldCheck | ZkLockError] = lambda checked: None
+) -> None:
+    """Check one hold, and delete it if it is over."""
+    StoryRun(session, lambda: HoldCheck(session.gateway, key, parent).run((name,)), done).begin()
+
+
 def delete_ended(session: Session, holds: Collection[tuple[str, str]]) -> None:
     """Delete holds that seem to be over: some of these keys with the names of their znodes."""
     # At random: those that this client may not delete must not keep the others from their turn.
     for key, name in random.sample([*holds], min(len(holds), MOST_DELETED)):
-        drive(HoldCheck(session.gateway, key, path(session.options.base, key)).run((name,)))
+        check(session, key, path(session.options.base, key), name)
 
 
 def successor(session: Session, spec: QueueSpec, caller: Caller, grant: Grant, own: Node) -> Create | None:
@@ -162,4 +169,4 @@ def end_in_time(session: Session, spec: QueueSpec, name: str) -> None:
         if pause is not None:
             session.loop.call_later(pause, partial(end_in_time, session, spec, name))
 
-    drive(HoldCheck(session.gateway, spec.key, spec.parent).run((name,)), on_checked)
+    check(session, spec.key, spec.parent, name, on_checked)

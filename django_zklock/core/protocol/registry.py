@@ -18,12 +18,13 @@ from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import interventions, releases
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
+from django_zklock.core.protocol.local_queue import MAX_WAITING, LingeringQueue, LocalQueue
+from django_zklock.core.protocol.spec import QueueSpec
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import show_tails
 from django_zklock.core.queue.order import Queue, ordered
 from django_zklock.core.zk.errors import INTERRUPTED, NodeMissing, RequestRefused, ZkError
-from django_zklock.core.zk.gateway import Callback, NamesReply, NodeReply, WriteReply
+from django_zklock.core.zk.gateway import Callback, NamesReply, Node, NodeReply, WriteReply
 from django_zklock.core.zk.heartbeat import Heartbeat
 from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.multi import Create, Delete
@@ -33,7 +34,7 @@ logger = Logger("django_zklock.locks")
 
 AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 PATH_EXTRA = 14  # bytes of a path in the transaction that ends a session: its length, and the sequence number
-NEARLY_FULL = 0.75  # of the bytes for paths: above that, locks that linger are given up
+NEARLY_FULL = 0.75  # of the bytes for paths: above that, locks that are idle are given up
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
@@ -82,10 +83,10 @@ class Registry(SessionObserver):
         self.heartbeat = Heartbeat(session)
         self.guids: dict[str, int] = {}  # bytes of the paths of all znodes that may be there
         self.path_bytes = 0  # of all of them
-        self.on_nearly_full: Callable[[], object] = lambda: None  # gives up a lock that has no owner
+        self.idle: dict[LingeringQueue, None] = {}  # those that keep a lock for its next user, the longest idle first
         self.deleting: dict[Deletion, None] = {}  # those that are not confirmed yet
         self._listings: dict[str, _Listing] = {}  # those under way, by the path of the directory
-        self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
+        self._local_queues: dict[object, LocalQueue] = {}  # those in use
         self.most_waiting = MAX_WAITING  # contenders that wait in one directory; a Celery worker lets more wait
         self._audit_timer = NEVER
         self._used = False
@@ -97,8 +98,8 @@ class Registry(SessionObserver):
         size = len(path.encode()) + PATH_EXTRA
         total = self.path_bytes + size - self.guids.get(guid, 0)
         limit = self.session.options.jute_maxbuffer
-        if total > limit * NEARLY_FULL:
-            self.on_nearly_full()
+        if total > limit * NEARLY_FULL and self.idle:
+            next(iter(self.idle)).end()
         excess = total - limit
         if total > limit:  # a delete that was sent is carried out before this create
             excess -= sum(self.guids.get(deletion.guid, 0) for deletion in self.deleting if deletion.is_sent)
@@ -121,12 +122,20 @@ class Registry(SessionObserver):
         """Forget a znode that is gone, or was not created."""
         self.path_bytes -= self.guids.pop(guid, 0)
 
-    def local_queue(self, parent: str) -> LocalQueue:
-        """Return the local queue of the contenders for the same key."""
-        queue = self._local_queues.get(parent)
+    def local_queue(self, spec: QueueSpec) -> LocalQueue:
+        """Return the local queue of the contenders for the same key; one for each kind of those with `linger`."""
+        key = (spec.parent, spec.kind, spec.compat) if spec.linger else spec.parent
+        queue = self._local_queues.get(key)
         if queue is None:
-            queue = self._local_queues[parent] = LocalQueue(partial(self._local_queues.pop, parent), self.most_waiting)
+            drop = partial(self._local_queues.pop, key)
+            queue = LingeringQueue(drop, self, spec.parent) if spec.linger else LocalQueue(drop, self.most_waiting)
+            self._local_queues[key] = queue
         return queue
+
+    def end_idle(self) -> None:
+        """Release the locks that linger, and are idle."""
+        for queue in list(self.idle):
+            queue.end()
 
     def create_and_list(
         self,
@@ -134,15 +143,32 @@ class Registry(SessionObserver):
         prefix: str,
         guid: str,
         data: bytes,
-        on_created: Callback[NodeReply],
-        on_listed: Callback[ListingReply],
+        on_node: Callback[Node],
+        callback: Callback[tuple[Node, ListingReply] | ZkError],
     ) -> None:
         """
-        Register and create a znode, and list its directory, together if no listing is under way.
+        Create a registered znode and list its directory, together if no listing is under way.
 
-        Raises `TooManyLocks`, as `add` does.
+        `on_node` gets the znode at once, `callback` the znode and the listing, or the error of the create. If that is
+        a refusal, the znode is no longer registered.
         """
-        self.add(guid, f"{parent}/{prefix}")
+        created: list[NodeReply] = []
+
+        def on_created(reply: NodeReply) -> None:
+            created.append(reply)
+            if isinstance(reply, ZkError):
+                if not isinstance(reply, INTERRUPTED):
+                    self.discard(guid)
+                callback(reply)
+            else:
+                on_node(reply)
+
+        def on_listed(reply: ListingReply) -> None:
+            node = created[0] if created else None
+            if isinstance(node, Node):
+                callback((node, reply))
+            # Else the create has failed, or the connection was lost: its reply comes later, if at all.
+
         listing = self._listings.get(parent)
         if listing is not None:
             self.session.gateway.create_and_list(parent, prefix, data, on_created, None)
@@ -196,7 +222,10 @@ class Registry(SessionObserver):
 
     # --- events of the session -------------------------------------------------------------------------------------
 
-    needs_connection = False
+    @property
+    def needs_connection(self) -> bool:
+        """Whether a znode is to be deleted."""
+        return bool(self.deleting)
 
     def on_connected(self, *, resumed: bool) -> None:
         for deletion in list(self.deleting):

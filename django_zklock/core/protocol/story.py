@@ -28,21 +28,39 @@ _Value = TypeVar("_Value")
 
 Request: TypeAlias = Callable[[Callback[Any]], object]
 Story: TypeAlias = Generator[Request, Any, _Value]
-Guard: TypeAlias = Callable[[Callback[Any]], Callback[Any]]
 
 
-def drive(
-    story: Story[Any], done: Callback[Any] = lambda outcome: None, guard: Guard = lambda callback: callback
-) -> None:
+class StoryObserver(SessionObserver):
     """
-    Run a story to its end. `done` gets its value, or the `ZkLockError` that it raised or that has interrupted it.
+    Runs its story until that has ended: from its beginning again after each loss of the connection.
 
-    `guard` wraps the callback of each request, to drop replies that nobody needs any more.
+    Some of its requests may be carried out twice, or after its end. All runs on the protocol's thread.
     """
 
-    def proceed(reply: Any) -> None:
+    __slots__ = ("_story", "session")
+
+    session: Session
+    _story: Story[Any] | None  # that runs now; replies to requests of another one are dropped
+
+    def new_story(self) -> Story[Any]:
+        """Return the story."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Run the story from its beginning."""
+        self.run(self.new_story())
+
+    def run(self, story: Story[Any]) -> None:
+        """Run this story, until the next connection; it takes the place of the one that runs now."""
+        self._story = story
+        self.attempt(self._go_on, story, None)
+
+    def _go_on(self, story: Story[Any], reply: Any) -> None:
+        """Go on with this story, unless it has ended; with the reply to its last request."""
+        if story is not self._story:
+            return
         if isinstance(reply, INTERRUPTED):
-            done(reply)
+            self._on_end(reply)
             return
         try:
             request = story.throw(reply) if isinstance(reply, ZkError) else story.send(reply)
@@ -51,77 +69,34 @@ def drive(
         except ZkLockError as error:
             outcome = error
         else:
-            request(guard(proceed))
+            request(partial(self.attempt, self._go_on, story))
             return
-        done(outcome)
-
-    proceed(None)
-
-
-class StoryRun(SessionObserver):
-    """
-    Runs a story until it has ended: from its beginning again after each loss of the connection.
-
-    Some of its requests may be carried out twice, or after its end. `done` is called once, with the value or the error
-    of the story, on the protocol's thread.
-    """
-
-    def __init__(
-        self, session: Session, new_story: Callable[[], Story[Any]], done: Callback[Any] = lambda outcome: None
-    ) -> None:
-        self.session = session
-        self._new_story = new_story
-        self.done = done
-        self._story: Story[Any] | None = None  # that runs now; replies to requests of another one are dropped
-
-    def start(self) -> None:
-        """Begin as soon as there is a connection; from any thread."""
-        self.session.post(self.begin)
-
-    def stop(self) -> None:
-        """Send nothing more; from any thread."""
-        self.session.post(self.end)
-
-    # --- on the protocol's thread -------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Begin as soon as there is a connection."""
-        if self.session.closing:
-            self.on_closed()
-            return
-        self.session.observers[self] = None
-        if self.session.connected:
-            self.restart()
-
-    def restart(self) -> None:
-        """Run the story from its beginning."""
-        self.run(self._new_story())
-
-    def run(self, story: Story[Any]) -> None:
-        """Run this story, until the next connection; it takes the place of the one that runs now."""
-        self._story = story
-        guard = partial(partial, self._call, story)
-        self._call(story, drive, story, self._on_end, guard)
-
-    def _call(self, story: Story[Any], call: Callable[..., object], *args: Any) -> None:
-        """Make a call for this story, unless it has ended."""
-        if story is not self._story:
-            return
-        try:
-            call(*args)
-        except Exception as error:
-            logger.exception("%r failed", self._new_story)
-            self.conclude(ZkLockError(f"The protocol failed: {error!r}."))
+        self._on_end(outcome)
 
     def _on_end(self, outcome: Any) -> None:
         self._story = None
-        if not isinstance(outcome, INTERRUPTED):  # else it begins again when it is connected
+        if isinstance(outcome, INTERRUPTED):
+            self.on_interrupted()
+        else:
             self.conclude(outcome)
 
+    def attempt(self, call: Callable[..., object], *args: Any) -> None:
+        """Make a call. If it fails, so does the story."""
+        try:
+            call(*args)
+        except Exception as error:
+            logger.exception("%r failed", self)
+            self.on_failure(error)
+
+    def on_interrupted(self) -> None:
+        """The connection was lost. The story begins again when there is one."""
+
+    def on_failure(self, error: Exception) -> None:
+        self.conclude(ZkLockError(f"The protocol failed: {error!r}."))
+
     def conclude(self, outcome: Any) -> None:
-        """End with this value or error."""
-        self.end()
-        self.done(outcome)
+        """Take the value or the error of the story."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """End without an outcome. The call is idempotent."""
@@ -133,3 +108,43 @@ class StoryRun(SessionObserver):
 
     def on_closed(self) -> None:
         self.conclude(ZooKeeperUnavailable(CLOSED))
+
+
+class StoryRun(StoryObserver):
+    """Runs a story of a caller. `done` is called once, with its value or its error, on the protocol's thread."""
+
+    def __init__(
+        self, session: Session, new_story: Callable[[], Story[Any]], done: Callback[Any] = lambda outcome: None
+    ) -> None:
+        self.session = session
+        self._new_story = new_story
+        self.done = done
+        self._story = None
+
+    def __repr__(self) -> str:
+        return f"<run of {self._new_story!r}>"
+
+    def new_story(self) -> Story[Any]:
+        return self._new_story()
+
+    def start(self) -> None:
+        """Begin as soon as there is a connection; from any thread."""
+        self.session.post(self.begin)
+
+    def stop(self) -> None:
+        """Send nothing more; from any thread."""
+        self.session.post(self.end)
+
+    def begin(self) -> None:
+        """Begin as soon as there is a connection; on the protocol's thread."""
+        if self.session.closing:
+            self.on_closed()
+            return
+        self.session.observers[self] = None
+        if self.session.connected:
+            self.restart()
+
+    def conclude(self, outcome: Any) -> None:
+        """End with this value or error."""
+        self.end()
+        self.done(outcome)

@@ -271,3 +271,18 @@ def test_a_lock_whose_znode_was_deleted_is_told_after_a_short_hold(zoo, primitiv
     assert hold.path in message
     (record,) = [record for record in caplog.records if record.getMessage() == message]
     assert (record.levelname, vars(record)["lock"], vars(record)["token"]) == ("WARNING", hold.key, hold.token)
+
+
+def test_a_release_without_a_connection_asks_for_one(zoo, proxy):
+    """Otherwise the process may rest for a while after many refused connects, and its znode stays as long."""
+    lock = zk_lock("k", abort_on="never")
+    lock.acquire()
+    proxy.refuse = True
+    proxy.cut_all()
+    eventually(lambda: not session().connected)
+    lock.release()
+    due(0)
+    assert any(observer.needs_connection for observer in list(session().observers))
+    proxy.heal()
+    zoo.wait_contenders("k", 0)
+    eventually(lambda: not any(observer.needs_connection for observer in list(session().observers)))

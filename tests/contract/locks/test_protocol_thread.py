@@ -30,11 +30,13 @@ ANYWHERE = {
         "in_local_queue",
         "guid",
         "info",
+        "lingers",
         "_describe",
-        # The wait of a caller, which its process may grant without the protocol.
-        "report_queued",
-        "end",
+        "_present_node",
+        "_shown",
+        "waited",
     },
+    "local_queue.py": {"has", "first"},
     # A reader of a queue is made, started and stopped.
     "story.py": {"__init__", "start", "stop"},
     # The end of a block looks for modules that tell others.

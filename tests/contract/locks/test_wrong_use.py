@@ -71,7 +71,7 @@ def test_the_log_of_a_failed_callback_names_the_lock(zoo, caplog):
     assert "fail" in record.message
 
 
-@pytest.mark.parametrize(("owner", "step"), [(Contender, "_on_listed"), (Gateway, "create_and_list")])
+@pytest.mark.parametrize(("owner", "step"), [(Contender, "_wait_for_turn"), (Gateway, "create_and_list")])
 def test_a_defect_of_the_protocol_leaves_no_contender(zoo, monkeypatch, caplog, owner, step):
     connected()
     monkeypatch.setattr(owner, step, lambda *arguments: 1 / 0)

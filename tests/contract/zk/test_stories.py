@@ -8,9 +8,9 @@ from support.proxy import GET_DATA, NO_AUTH, with_error
 from support.zoo import eventually
 
 from django_zklock.core.log import flush
-from django_zklock.core.protocol.story import StoryRun, drive
+from django_zklock.core.protocol.story import StoryRun
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, RequestRefused
+from django_zklock.core.zk.errors import NodeMissing, RequestRefused
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 
 
@@ -116,11 +116,3 @@ def test_a_defect_ends_the_story_and_is_logged(zoo, proxy, caplog):
     assert "the test says so" in str(outcome)
     assert flush(5)
     assert "the test says so" in caplog.text
-
-
-def test_a_story_without_a_run_ends_when_the_connection_breaks(zoo, proxy):
-    reading = Reading(zoo)
-    current = connected()
-    proxy.kill_after_op(GET_DATA)
-    current.post(drive, reading.story(), reading.outcomes.append)
-    assert isinstance(reading.outcome(), OutcomeUnknown)

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from django_zklock.core.protocol.contender import Contender, Predecessors
 from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.queue import order
 from django_zklock.core.zk.gateway import Gateway
 
 Faultpoint: TypeAlias = Literal[
@@ -42,9 +43,8 @@ def install(reach):
         setattr(owner, name, reaching)
 
     wrap(Registry, "create_and_list", "before_create", "after_create_sent")
-    wrap(Contender, "_on_created", None, "after_create_reply")
-    wrap(Contender, "_on_listed", "after_list")
+    wrap(order, "verdict", "after_create_reply", "after_list")
     wrap(Predecessors, "_watch", "before_watch", "after_watch")
-    wrap(Contender, "on_ahead_changed", "on_wake")
+    wrap(Predecessors, "_end", "on_wake")
     wrap(Contender, "_hold", "before_grant")
     wrap(Gateway, "delete", "before_delete", "after_delete_sent")
