@@ -181,9 +181,9 @@ class Contender(StoryObserver):
 
     def info(self) -> ContenderInfo | None:
         """Describe itself as the holder, if it is. From any thread."""
-        return self._describe(self._present_node())
+        return self._describe(self.present_node())
 
-    def _present_node(self) -> Node | None:
+    def present_node(self) -> Node | None:
         """Return its znode with the data that it would write now, if it has the lock."""
         own, grant = self._own, self.grant
         node = None if own is None else own.node
@@ -276,7 +276,8 @@ class Contender(StoryObserver):
             self._local_queue = queue
             return True
         if not self.waits:
-            self._ahead = None if queue.first is None else queue.first._present_node()
+            first = queue.first
+            self._ahead = None if first is None else first.present_node()
             if self._ahead is not None:
                 self._conclude_busy(Busy())
             return self._ahead is None

@@ -32,7 +32,7 @@ ANYWHERE = {
         "info",
         "lingers",
         "_describe",
-        "_present_node",
+        "present_node",
         "_shown",
         "waited",
     },
