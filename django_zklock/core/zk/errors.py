@@ -12,9 +12,6 @@ from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.zk.codes import meaning
 from django_zklock.core.zk.multi import MultiRead
 
-if not hasattr(kazoo, "RequestTimeoutError"):  # new in 2.11, with codes such as that of a throttled request
-    raise ImportError("django-zklock needs kazoo 2.11 or newer: pip install -U kazoo")
-
 
 class ZkError(ZkLockError):
     """A request failed."""

@@ -23,7 +23,6 @@ from django_zklock.core.zk.errors import (
     INTERRUPTED,
     NodeExists,
     NodeMissing,
-    RequestRefused,
     ZkError,
     failure,
     translate,
@@ -283,8 +282,29 @@ class Gateway:
 
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply] = _ignore) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
-        requests = [self._request(operation) for operation in operations]
-        self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), callback)))
+        self._transact([self._request(operation) for operation in operations], callback)
+
+    def _transact(
+        self,
+        requests: Sequence[Any],
+        callback: Callback[WriteReply],
+        on_carried_out: Callback[_Results] = _ignore,
+        *,
+        urgent: bool = False,
+    ) -> None:
+        """Send a transaction. `callback` gets None, after `on_carried_out`, or the error of the request that failed."""
+
+        def on_results(results: _Results) -> WriteReply:
+            failed = failure(results)
+            if failed is None:
+                on_carried_out(results)
+                return None
+            request = requests[results.index(failed)]
+            error = translate(failed, request)
+            error.path = request.path
+            return error
+
+        self._requests.send((wire.Transaction(requests), _converting(on_results, callback)), urgent=urgent)
 
     def _request(self, operation: Operation) -> Any:
         if isinstance(operation, Create):
@@ -331,38 +351,17 @@ class Gateway:
         any write, but it changes nothing and wakes no watch. `callback` gets None, or the first path that is missing.
         """
         sent_at = clock.now()
-
-        def checked(results: _Results) -> str | ZkError | None:
-            error = _outcome(checks, results)
-            if error is None:
-                self._extend_lease(sent_at)
-            return error.path if isinstance(error, NodeMissing) else error
-
-        checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
-        self._requests.send((wire.Transaction(checks), _converting(checked, callback)), urgent=True)
+        self._transact(
+            [wire.CheckVersion(path, _ANY_VERSION) for path in paths],
+            lambda error: callback(error.path if isinstance(error, NodeMissing) else error),
+            lambda results: self._extend_lease(sent_at),
+            urgent=True,
+        )
 
     @property
     def newest_zxid(self) -> int:
         """The newest zxid in the replies to this session. A process that writes it was alive after that transaction."""
         return self._requests.newest_zxid
-
-    def try_create(self, callback: Callback[WriteReply]) -> None:
-        """
-        Let a quorum carry out a transaction that changes nothing: create a znode below the base, and delete it.
-
-        `callback` gets `RequestRefused` if this client may not create there: then it may not lock a new key. Else it
-        gets None, also if the base is missing: a failed transaction is ordered and acknowledged like any other.
-        """
-        path = f"{self._base}/!create"
-        create = wire.Create(path, b"", self._acl, _PERSISTENT)
-
-        def tried(results: _Results) -> WriteReply:
-            failed = failure(results)
-            error = translate(failed, create) if failed is not None and failed is results[0] else None
-            return error if isinstance(error, RequestRefused) else None
-
-        transaction = wire.Transaction([create, wire.Delete(path, _ANY_VERSION)])
-        self._requests.send((transaction, _converting(tried, callback)))
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """
@@ -372,26 +371,11 @@ class Gateway:
         writes it and deletes it. No client ever sees the znode, and none is left if the reply is lost.
         """
         sent_at = clock.now()
-
-        def written(results: _Results) -> WriteReply:
-            error = _outcome(operations, results)
-            if error is None:
-                self.clock.record(results[1].mtime, sent_at)
-            return error
-
-        operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
-        self._requests.send((wire.Transaction(operations), _converting(written, callback)))
-
-
-def _outcome(requests: Sequence[Any], results: _Results) -> WriteReply:
-    """Return None if the transaction was carried out, else the error of the request that failed."""
-    failed = failure(results)
-    if failed is None:
-        return None
-    request = requests[results.index(failed)]
-    error = translate(failed, request)
-    error.path = request.path
-    return error
+        self._transact(
+            [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)],
+            callback,
+            lambda results: self.clock.record(results[1].mtime, sent_at),
+        )
 
 
 def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> Callback[Any]:
