@@ -7,7 +7,7 @@ from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, P
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent, ZnodeStat
 
 from django_zklock.core.zk.client import Client
-from django_zklock.core.zk.connection import FIRST_RETRY, RETRY_SHARE, host_timeout
+from django_zklock.core.zk.connection import ASK_ANEW_AFTER, FIRST_RETRY, RETRY_SHARE, host_timeout
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
 from model.server import CHANGED, CHILD, DELETED, Connection
@@ -28,7 +28,7 @@ class SimulatedClient:
         self.host = ("model", 2181)
         self.server = "model:2181"
         self.negotiated_timeout = 0.0
-        self._connect_sent_at = 0.0
+        self._connect_sent_at = self._contact_at = 0.0
         self._ping_sent_at = 0.0
         self._child_watchers = defaultdict(set)
         self._data_watchers = defaultdict(set)
@@ -72,9 +72,6 @@ class SimulatedClient:
     def last_zxid(self):
         return self._seen
 
-    def forget_seen(self):
-        self._seen = 0
-
     @property
     def connected(self):
         return bool(self.client_state == KeeperState.CONNECTED)
@@ -106,6 +103,8 @@ class SimulatedClient:
             connection.hold()
         self._connect_sent_at = self.world.now
         asked = self.negotiated_timeout if self.session_id else self.options.session_timeout
+        if self.world.now > self._contact_at + ASK_ANEW_AFTER * asked:
+            self._seen = 0
         connection.there.send(0.001, server.connect, connection, self.session_id or 0, asked, self._seen)
         count = len(self.options.hosts)
         timeout = host_timeout(self.options, self.negotiated_timeout, self._tries // count, count)
@@ -137,6 +136,7 @@ class SimulatedClient:
         self.negotiated_timeout = self._smallest(session, timeout)
         self.session_id = session
         self.process.ensemble.welcomed(session, timeout)
+        self._contact_at = self._connect_sent_at
         self._tries = 0
         self._hosts = []
         self._last_host = connection.server
@@ -246,7 +246,8 @@ class SimulatedClient:
         self._seen = max(self._seen, zxid)
         if request is _PING:
             self._ping_outstanding = False
-            self.on_pinged(self._ping_sent_at)
+            self._contact_at = self._ping_sent_at
+            self.on_pinged(self._contact_at)
             return
         asked, reply = self._pending.popleft()
         assert asked is request, f"answers out of order: {asked} and {request}"

@@ -6,11 +6,11 @@ session that have no reply yet, and those that wait until fewer are in flight; i
 `PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
 
 These private names of kazoo are used here and in `connection` and `session`:
-`KazooClient._notify_pending`, `_session_callback`, `_queue`, `_pending`, `_connection`, `_session_id`,
-`_session_passwd`, `_stopped`, `_data_watchers`, `_child_watchers`; `ConnectionHandler._connection_routine`,
-`_expand_client_hosts`, `_connect_loop`, `_connect_attempt`, `_connect`, `_invoke`, `_send_request`, `_send_ping`,
-`_read_header`, `_read_socket`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`. `connection`
-overrides `ConnectionHandler.zk_loop` and reads its `connection_stopped`.
+`KazooClient._notify_pending`, `_queue`, `_pending`, `_connection`, `_session_id`, `_session_passwd`, `_stopped`,
+`_data_watchers`, `_child_watchers`; `ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect_attempt`,
+`_connect`, `_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`,
+`_socket`, `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its
+`connection_stopped`.
 They were looked up in kazoo 2.11.0. `tests/contract/zk/test_kazoo_surface.py` fails when a release changes one of them.
 """
 
@@ -37,7 +37,6 @@ from django_zklock.core.zk.connection import FIRST_RETRY, Connection, Handler
 from django_zklock.core.zk.errors import OutcomeUnknown, ZkError, failure, translate
 from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.loop import Loop, Timer
-from django_zklock.core.zk.multi import read_names
 from django_zklock.core.zk.options import FormerSession, Secret, SessionOptions
 from django_zklock.core.zk.outage import Host, Outage, address
 
@@ -55,7 +54,7 @@ PERMISSIONS = "rwcda"
 
 
 def acls(options: SessionOptions) -> list[ACL]:
-    """Return the access list of new znodes. It is always given, as kazoo's default is open."""
+    """Return the access list of new znodes."""
     if isinstance(options.acl, str):
         return list(CREATOR_ALL_ACL if options.acl == "creator" else OPEN_ACL_UNSAFE)
     return [
@@ -87,7 +86,6 @@ class Client(KazooClient):
             timeout=options.session_timeout,
             client_id=None if former is None else (former.id, bytes.fromhex(former.password)),
             handler=handler,
-            default_acl=acls(options),
             auth_data=list(options.auth),
             use_ssl=options.tls is not None,
             connection_retry=retry,
@@ -113,15 +111,11 @@ class Client(KazooClient):
             return
         self._stopped.set()
         self._queue.append((CloseInstance, None))
-        try:
-            if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
-                self._connection.close()
-                self.on_ended()
-            else:
-                self._connection.wake()
-        except Exception as error:  # noqa: BLE001 - `close` raises no narrower one
-            # The thread sees `_stopped`, now or when it begins. Then it ends, and calls `on_ended`.
-            self.logger.debug("the connection ends by itself: %r", error)
+        if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
+            self._connection.close()
+            self.on_ended()
+        else:
+            self._connection.wake()
 
     def disconnect(self) -> None:
         """End the connection, not the session, and connect no longer."""
@@ -130,9 +124,8 @@ class Client(KazooClient):
 
     def join(self) -> None:
         """Wait until kazoo's thread has ended. That takes only moments after the end of the session."""
-        thread = self._connection._connection_routine
-        if thread is not None:
-            thread.join(1.0)
+        if self.handler.thread is not None:
+            self.handler.thread.join(1.0)
 
     def send(self, requests: Sequence[tuple[Any, Any]]) -> bool:
         """Send requests together, each with the object that takes its reply. Return False if there is no connection."""
@@ -164,10 +157,6 @@ class Client(KazooClient):
         """Cut the connection, not the session. kazoo then connects again, to another server if there is one."""
         self._connection.attempt.dropped = True
         self._connection.cut()
-
-    def forget_seen(self) -> None:
-        """Tell the next server that this client has seen no transaction yet."""
-        self.last_zxid = 0
 
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
         """Forget a watcher. kazoo would keep it until something happens to the znode."""
@@ -443,3 +432,14 @@ class GetEphemerals:
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
         return read_names(buffer, offset)[0]
+
+
+def read_names(buffer: bytes, offset: int) -> tuple[list[str], int]:
+    """Return a list of texts in a reply, and the offset behind it."""
+    (count,) = wire.int_struct.unpack_from(buffer, offset)
+    offset += wire.int_struct.size
+    names = []
+    for _ in range(count):
+        name, offset = wire.read_string(buffer, offset)
+        names.append(name)
+    return names, offset

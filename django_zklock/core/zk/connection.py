@@ -32,7 +32,6 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import PING_XID, ConnectionHandler
 from kazoo.protocol.serialization import Connect, Ping, int_struct
-from kazoo.protocol.states import KeeperState
 from kazoo.retry import ForceRetryError, KazooRetry
 
 from django_zklock.core import clock, fork
@@ -67,12 +66,11 @@ LOOK_AGAIN = 0.1  # seconds between two looks whether it is time for a server th
 ROUND_SHARE = 0.5  # of it: the longest round, so that each host is tried before the session is over
 HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while a lease lasts; 0.23 or more remain when a connection breaks
 QUICK_TRY = 0.2  # seconds for one address in the first two rounds while a lease lasts
-LOOKUP_SHARE = 0.025  # of it: how long a round waits for the resolver and for TLS files; but see the next two lines
-LOOKUP_LEAST, LOOKUP_MOST = 0.05, 0.25  # seconds
-LOOKUP_FIRST = 1.0  # seconds for the resolver while no address is known, and there is nothing to try
-FILES_FIRST = 0.5  # seconds for the first TLS files, likewise
+LOOKUP = 0.05  # seconds in which a round waits for the resolver, and for TLS files; then it uses the last answers
+LOOKUP_FIRST = 1.0  # seconds instead, as long as no address is known, or no file has been read
 FIRST_ROUND = 0.8  # of the connect timeout: the longest round before the first connection
 HURRIED_ROUNDS = 2  # rounds of these kinds; later rounds give a slow server more time
+ASK_ANEW_AFTER = 3.0  # session timeouts without a connection, after which a server may have lost data
 
 LONGEST_FRAME = 2**28  # bytes; the first bytes of a text, read as a length, give a larger number
 READ_AHEAD = 4096  # bytes; after so many, requests are sent before more replies are handled
@@ -106,6 +104,8 @@ class Handler(SequentialThreadingHandler):
     of state keep the order in which the server sent them.
     """
 
+    thread: threading.Thread | None = None  # of the connection
+
     @property
     def running(self) -> bool:
         return False  # makes kazoo's results call back at once, too
@@ -128,9 +128,9 @@ class Handler(SequentialThreadingHandler):
         return ready
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))
-        thread.start()
-        return thread
+        self.thread = protocol_thread("zklock-connection", functools.partial(func, *args, **kwargs))
+        self.thread.start()
+        return self.thread
 
     def raise_in_child(self) -> None:
         """Raise `Forked` in a forked child. This is a greenlet then, which has outlived the fork."""
@@ -234,9 +234,9 @@ class Connection(ConnectionHandler):
             status = super()._connect_loop(retry)
         except ForceRetryError:  # the end of a round
             pass
-        except Exception as error:  # noqa: BLE001 - such as a `MemoryError`: kazoo would end its thread, but the session lives
+        except Exception as error:  # noqa: BLE001 - such as a `MemoryError`; kazoo would end its thread
+            self.stop_sending()  # the next attempt fails the requests without a reply
             self.client.outage.cannot_try(error)
-            self.client._session_callback(KeeperState.CONNECTING)
         self.client.outage.log()
         if status is None:
             raise ForceRetryError
@@ -245,8 +245,7 @@ class Connection(ConnectionHandler):
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """Return the addresses for a round: those that are known."""
         options, outage = self.client.options, self.client.outage
-        within = min(max(LOOKUP_LEAST, self._timeout * LOOKUP_SHARE), LOOKUP_MOST)
-        answers = resolve(options.hosts, within)
+        answers = resolve(options.hosts, LOOKUP)
         if all(isinstance(answer, OSError) for answer in answers.values()):
             answers = resolve(options.hosts, LOOKUP_FIRST)
         resolved: list[tuple[str, str, int]] = []
@@ -257,7 +256,7 @@ class Connection(ConnectionHandler):
                 resolved += ((host[0], *address) for address in answer)
         if options.tls is not None:
             try:
-                self._tls = context(options.tls, within if self._tls else FILES_FIRST)
+                self._tls = context(options.tls, LOOKUP if self._tls else LOOKUP_FIRST)
             except OSError as error:
                 outage.cannot_try(error)
                 return []
@@ -298,6 +297,11 @@ class Connection(ConnectionHandler):
         for unfinished in (self._pings, self._received, self._unwritten):
             unfinished.clear()
         self._tries += 1
+        if clock.now() > self._contact_at + ASK_ANEW_AFTER * self._timeout:
+            # Servers that have lost data refuse a client that has seen more than they. Let them take the session, or
+            # end it. It is not given up here: a new leader gives it a whole timeout again, however long the outage was,
+            # and until then its znodes would block the next session of this process, too.
+            self.client.last_zxid = 0
         try:
             _, connect_timeout = super()._connect(host, hostip, port)
         except SessionExpiredError:
@@ -437,9 +441,9 @@ class Connection(ConnectionHandler):
             self._woken = True
             try:
                 self._write_sock.send(b"\0")
-            except OSError:
+            except (OSError, AttributeError):  # the thread ends, and has closed the pair
                 self._woken = False
-                self.cut()  # that wakes it, too
+                self.cut()
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         self._woken = False  # reset before looking: what is to be written from now on sends another byte

@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from kazoo.exceptions import EXCEPTIONS, SystemZookeeperError
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core import clock
-from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Requests, Watch, acls
+from django_zklock.core.zk.client import CreateContainer, GetEphemerals, Requests, Watch, acls
 from django_zklock.core.zk.errors import (
     INTERRUPTED,
     NodeExists,
@@ -27,7 +26,7 @@ from django_zklock.core.zk.errors import (
     failure,
     translate,
 )
-from django_zklock.core.zk.multi import Create, Delete, MultiRead, Operation, Read, SetData
+from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
@@ -67,6 +66,25 @@ class Node:
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+    @classmethod
+    def of(cls, path: str, data: bytes | None, stat: ZnodeStat) -> Node:
+        """
+        Return a znode by a reply.
+
+        Servers tell `cversion`, which counts creates and deletes of children (DataNode.copyStat of 3.4 to 3.9). It has
+        32 bits, so `created` is the number of creates modulo 2**31.
+        """
+        return cls(
+            path=path,
+            data=data or b"",
+            czxid=stat.czxid,
+            owner=stat.ephemeralOwner,
+            ctime=stat.ctime / 1000,
+            mtime=stat.mtime / 1000,
+            version=stat.version,
+            created=(stat.cversion + stat.numChildren) % 2**32 // 2,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +162,7 @@ class Gateway:
         for ever (ZOOKEEPER-442).
         """
         watch = self._requests.watch(path, on_event)
-        self._requests.send((wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback)))
+        self._requests.send((wire.GetData(path, watch), _converting(lambda reply: Node.of(path, *reply), callback)))
         return watch
 
     def read_each(self, paths: Sequence[str], callback: Callback[list[NodeReply] | ZkError]) -> None:
@@ -179,14 +197,6 @@ class Gateway:
         watch = self._requests.watch(parent, on_event)
         self._requests.send((wire.GetChildren(parent, watch), callback))
         return watch
-
-    def read_many(self, reads: Sequence[Read], callback: Callback[list[Node | list[str] | ZkError] | ZkError]) -> None:
-        """Carry out many reads with one request. Each reply is a znode, the names of its children, or an error."""
-
-        def convert(replies: list[Any]) -> list[Node | list[str] | ZkError]:
-            return [_part(read, reply) for read, reply in zip(reads, replies, strict=True)]
-
-        self._requests.send((MultiRead(reads), _converting(convert, callback)))
 
     def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
         """
@@ -228,16 +238,9 @@ class Gateway:
         """List the paths of all ephemeral znodes of this session below a path."""
         self._requests.send((GetEphemerals(below), callback))
 
-    def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
-        """Read the access list of a znode: (scheme, id, permissions) with letters of `PERMISSIONS`."""
-
-        def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
-            return [
-                (entry.id.scheme, entry.id.id, "".join(c for i, c in enumerate(PERMISSIONS) if entry.perms & 1 << i))
-                for entry in reply[0]
-            ]
-
-        self._requests.send((wire.GetACL(path), _converting(entries, callback)))
+    def ask(self, request: Any, convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> None:
+        """Send a request of kazoo's that locks do not need. `callback` gets its reply converted, or the error."""
+        self._requests.send((request, _converting(convert, callback)))
 
     # --- writes -------------------------------------------------------------------------------------------------
 
@@ -264,7 +267,7 @@ class Gateway:
             path, stat = reply
             self._extend_lease(sent_at)
             self.clock.record(stat.ctime, sent_at)
-            on_created(_node(path, data, stat))
+            on_created(Node.of(path, data, stat))
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL | _SEQUENTIAL)
         listing = () if on_listed is None else ((wire.GetChildren(parent, None), on_listed),)
@@ -276,7 +279,7 @@ class Gateway:
 
         def written(stat: ZnodeStat) -> Node:
             self.clock.record(stat.mtime, sent_at)
-            return _node(path, data, stat)
+            return Node.of(path, data, stat)
 
         self._requests.send((wire.SetData(path, data, version), _converting(written, callback)))
 
@@ -397,31 +400,3 @@ def _collecting(count: int, callback: Callback[list[Any]]) -> Callback[Any]:
             callback(replies)
 
     return on_reply
-
-
-def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
-    """
-    Return a znode.
-
-    Servers tell `cversion`, which counts creates and deletes of children (DataNode.copyStat of 3.4 to 3.9). It has 32
-    bits, so `created` is the number of creates modulo 2**31.
-    """
-    return Node(
-        path=path,
-        data=data or b"",
-        czxid=stat.czxid,
-        owner=stat.ephemeralOwner,
-        ctime=stat.ctime / 1000,
-        mtime=stat.mtime / 1000,
-        version=stat.version,
-        created=(stat.cversion + stat.numChildren) % 2**32 // 2,
-    )
-
-
-def _part(read: Read, reply: Any) -> Node | list[str] | ZkError:
-    """Return the reply to one of many reads. An error of one is no error of the others."""
-    if isinstance(reply, int):
-        if reply in EXCEPTIONS:
-            return translate(EXCEPTIONS[reply](), read.request)
-        return translate(SystemZookeeperError(), read.request, reply)
-    return reply if read.lists else _node(read.path, *reply)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import random
 import ssl
 from collections import defaultdict
@@ -17,6 +16,7 @@ from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.zk.codes import CREDENTIALS, REQUIRES_AUTHENTICATION
+from django_zklock.core.zk.options import is_loopback
 
 Host: TypeAlias = tuple[str, int]
 """As in the settings."""
@@ -243,11 +243,3 @@ def text_of(error: BaseException) -> str:
 def address(host: Host) -> str:
     """Return "host:port", with brackets around an IPv6 address."""
     return "[{}]:{}".format(*host) if ":" in host[0] else "{}:{}".format(*host)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -37,16 +37,14 @@ class Outside(Generic[_T]):
         self._result: _T | Exception = TimeoutError("timed out")  # of the newest call; until then, this error
         self._ended = threading.Event()
         self._ended.set()
-        self._mutex = threading.Lock()
         self.begun_at = float("-inf")  # on clock.now(), of the newest call
 
     def begin(self) -> None:
         """Make the call, unless it is under way or was made a moment ago. For any thread."""
-        with self._mutex:
-            if not self._ended.is_set() or clock.now() < self.begun_at + FRESH:
-                return
-            self._ended.clear()
-            self.begun_at = clock.now()
+        if not self._ended.is_set() or clock.now() < self.begun_at + FRESH:
+            return
+        self._ended.clear()
+        self.begun_at = clock.now()
         try:
             quiet_thread("zklock-outside", self._run).start()
         except Exception as error:  # noqa: BLE001 - the process ends, or has no room for another thread

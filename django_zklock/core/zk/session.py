@@ -32,7 +32,6 @@ LAST_REPLIES = 0.3  # seconds in which a session that is closed may get its last
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REFUSED_GATE_PAUSE = 6.0  # seconds between two connections that are dropped because the gate was refused
-ASK_ANEW_AFTER = 3.0  # session timeouts without a connection; see `_ask_anew`
 
 
 class ConnectionState(enum.StrEnum):
@@ -103,7 +102,6 @@ class Session(GrantSession):
         self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
         self.gateway = Gateway(self.requests, options, self.extend_lease)
         self._start_timer = NEVER
-        self._ask_anew_timer = NEVER
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
         self._closed = threading.Event()
 
@@ -272,20 +270,6 @@ class Session(GrantSession):
         client.lease_lasts = lambda: self.lease.valid
         return client
 
-    def _ask_anew_in(self, seconds: float) -> None:
-        self._ask_anew_timer.cancel()
-        self._ask_anew_timer = self.loop.call_later(seconds, self._ask_anew)
-
-    def _ask_anew(self) -> None:
-        """
-        Let servers that have lost data take the session, or end it: they refuse a client that has seen more than they.
-
-        The session itself is not given up. A new leader gives it a whole timeout again, however long the outage was,
-        and until then its znodes would block the next session of this process, too.
-        """
-        if self._client is not None and not self.connected:
-            self._client.forget_seen()
-
     def _on_connection(self, client: Client, session_id: int, timeout: float, connect_sent_at: float) -> None:
         if client is self._closing_client:
             client.end()
@@ -299,7 +283,6 @@ class Session(GrantSession):
             return
         if is_over:
             self._end_of_session()
-            self._ask_anew_in(ASK_ANEW_AFTER * self.timeout)
         else:
             self._suspend(troubles.CONNECTION_BROKE)
 
@@ -314,7 +297,6 @@ class Session(GrantSession):
         if self.gate is None or session_id != self.session_id:
             self._on_connected(client, session_id, timeout)
             return
-        self._ask_anew_in(ASK_ANEW_AFTER * timeout)  # this connection is none yet
 
         def on_passed(error: ZkLockError | None) -> None:
             if client is not self._client or session_id != self.session_id or isinstance(error, INTERRUPTED):
@@ -363,7 +345,6 @@ class Session(GrantSession):
         previous, self.state = self.state, ConnectionState.SUSPENDED
         self.requests.close()
         self.mark_suspect(reason)
-        self._ask_anew_in(ASK_ANEW_AFTER * self.timeout)
         self._report_state(ConnectionState.SUSPENDED, previous)
 
     def _end_of_session(self) -> None:

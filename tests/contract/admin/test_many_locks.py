@@ -11,8 +11,8 @@ from support.refused import on_real_server
 from support.zoo import eventually
 
 from django_zklock import inspection
-from django_zklock.core.zk.multi import Read
 from django_zklock.inspection import scan
+from django_zklock.inspection.reads import Read
 from django_zklock.report import verdict
 
 pytestmark = pytest.mark.usefixtures("emptied")

@@ -12,6 +12,7 @@ from support.zoo import eventually
 from django_zklock import zk_lock
 from django_zklock.contrib.leases.resumption import Claim
 from django_zklock.core.queue.escaping import session_hex
+from django_zklock.core.zk import connection as connections
 from django_zklock.core.zk import process
 from django_zklock.core.zk import session as sessions
 
@@ -99,7 +100,7 @@ def test_a_server_that_refuses_the_read_is_told_and_asked_again(zoo, claimed, ca
 @on_real_server
 def test_after_a_refused_read_a_server_that_has_lost_data_is_accepted(zoo, claimed, monkeypatch):
     """Servers that have lost data refuse a client that has seen more than they."""
-    monkeypatch.setattr(sessions, "ASK_ANEW_AFTER", 0.2)
+    monkeypatch.setattr(connections, "ASK_ANEW_AFTER", 0.2)
     zoo.client.set_acls(claimed.path, [NO_READS])
     claimed.lose_connection()
     eventually(lambda: not claimed.seen)
