@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from django_zklock.conf.table import InvalidValue
+from django_zklock.core.zk.options import is_loopback as is_loopback
 
 SCHEMES: Final = {"zk": False, "zookeeper": False, "zk+tls": True}
 """The scheme of a URL, and whether it turns TLS on."""
@@ -103,14 +104,6 @@ def znode_path(path: str) -> str:
     if parts[0] == "zookeeper":
         raise InvalidValue("is below /zookeeper", hint="ZooKeeper reserves that tree. Choose another path.")
     return path.removesuffix("/")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether `host` is certainly this machine, without a DNS query."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost")
 
 
 def host_port(host: str, port: int) -> str:

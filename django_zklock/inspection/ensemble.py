@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, TypeAlias
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import ZkError
-from django_zklock.core.zk.gateway import Callback, Gateway
+from django_zklock.core.zk.errors import RequestRefused, ZkError
+from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import Host, address, cause_of
 from django_zklock.core.zk.outside import context, resolve
@@ -216,20 +216,24 @@ def _writes(key: tuple[SessionOptions, float], timeout: float) -> tuple[bool, fl
     """
     session, deadline = process.current(), clock.now() + timeout
     times: list[float] = []
-    refused: ZkError | None = None
+    reply: ZkError | None = None
     with suppress(ZooKeeperUnavailable):
         call(session, _begin, deadline)  # waits for the connection
         for _try in range(WRITES):
             sent_at = clock.now()
-            refused = call(session, Gateway.try_create, deadline)
+            reply = call(session, _write, deadline)
             times.append(clock.now() - sent_at)
             if times[-1] < SLOW:
                 break
-    return bool(times), min(times, default=timeout), str(refused or "")
+    return bool(times), min(times, default=timeout), str(reply) if isinstance(reply, RequestRefused) else ""
 
 
 def _begin(gateway: Gateway, done: Callback[None]) -> None:
     done(None)
+
+
+def _write(gateway: Gateway, done: Callback[ZkError | None]) -> None:
+    gateway.sync_clock(f"{process.current().options.base}/{CLOCK_NODE}", done)
 
 
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:

@@ -18,10 +18,10 @@ from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk.errors import NodeMissing, OutcomeUnknown, SessionGone, ZkError
 from django_zklock.core.zk.gateway import CLOCK_NODE, Gateway, Node
-from django_zklock.core.zk.multi import Read
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import UnreadableQueue, ZkLockError
 from django_zklock.inspection.info import NO_KEY, UNLISTED
+from django_zklock.inspection.reads import Read, read_many
 from django_zklock.locks.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.names.template import MAX_KEY, path
 
@@ -205,7 +205,7 @@ class Scan:
     def _each(self, asked: Mapping[Read, Any], on_reply: Callable[[Any, Any], object]) -> Story[None]:
         """Carry out reads. `on_reply` gets what belongs to each in `asked`, and its reply."""
         for packet in self._session.attached(ReplySizes).packets(asked):
-            replies: list[Any] = yield partial(self._session.gateway.read_many, packet)
+            replies: list[Any] = yield partial(read_many, self._session.gateway, packet)
             self._replied = clock.now()
             for read, reply in zip(packet, replies, strict=True):
                 on_reply(asked[read], reply)

@@ -2,12 +2,12 @@
 
 from collections import defaultdict, deque
 
-from kazoo.exceptions import EXCEPTIONS, ConnectionClosedError, ConnectionLoss, SessionExpiredError
+from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, SessionExpiredError
 from kazoo.protocol.serialization import Close, Create2, GetChildren, GetData, Ping, SetData, Sync, Transaction
-from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent, ZnodeStat
 
 from django_zklock.core.zk.client import Client
-from django_zklock.core.zk.connection import FIRST_RETRY, RETRY_SHARE, host_timeout
+from django_zklock.core.zk.connection import ASK_ANEW_AFTER, FIRST_RETRY, RETRY_SHARE, host_timeout
 from model.choices import HOST, RECONNECT, REQUEST
 from model.ensemble import CONTAINER, Refused
 from model.server import CHANGED, CHILD, DELETED, Connection
@@ -23,20 +23,15 @@ class SimulatedClient:
         self.options = options
         self.process = process
         self.world = process.world
-        self.state = KazooState.LOST
         self.client_state = KeeperState.CLOSED
         self.session_id = None
         self.host = ("model", 2181)
         self.server = "model:2181"
         self.negotiated_timeout = 0.0
-        self.asked_timeout = 0.0
-        self.connect_sent_at = 0.0
-        self.on_pinged = lambda sent_at: None
-        self.on_ended = lambda: None  # nothing here waits for it
+        self._connect_sent_at = self._contact_at = 0.0
         self._ping_sent_at = 0.0
         self._child_watchers = defaultdict(set)
         self._data_watchers = defaultdict(set)
-        self._listeners = []
         self._queue = deque()
         self._pending = deque()
         self._seen = 0  # the last transaction that a server has told of
@@ -56,22 +51,15 @@ class SimulatedClient:
 
     # --- what a session calls -------------------------------------------------------------------------------------
 
-    def add_listener(self, listener):
-        self._listeners.append(listener)
-
     def start_async(self):
         self.world.after(0.0001, self.run, self._connect_anew)
 
-    def call_together(self, requests):
-        if self.client_state == KeeperState.EXPIRED_SESSION:
-            for _, result in requests:
-                result.set_exception(SessionExpiredError())
-        elif self.client_state == KeeperState.CLOSED:
-            for _, result in requests:
-                result.set_exception(ConnectionClosedError("Connection has been closed"))
-        else:
-            self._queue.extend(requests)
-            self._wake()
+    def send(self, requests):
+        if self.client_state != KeeperState.CONNECTED:
+            return False
+        self._queue.extend(requests)
+        self._wake()
+        return True
 
     unwatch = Client.unwatch
 
@@ -83,9 +71,6 @@ class SimulatedClient:
     @property
     def last_zxid(self):
         return self._seen
-
-    def forget_seen(self):
-        self._seen = 0
 
     @property
     def connected(self):
@@ -116,9 +101,11 @@ class SimulatedClient:
         if self.process.isolated:
             connection.reached = False
             connection.hold()
-        self.connect_sent_at = self.world.now
-        self.asked_timeout = self.negotiated_timeout if self.session_id else self.options.session_timeout
-        connection.there.send(0.001, server.connect, connection, self.session_id or 0, self.asked_timeout, self._seen)
+        self._connect_sent_at = self.world.now
+        asked = self.negotiated_timeout if self.session_id else self.options.session_timeout
+        if self.world.now > self._contact_at + ASK_ANEW_AFTER * asked:
+            self._seen = 0
+        connection.there.send(0.001, server.connect, connection, self.session_id or 0, asked, self._seen)
         count = len(self.options.hosts)
         timeout = host_timeout(self.options, self.negotiated_timeout, self._tries // count, count)
         self._tries += 1
@@ -149,6 +136,7 @@ class SimulatedClient:
         self.negotiated_timeout = self._smallest(session, timeout)
         self.session_id = session
         self.process.ensemble.welcomed(session, timeout)
+        self._contact_at = self._connect_sent_at
         self._tries = 0
         self._hosts = []
         self._last_host = connection.server
@@ -191,23 +179,14 @@ class SimulatedClient:
         if closed_before and state == KeeperState.CONNECTING:
             return
         if state == KeeperState.CONNECTED:
-            self._tell(KazooState.CONNECTED)
-        elif state in _CLOSED:
-            self._tell(KazooState.LOST)
-            self._fail_all(SessionExpiredError if state == KeeperState.EXPIRED_SESSION else ConnectionLoss)
-            self._reset_watchers()
+            self.on_connected(self.session_id, self.negotiated_timeout, self._connect_sent_at)
+            return
+        self.on_broken(state in _CLOSED)
+        self._fail_all(SessionExpiredError if state == KeeperState.EXPIRED_SESSION else ConnectionLoss)
+        self._reset_watchers()
+        if state in _CLOSED:
             self.session_id = None
             self._seen = 0
-        else:
-            self._fail_all(ConnectionLoss)
-            self._tell(KazooState.SUSPENDED)
-            self._reset_watchers()
-
-    def _tell(self, state):
-        if self.state != state:
-            self.state = state
-            for listener in self._listeners:
-                listener(state)
 
     def _fail_all(self, error):
         for entries in (self._pending, self._queue):
@@ -267,7 +246,8 @@ class SimulatedClient:
         self._seen = max(self._seen, zxid)
         if request is _PING:
             self._ping_outstanding = False
-            self.on_pinged(self._ping_sent_at)
+            self._contact_at = self._ping_sent_at
+            self.on_pinged(self._contact_at)
             return
         asked, reply = self._pending.popleft()
         assert asked is request, f"answers out of order: {asked} and {request}"

@@ -5,12 +5,12 @@ The kazoo client of a session, and the requests that are sent with it.
 session that have no reply yet, and those that wait until fewer are in flight; it uses one client after another. A
 `PendingRequest` receives a reply, a `Watch` an event. At the end are two requests that kazoo does not have.
 
-These private names of kazoo are used here and in `connection`, `gateway` and `session`:
-`KazooClient._notify_pending`, `_session_callback`, `_queue`, `_pending`, `_connection`, `_session_id`,
-`_session_passwd`, `_stopped`, `_data_watchers`; `ConnectionHandler._connection_routine`, `_expand_client_hosts`,
-`_connect_loop`, `_connect_attempt`, `_connect`, `_invoke`, `_send_request`, `_send_ping`, `_read_header`,
-`_read_socket`, `_read`, `_write`, `_xid`, `_socket`, `_read_sock`, `_write_sock`. `connection` overrides
-`ConnectionHandler.zk_loop` and reads its `connection_stopped`.
+These private names of kazoo are used here and in `connection` and `session`:
+`KazooClient._notify_pending`, `_queue`, `_pending`, `_connection`, `_session_id`, `_session_passwd`, `_stopped`,
+`_data_watchers`, `_child_watchers`; `ConnectionHandler._expand_client_hosts`, `_connect_loop`, `_connect_attempt`,
+`_connect`, `_invoke`, `_send_request`, `_send_ping`, `_read_header`, `_read_socket`, `_read`, `_write`, `_xid`,
+`_socket`, `_read_sock`, `_write_sock`. `connection` overrides `ConnectionHandler.zk_loop` and reads its
+`connection_stopped`.
 They were looked up in kazoo 2.11.0. `tests/contract/zk/test_kazoo_surface.py` fails when a release changes one of them.
 """
 
@@ -24,23 +24,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.serialization import Auth, CloseInstance, Connect
-from kazoo.protocol.states import EventType
+from kazoo.protocol.states import EventType, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.escaping import SEQUENCE
-from django_zklock.core.zk.connection import FIRST_RETRY, Connection, new_handler
+from django_zklock.core.zk.connection import FIRST_RETRY, Connection, Handler
 from django_zklock.core.zk.errors import OutcomeUnknown, ZkError, failure, translate
 from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.loop import Loop, Timer
-from django_zklock.core.zk.multi import read_names
 from django_zklock.core.zk.options import FormerSession, Secret, SessionOptions
-from django_zklock.core.zk.outage import Outage, address
+from django_zklock.core.zk.outage import Host, Outage, address
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import WatchedEvent
@@ -56,7 +54,7 @@ PERMISSIONS = "rwcda"
 
 
 def acls(options: SessionOptions) -> list[ACL]:
-    """Return the access list of new znodes. It is always given, as kazoo's default is open."""
+    """Return the access list of new znodes."""
     if isinstance(options.acl, str):
         return list(CREATOR_ALL_ACL if options.acl == "creator" else OPEN_ACL_UNSAFE)
     return [
@@ -66,34 +64,40 @@ def acls(options: SessionOptions) -> list[ACL]:
 
 
 class Client(KazooClient):
-    """A kazoo client with our handler and connection, bounded pauses, and the negotiated timeout."""
+    """
+    A kazoo client with our handler and connection, bounded pauses, and the negotiated timeout.
+
+    Its session sets the calls below before it starts the client. They run on kazoo's thread, and must not wait.
+    """
+
+    outage: Outage
+    on_connected: Callable[[int, float, float], object]  # gets the session's id and timeout, and when it was asked for
+    on_broken: Callable[[bool], object]  # gets whether the session is over; called before the pending requests fail
+    on_pinged: Callable[[float], object]  # gets the time of a ping that was answered
+    on_ended: Callable[[], object]  # called when kazoo's thread ends, for whatever reason
+    lease_lasts: Callable[[], bool]  # asked before each pause; without locks there is no hurry
 
     def __init__(self, options: SessionOptions, former: FormerSession | None = None) -> None:
         self.options = options
-        handler = new_handler(options)
+        handler = Handler()
         retry = KazooRetry(max_tries=-1, delay=FIRST_RETRY, sleep_func=handler.sleep_func)
         super().__init__(
             hosts=",".join(map(address, options.hosts)),
             timeout=options.session_timeout,
             client_id=None if former is None else (former.id, bytes.fromhex(former.password)),
             handler=handler,
-            default_acl=acls(options),
             auth_data=list(options.auth),
             use_ssl=options.tls is not None,
             connection_retry=retry,
-            logger=KAZOO_LOGGER,
+            logger=KazooLogger("django_zklock.zk.kazoo"),
         )
         self._connection = Connection(self, retry.copy(), logger=self.logger)
         if former is not None:
             self._connection.negotiated_timeout = former.timeout
-        self.outage = Outage(options.hosts, options.connect_timeout)
-        self.on_pinged: Callable[[float], object] = lambda sent_at: None  # gets the time of a ping that was answered
-        self.on_ended: Callable[[], object] = lambda: None  # called when kazoo's thread ends, for whatever reason
-        self.lease_lasts: Callable[[], bool] = lambda: False  # asked before each pause; without locks there is no hurry
-        self.is_wanted: Callable[[], bool] = lambda: True  # asked before a server that refuses is tried again
 
     def _notify_pending(self, state: Any) -> None:
         self._connection.stop_sending()  # first, as kazoo fails the requests without a reply only once
+        self.on_broken(state != KeeperState.CONNECTING)
         super()._notify_pending(state)
 
     def end(self) -> None:
@@ -107,15 +111,11 @@ class Client(KazooClient):
             return
         self._stopped.set()
         self._queue.append((CloseInstance, None))
-        try:
-            if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
-                self._connection.close()
-                self.on_ended()
-            else:
-                self._connection.wake()
-        except Exception as error:  # noqa: BLE001 - `close` raises no narrower one
-            # The thread sees `_stopped`, now or when it begins. Then it ends, and calls `on_ended`.
-            self.logger.debug("the connection ends by itself: %r", error)
+        if self._connection.connection_stopped.is_set():  # its thread has died, or has not begun yet
+            self._connection.close()
+            self.on_ended()
+        else:
+            self._connection.wake()
 
     def disconnect(self) -> None:
         """End the connection, not the session, and connect no longer."""
@@ -124,37 +124,12 @@ class Client(KazooClient):
 
     def join(self) -> None:
         """Wait until kazoo's thread has ended. That takes only moments after the end of the session."""
-        thread = self._connection._connection_routine
-        if thread is not None:
-            thread.join(1.0)
+        if self.handler.thread is not None:
+            self.handler.thread.join(1.0)
 
-    def call_together(self, requests: Sequence[tuple[Any, Any]]) -> None:
-        """Send requests together, each with the object that takes its reply; on a client that has a connection."""
-        if self._connection.send_now(requests):
-            return
-        self._queue.extend(requests)
-        if self._connection.is_over:  # kazoo has failed its requests already, and would keep these for the next one
-            for entry in requests:
-                with contextlib.suppress(ValueError):  # kazoo sends or fails it, after all
-                    self._queue.remove(entry)
-                    entry[1].set_exception(ConnectionClosedError("Connection has been closed"))
-            return
-        self._connection.wake()
-
-    @property
-    def negotiated_timeout(self) -> float:
-        """The smallest timeout that the servers have granted to the session, in seconds."""
-        return float(self._connection.negotiated_timeout)
-
-    @property
-    def asked_timeout(self) -> float:
-        """The timeout that the last connect has asked for, in seconds."""
-        return float(self._connection.asked_timeout)
-
-    @property
-    def connect_sent_at(self) -> float:
-        """When the connect of the present connection was sent, on `clock.now()`."""
-        return float(self._connection.connect_sent_at)
+    def send(self, requests: Sequence[tuple[Any, Any]]) -> bool:
+        """Send requests together, each with the object that takes its reply. Return False if there is no connection."""
+        return self._connection.send(requests)
 
     @property
     def session_id(self) -> int | None:
@@ -170,22 +145,18 @@ class Client(KazooClient):
     @property
     def server(self) -> str:
         """The server of the present connection, or of the last one, as "address:port"; "" if there was none."""
-        host = self._connection.last_host
-        return "" if host is None else address(host)
+        last = self._connection.last_address
+        return "" if last is None else address(last)
 
     @property
-    def host(self) -> tuple[str, int]:
+    def host(self) -> Host:
         """The server that was tried last, as spelled in the settings."""
-        return self._connection.host
+        return self._connection.attempt.host
 
     def drop_connection(self) -> None:
         """Cut the connection, not the session. kazoo then connects again, to another server if there is one."""
-        self._connection.dropped = True
+        self._connection.attempt.dropped = True
         self._connection.cut()
-
-    def forget_seen(self) -> None:
-        """Tell the next server that this client has seen no transaction yet."""
-        self.last_zxid = 0
 
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
         """Forget a watcher. kazoo would keep it until something happens to the znode."""
@@ -197,32 +168,23 @@ class Client(KazooClient):
     def forget_sockets(self) -> None:
         """Close a forked child's copies of the sockets. Nothing is sent, so the parent's connection stays open."""
         self.handler.stop()
-        routine = self._connection._connection_routine
-        if hasattr(routine, "kill"):  # a greenlet of gevent, which outlives the fork
-            routine.kill(block=False)
         for sock in (self._connection._socket, self._connection._read_sock, self._connection._write_sock):
             if sock is not None:
-                try:
+                with contextlib.suppress(OSError):
                     sock.close()
-                except OSError:
-                    pass
 
 
-class _KazooFilter(logging.Filter):
+class KazooLogger(Logger):
     """
-    Remove credentials and session passwords from kazoo's log lines, and log its lines about each try at DEBUG.
+    Logs kazoo's lines without credentials and session passwords, and those about each try at DEBUG.
 
     `Outage.log` logs once for all tries why there is no connection, and the session logs each change of its state.
     """
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        if "session_passwd" in str(record.msg):
-            return False
-        if isinstance(record.args, tuple):
-            record.args = tuple(_redacted(arg) for arg in record.args)
-        if logging.DEBUG < record.levelno < logging.ERROR:
-            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
-        return record.levelno != logging.DEBUG or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+    def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
+        if "session_passwd" not in str(msg):
+            shown = logging.DEBUG if logging.DEBUG < level < logging.ERROR else level
+            super().log(shown, msg, *map(_redacted, args), **options)
 
 
 def _redacted(arg: object) -> object:
@@ -231,11 +193,6 @@ def _redacted(arg: object) -> object:
     if isinstance(arg, Connect):
         return arg._replace(passwd=b"...")  # with it and the session id, anyone could take the session over
     return arg
-
-
-KAZOO_LOGGER = Logger("django_zklock.zk.kazoo")
-if not any(isinstance(existing, _KazooFilter) for existing in KAZOO_LOGGER.logger.filters):
-    KAZOO_LOGGER.logger.filters.append(_KazooFilter())
 
 
 @dataclass(slots=True, eq=False)
@@ -386,7 +343,9 @@ class Requests:
         calls = []
         for request, callback in requests:
             calls.append((request, PendingRequest(self._loop, request, callback, self._on_reply)))
-        client.call_together(calls)  # raises if a request cannot be written; no reply is handled before this returns
+        if not client.send(calls):  # raises if a request cannot be written; no reply is handled before this returns
+            _fail(requests, OutcomeUnknown)
+            return
         for _, pending in calls:
             self._sent[pending] = now
         if self._stall_timer is None:
@@ -468,3 +427,14 @@ class GetEphemerals:
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
         return read_names(buffer, offset)[0]
+
+
+def read_names(buffer: bytes, offset: int) -> tuple[list[str], int]:
+    """Return a list of texts in a reply, and the offset behind it."""
+    (count,) = wire.int_struct.unpack_from(buffer, offset)
+    offset += wire.int_struct.size
+    names = []
+    for _ in range(count):
+        name, offset = wire.read_string(buffer, offset)
+        names.append(name)
+    return names, offset

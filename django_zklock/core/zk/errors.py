@@ -10,10 +10,6 @@ from kazoo.protocol import serialization as wire
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.zk.codes import meaning
-from django_zklock.core.zk.multi import MultiRead
-
-if not hasattr(kazoo, "RequestTimeoutError"):  # new in 2.11, with codes such as that of a throttled request
-    raise ImportError("django-zklock needs kazoo 2.11 or newer: pip install -U kazoo")
 
 
 class ZkError(ZkLockError):
@@ -65,9 +61,6 @@ _TRANSLATION: tuple[tuple[type[BaseException], type[ZkError]], ...] = (
     (kazoo.NodeExistsError, NodeExists),
     (kazoo.NotEmptyError, NotEmpty),
     (kazoo.BadVersionError, Outdated),
-    # On a client that is being stopped, kazoo answers a request with "closed", which is a subclass of "expired".
-    # Only the state of the client tells whether the session is over, never the reply to one request.
-    (kazoo.ConnectionClosedError, OutcomeUnknown),
     (kazoo.SessionExpiredError, SessionGone),
     (kazoo.ConnectionLoss, OutcomeUnknown),
     (kazoo.RequestTimeoutError, OutcomeUnknown),
@@ -93,8 +86,8 @@ _RIGHTS: Final[dict[type, str]] = {
     wire.SetData: "write",
     wire.Delete: "delete",
 }
-# They change nothing, so they have no outcome.
-_READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync, MultiRead)
+# They change nothing, so they have no outcome. The same holds for requests with the attribute `is_read`.
+_READS = (wire.GetData, wire.GetChildren, wire.GetACL, wire.Sync)
 
 
 def translate(error: BaseException, request: Any, code: int = 0) -> ZkError:
@@ -123,7 +116,7 @@ def _unexpected(error: BaseException, request: Any, unknown: int) -> ZkError:
     translated: ZkError = OutcomeUnknown()
     if not unknown and (code < _API_ERROR or code in _OTHER_REFUSALS):
         translated = RequestRefused(f"ZooKeeper refused the request {what}: {why}.")
-    elif isinstance(request, _READS):
+    elif isinstance(request, _READS) or getattr(request, "is_read", False):
         translated = RequestRefused(f"ZooKeeper's reply to {what} is unclear: {why}.")
     translated.code = code
     return translated

@@ -14,21 +14,19 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from kazoo.exceptions import EXCEPTIONS, SystemZookeeperError
 from kazoo.protocol import serialization as wire
 
 from django_zklock.core import clock
-from django_zklock.core.zk.client import PERMISSIONS, CreateContainer, GetEphemerals, Requests, Watch, acls
+from django_zklock.core.zk.client import CreateContainer, GetEphemerals, Requests, Watch, acls
 from django_zklock.core.zk.errors import (
     INTERRUPTED,
     NodeExists,
     NodeMissing,
-    RequestRefused,
     ZkError,
     failure,
     translate,
 )
-from django_zklock.core.zk.multi import Create, Delete, MultiRead, Operation, Read, SetData
+from django_zklock.core.zk.multi import Create, Delete, Operation, SetData
 
 if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
@@ -68,6 +66,25 @@ class Node:
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+    @classmethod
+    def of(cls, path: str, data: bytes | None, stat: ZnodeStat) -> Node:
+        """
+        Return a znode by a reply.
+
+        Servers tell `cversion`, which counts creates and deletes of children (DataNode.copyStat of 3.4 to 3.9). It has
+        32 bits, so `created` is the number of creates modulo 2**31.
+        """
+        return cls(
+            path=path,
+            data=data or b"",
+            czxid=stat.czxid,
+            owner=stat.ephemeralOwner,
+            ctime=stat.ctime / 1000,
+            mtime=stat.mtime / 1000,
+            version=stat.version,
+            created=(stat.cversion + stat.numChildren) % 2**32 // 2,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +162,7 @@ class Gateway:
         for ever (ZOOKEEPER-442).
         """
         watch = self._requests.watch(path, on_event)
-        self._requests.send((wire.GetData(path, watch), _converting(lambda reply: _node(path, *reply), callback)))
+        self._requests.send((wire.GetData(path, watch), _converting(lambda reply: Node.of(path, *reply), callback)))
         return watch
 
     def read_each(self, paths: Sequence[str], callback: Callback[list[NodeReply] | ZkError]) -> None:
@@ -180,14 +197,6 @@ class Gateway:
         watch = self._requests.watch(parent, on_event)
         self._requests.send((wire.GetChildren(parent, watch), callback))
         return watch
-
-    def read_many(self, reads: Sequence[Read], callback: Callback[list[Node | list[str] | ZkError] | ZkError]) -> None:
-        """Carry out many reads with one request. Each reply is a znode, the names of its children, or an error."""
-
-        def convert(replies: list[Any]) -> list[Node | list[str] | ZkError]:
-            return [_part(read, reply) for read, reply in zip(reads, replies, strict=True)]
-
-        self._requests.send((MultiRead(reads), _converting(convert, callback)))
 
     def children_after_sync(self, parent: str, callback: Callback[NamesReply]) -> None:
         """
@@ -229,16 +238,9 @@ class Gateway:
         """List the paths of all ephemeral znodes of this session below a path."""
         self._requests.send((GetEphemerals(below), callback))
 
-    def acl(self, path: str, callback: Callback[list[tuple[str, str, str]] | ZkError]) -> None:
-        """Read the access list of a znode: (scheme, id, permissions) with letters of `PERMISSIONS`."""
-
-        def entries(reply: tuple[list[Any], ZnodeStat]) -> list[tuple[str, str, str]]:
-            return [
-                (entry.id.scheme, entry.id.id, "".join(c for i, c in enumerate(PERMISSIONS) if entry.perms & 1 << i))
-                for entry in reply[0]
-            ]
-
-        self._requests.send((wire.GetACL(path), _converting(entries, callback)))
+    def ask(self, request: Any, convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> None:
+        """Send a request of kazoo's that locks do not need. `callback` gets its reply converted, or the error."""
+        self._requests.send((request, _converting(convert, callback)))
 
     # --- writes -------------------------------------------------------------------------------------------------
 
@@ -265,7 +267,7 @@ class Gateway:
             path, stat = reply
             self._extend_lease(sent_at)
             self.clock.record(stat.ctime, sent_at)
-            on_created(_node(path, data, stat))
+            on_created(Node.of(path, data, stat))
 
         create = wire.Create2(f"{parent}/{prefix}", data, self._acl, _EPHEMERAL | _SEQUENTIAL)
         listing = () if on_listed is None else ((wire.GetChildren(parent, None), on_listed),)
@@ -277,14 +279,35 @@ class Gateway:
 
         def written(stat: ZnodeStat) -> Node:
             self.clock.record(stat.mtime, sent_at)
-            return _node(path, data, stat)
+            return Node.of(path, data, stat)
 
         self._requests.send((wire.SetData(path, data, version), _converting(written, callback)))
 
     def commit(self, operations: Sequence[Operation], callback: Callback[WriteReply] = _ignore) -> None:
         """Carry out all operations or none. `callback` gets None, or the error of the operation that failed."""
-        requests = [self._request(operation) for operation in operations]
-        self._requests.send((wire.Transaction(requests), _converting(partial(_outcome, requests), callback)))
+        self._transact([self._request(operation) for operation in operations], callback)
+
+    def _transact(
+        self,
+        requests: Sequence[Any],
+        callback: Callback[WriteReply],
+        on_carried_out: Callback[_Results] = _ignore,
+        *,
+        urgent: bool = False,
+    ) -> None:
+        """Send a transaction. `callback` gets None, after `on_carried_out`, or the error of the request that failed."""
+
+        def on_results(results: _Results) -> WriteReply:
+            failed = failure(results)
+            if failed is None:
+                on_carried_out(results)
+                return None
+            request = requests[results.index(failed)]
+            error = translate(failed, request)
+            error.path = request.path
+            return error
+
+        self._requests.send((wire.Transaction(requests), _converting(on_results, callback)), urgent=urgent)
 
     def _request(self, operation: Operation) -> Any:
         if isinstance(operation, Create):
@@ -331,33 +354,12 @@ class Gateway:
         any write, but it changes nothing and wakes no watch. `callback` gets None, or the first path that is missing.
         """
         sent_at = clock.now()
-
-        def checked(results: _Results) -> str | ZkError | None:
-            error = _outcome(checks, results)
-            if error is None:
-                self._extend_lease(sent_at)
-            return error.path if isinstance(error, NodeMissing) else error
-
-        checks = [wire.CheckVersion(path, _ANY_VERSION) for path in paths]
-        self._requests.send((wire.Transaction(checks), _converting(checked, callback)), urgent=True)
-
-    def try_create(self, callback: Callback[WriteReply]) -> None:
-        """
-        Let a quorum carry out a transaction that changes nothing: create a znode below the base, and delete it.
-
-        `callback` gets `RequestRefused` if this client may not create there: then it may not lock a new key. Else it
-        gets None, also if the base is missing: a failed transaction is ordered and acknowledged like any other.
-        """
-        path = f"{self._base}/!create"
-        create = wire.Create(path, b"", self._acl, _PERSISTENT)
-
-        def tried(results: _Results) -> WriteReply:
-            failed = failure(results)
-            error = translate(failed, create) if failed is not None and failed is results[0] else None
-            return error if isinstance(error, RequestRefused) else None
-
-        transaction = wire.Transaction([create, wire.Delete(path, _ANY_VERSION)])
-        self._requests.send((transaction, _converting(tried, callback)))
+        self._transact(
+            [wire.CheckVersion(path, _ANY_VERSION) for path in paths],
+            lambda error: callback(error.path if isinstance(error, NodeMissing) else error),
+            lambda results: self._extend_lease(sent_at),
+            urgent=True,
+        )
 
     def sync_clock(self, path: str, callback: Callback[WriteReply]) -> None:
         """
@@ -367,26 +369,11 @@ class Gateway:
         writes it and deletes it. No client ever sees the znode, and none is left if the reply is lost.
         """
         sent_at = clock.now()
-
-        def written(results: _Results) -> WriteReply:
-            error = _outcome(operations, results)
-            if error is None:
-                self.clock.record(results[1].mtime, sent_at)
-            return error
-
-        operations = [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)]
-        self._requests.send((wire.Transaction(operations), _converting(written, callback)))
-
-
-def _outcome(requests: Sequence[Any], results: _Results) -> WriteReply:
-    """Return None if the transaction was carried out, else the error of the request that failed."""
-    failed = failure(results)
-    if failed is None:
-        return None
-    request = requests[results.index(failed)]
-    error = translate(failed, request)
-    error.path = request.path
-    return error
+        self._transact(
+            [wire.Create(path, b"", self._acl, _PERSISTENT), wire.SetData(path, b"", 0), wire.Delete(path, 1)],
+            callback,
+            lambda results: self.clock.record(results[1].mtime, sent_at),
+        )
 
 
 def _converting(convert: Callable[[Any], _T], callback: Callback[_T | ZkError]) -> Callback[Any]:
@@ -408,31 +395,3 @@ def _collecting(count: int, callback: Callback[list[Any]]) -> Callback[Any]:
             callback(replies)
 
     return on_reply
-
-
-def _node(path: str, data: bytes | None, stat: ZnodeStat) -> Node:
-    """
-    Return a znode.
-
-    Servers tell `cversion`, which counts creates and deletes of children (DataNode.copyStat of 3.4 to 3.9). It has 32
-    bits, so `created` is the number of creates modulo 2**31.
-    """
-    return Node(
-        path=path,
-        data=data or b"",
-        czxid=stat.czxid,
-        owner=stat.ephemeralOwner,
-        ctime=stat.ctime / 1000,
-        mtime=stat.mtime / 1000,
-        version=stat.version,
-        created=(stat.cversion + stat.numChildren) % 2**32 // 2,
-    )
-
-
-def _part(read: Read, reply: Any) -> Node | list[str] | ZkError:
-    """Return the reply to one of many reads. An error of one is no error of the others."""
-    if isinstance(reply, int):
-        if reply in EXCEPTIONS:
-            return translate(EXCEPTIONS[reply](), read.request)
-        return translate(SystemZookeeperError(), read.request, reply)
-    return reply if read.lists else _node(read.path, *reply)

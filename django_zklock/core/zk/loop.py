@@ -179,27 +179,19 @@ class Loop:
 
     def _run(self) -> None:
         event: _Event | None = _NOTHING
-        outlives_forks = gevent_patched()
-        logged = ""
         while event is not None:
             try:
-                if outlives_forks:
-                    fork.notice()
+                fork.notice()  # a greenlet outlives a fork
                 with self._running:
-                    if event is not _NOTHING:
-                        self._delivered.append(event)
+                    self._delivered.append(event)
                     event = _NOTHING  # otherwise the last event would stay alive while the loop is idle
                     self._run_due()
-                    pause = self._timers[0][0] - clock.now() if self._timers else None
                     self._wakes_at = self._timers[0][0] if self._timers else float("inf")
-                event = self._events.get(timeout=None if pause is None else min(max(0.0, pause), LONGEST_SLEEP))
-                logged = ""
+                event = self._events.get(timeout=min(max(0.0, self._wakes_at - clock.now()), LONGEST_SLEEP))
             except queue.Empty:
                 pass
-            except Exception as error:
-                if logged != repr(error):
-                    logger.exception("the thread %s cannot wait for an event, trying again", self._thread.name)
-                logged = repr(error)
+            except Exception:
+                logger.exception("the thread %s cannot wait for an event, trying again", self._thread.name)
                 time.sleep(START_AGAIN)
 
     def _remove_cancelled(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,14 @@ from typing import Literal, TypeAlias
 
 Acl: TypeAlias = Literal["open", "creator"] | tuple[tuple[str, str, str], ...]
 """Access to the znodes: "open" for all clients, "creator" for ours, or entries (scheme, id, letters of "crwda")."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether `host` is certainly this machine, without a DNS query."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

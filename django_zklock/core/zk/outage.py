@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from kazoo.exceptions import AuthFailedError, SessionClosedRequireSaslError
@@ -15,6 +16,7 @@ from django_zklock.core import clock
 from django_zklock.core.log import Logger
 from django_zklock.core.queue.command_line import command
 from django_zklock.core.zk.codes import CREDENTIALS, REQUIRES_AUTHENTICATION
+from django_zklock.core.zk.options import is_loopback
 
 Host: TypeAlias = tuple[str, int]
 """As in the settings."""
@@ -46,6 +48,8 @@ NO_TLS = Refusal("it speaks no TLS; use its port for TLS, or zk:// instead of zk
 TLS_ONLY = Refusal("it expects TLS; use zk+tls://, or its port without TLS")
 REFUSED = "connection refused"
 
+SOON = 1.0
+"""Seconds after which a connection that breaks is not blamed on its server, if that has carried out a request."""
 FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.02, 5, 10.0
 """Seconds between connections to a server that closes them, and their growth: ten in the first minute."""
 PAUSE_SHARE = 0.8
@@ -57,8 +61,6 @@ connect timeout or a longer one.
 """
 LEAST_LONGEST_PAUSE = 4.0
 """Seconds that such a pause may always take: a short connect timeout must not cost a server more connections."""
-IDLE_PAUSE = 60.0
-"""Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage."""
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # in this process, or on its machine
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
@@ -76,11 +78,20 @@ class NotZooKeeper(Exception):
         )
 
 
+@dataclass(slots=True)
+class Closings:
+    """That a server has closed connections, one after another."""
+
+    count: int = 0
+    until: float = 0.0  # when it may be tried again, on `clock.now()`
+    kinds: frozenset[type] = frozenset()  # of requests: each connection had some of these without a reply
+
+
 class Outage:
     """
     The last failure of each server, until there is a connection, and how long it is left alone.
 
-    kazoo's thread writes it, any thread reads it: each entry is a plain value.
+    kazoo's thread writes it. Any thread reads the failures: each is a plain value.
     """
 
     def __init__(self, hosts: Sequence[Host], connect_timeout: float) -> None:
@@ -88,8 +99,7 @@ class Outage:
         self._longest_pause = max(LEAST_LONGEST_PAUSE, PAUSE_SHARE * connect_timeout)
         self._causes: dict[Host, str] = {}
         self._logged = False
-        self.closings: dict[Address, tuple[int, float]] = {}
-        """How often a server has closed a connection, in a row, and when to try it again, on `clock.now()`."""
+        self.closings: dict[Address, Closings] = defaultdict(Closings)
 
     def failed(self, host: Host, cause: str) -> None:
         """Record why a server could not be connected to."""
@@ -97,48 +107,63 @@ class Outage:
 
     def cannot_try(self, error: Exception) -> None:
         """Record why this process cannot try any server."""
-        self._causes = dict.fromkeys(self._hosts, Refusal(_text(error)))
+        self._causes = dict.fromkeys(self._hosts, Refusal(text_of(error)))
 
-    def closed(self, host: Host, address: Address, cause: str = CLOSED_AT_REQUEST) -> None:
+    def closed(
+        self, host: Host, address: Address, cause: str = CLOSED_AT_REQUEST, kinds: frozenset[type] = frozenset()
+    ) -> None:
         """
-        Record that a server has closed a connection soon, and why, if that is known.
+        Record that a server has closed a connection soon, and why, if that is known. `kinds`: of unanswered requests.
 
-        Two times are likely restarts. If it goes on, the pauses grow, so that many processes cannot harm a server.
+        Two times are likely restarts, and so are connections that have no kind in common. If it goes on, the pauses
+        grow, so that many processes cannot harm a server.
         """
-        count = self.closings.get(address, (0, 0.0))[0] + 1
-        pause = min(_pause(count), self._longest_pause) if cause == CLOSED else _pause(count)
-        self.closings[address] = count, clock.now() + pause
-        if count > 2 or cause is not CLOSED_AT_REQUEST:
+        closings = self.closings[address]
+        again = closings.kinds & kinds
+        closings.count = 1 if kinds and not again else closings.count + 1
+        closings.kinds = again or kinds
+        pause = _pause(closings.count)
+        closings.until = clock.now() + (min(pause, self._longest_pause) if cause == CLOSED else pause)
+        if closings.count > 2 or cause is not CLOSED_AT_REQUEST:
             self.failed(host, cause)
 
     def answered(self, host: Host, address: Address, *, expired: bool = False) -> None:
         """
         Forget failures, because a server has opened a session, or has told that it has `expired`.
 
-        One that refuses this process may close the next connection, too. It must keep one for a while.
+        One that refuses this process may close the next connection, too. It must carry out requests.
         """
         cause = self._causes.get(host) if address in self.closings else None
         if cause == CLOSED:
-            del self.closings[address]
+            self.restarts(address)
         elif expired and address in self.closings:
-            count, _ = self.closings[address]
-            self.closings[address] = count, clock.now() + _pause(count)
+            closings = self.closings[address]
+            closings.until = clock.now() + _pause(closings.count)
         self._causes = {host: cause} if isinstance(cause, Refusal) else {}
         self._logged = self._logged and bool(self._causes)
 
-    def works(self, address: Address) -> None:
-        """Forget failures, because a server has kept a connection for a while, and has carried out requests."""
-        self.restarts(address)
-        self._causes, self._logged = {}, False
+    def carried_out(self, address: Address, kind: type, connected_at: float) -> None:
+        """
+        Forget failures, because a server has carried out a request on a connection that was made then.
+
+        If it has closed connections, it must have kept this one for a while, or have carried out all kinds of requests
+        at which it has closed them.
+        """
+        if address not in self.closings:
+            return
+        closings = self.closings[address]
+        closings.kinds -= {kind}
+        if not closings.kinds or clock.now() >= connected_at + SOON:
+            self.restarts(address)
+            self._causes, self._logged = {}, False
 
     def restarts(self, address: Address) -> None:
         """Forget what a server has closed, because nothing listens there now: it will be another process."""
         self.closings.pop(address, None)
 
-    def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
-        """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""
-        count, at = self.closings.get(address, (0, 0.0))
-        return clock.now() >= at + (IDLE_PAUSE if count > 1 and not is_wanted() else 0)
+    def may_try(self, address: Address) -> bool:
+        """Return whether it is time to connect to a server."""
+        return address not in self.closings or clock.now() >= self.closings[address].until
 
     @property
     def refuses(self) -> bool:
@@ -176,7 +201,7 @@ def cause_of(error: BaseException, *, in_handshake: bool, connected: bool) -> st
     if isinstance(error, AuthFailedError):
         return Refusal(CREDENTIALS)
     if isinstance(origin, NotZooKeeper) or getattr(origin, "errno", None) in _NO_ROOM:
-        return Refusal(_text(origin))
+        return Refusal(text_of(origin))
     if isinstance(origin, ssl.SSLError) and origin.reason not in _NO_ALERTS:
         return _tls_failure(origin)
     return _failure(origin, in_handshake=in_handshake, connected=connected)
@@ -190,7 +215,7 @@ def _failure(error: BaseException, *, in_handshake: bool, connected: bool) -> st
         return NO_TLS
     if isinstance(error, ConnectionRefusedError):
         return REFUSED
-    return CLOSED if connected or isinstance(error, ConnectionError) else _text(error)
+    return CLOSED if connected or isinstance(error, ConnectionError) else text_of(error)
 
 
 def _tls_failure(error: ssl.SSLError) -> Refusal:
@@ -209,7 +234,8 @@ def _pause(count: int) -> float:
     return pause * random.uniform(1, 1.2)  # noqa: S311
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Return an error in a few words, without the number of an error of the system."""
     strerror: str | None = getattr(error, "strerror", None)
     return strerror.lower() if strerror else str(error) or type(error).__name__
 
@@ -217,11 +243,3 @@ def _text(error: BaseException) -> str:
 def address(host: Host) -> str:
     """Return "host:port", with brackets around an IPv6 address."""
     return "[{}]:{}".format(*host) if ":" in host[0] else "{}:{}".format(*host)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

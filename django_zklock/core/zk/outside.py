@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from django_zklock.core import clock, fork
 from django_zklock.core.zk.loop import quiet_thread
@@ -20,7 +20,6 @@ UNRESOLVED = "its name is not resolved; the resolver (DNS) does not answer"
 
 _UNKNOWN = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))  # the resolver has answered
 
-LATE = 1.0  # seconds without an answer, after which the resolver is at fault
 FRESH = 1.0  # seconds for which an answer is as good as a new one; a slow one may come too late for its caller
 
 _T = TypeVar("_T")
@@ -35,23 +34,22 @@ class Outside(Generic[_T]):
 
     def __init__(self, call: Callable[[], _T]) -> None:
         self._call = call
-        self._result: Callable[[], _T] | None = None  # returns the newest value, or raises the newest error
+        self._result: _T | Exception = TimeoutError("timed out")  # of the newest call; until then, this error
         self._ended = threading.Event()
         self._ended.set()
-        self._mutex = threading.Lock()
         self.begun_at = float("-inf")  # on clock.now(), of the newest call
 
     def begin(self) -> None:
         """Make the call, unless it is under way or was made a moment ago. For any thread."""
-        with self._mutex:
-            if not self._ended.is_set() or clock.now() < self.begun_at + FRESH:
-                return
-            self._ended.clear()
-            self.begun_at = clock.now()
+        if not self._ended.is_set() or clock.now() < self.begun_at + FRESH:
+            return
+        self._ended.clear()
+        self.begun_at = clock.now()
         try:
             quiet_thread("zklock-outside", self._run).start()
         except Exception as error:  # noqa: BLE001 - the process ends, or has no room for another thread
-            self._result = self._result or functools.partial(_raise, OSError(f"nobody can ask the system: {error}"))
+            if isinstance(self._result, Exception):
+                self._result = OSError(f"nobody can ask the system: {error}")
             self._ended.set()
 
     def get(self, within: float) -> _T:
@@ -61,29 +59,24 @@ class Outside(Generic[_T]):
         A call under way is waited for until it has had `within` seconds. Raises `TimeoutError` if none has ended yet.
         """
         self._ended.wait(max(0.0, self.begun_at + within - clock.now()))
-        if self._result is None:
-            raise TimeoutError("timed out")
-        return self._result()
+        if isinstance(self._result, Exception):
+            raise self._result.with_traceback(None)
+        return self._result
 
     def _run(self) -> None:
         try:
-            value = self._call()
-            self._result = lambda: value
+            self._result = self._call()
         except Exception as error:  # noqa: BLE001 - it is raised where the value is needed
-            self._result = functools.partial(_raise, error)
+            self._result = error
         finally:
             self._ended.set()
-
-
-def _raise(error: Exception) -> Any:
-    raise error.with_traceback(None)
 
 
 def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Address, ...] | OSError]:
     """
     Return the addresses of each host, or why there are none; wait for all names together `within` seconds at most.
 
-    The resolver goes on, and a later call gets its answer; until it is late, the error is a `TimeoutError`.
+    The resolver goes on, and a later call gets its answer.
     """
     calls = {host: _addresses(host) for host in hosts if not _is_address(host[0])}
     for call in calls.values():
@@ -93,8 +86,7 @@ def resolve(hosts: Iterable[Address], within: float) -> dict[Address, tuple[Addr
         try:
             resolved[host] = calls[host].get(within) if host in calls else (host,)
         except TimeoutError:
-            late = clock.now() - calls[host].begun_at >= LATE
-            resolved[host] = (OSError if late else TimeoutError)(UNRESOLVED)
+            resolved[host] = OSError(UNRESOLVED)
         except OSError as error:
             resolved[host] = error
     return resolved
@@ -121,9 +113,8 @@ def _addresses(host: Address) -> Outside[tuple[Address, ...]]:
             if isinstance(error, UnicodeError) or error.errno in _UNKNOWN:
                 known.clear()
                 raise OSError(NO_HOST) from error
-            if not known:  # an error of the system has its own text, such as that too many files are open
-                is_answer = isinstance(error, socket.gaierror)
-                raise OSError(UNRESOLVED if is_answer else str(error.strerror).lower()) from error
+            if not known:
+                raise
         return tuple(known)
 
     return Outside(look_up)

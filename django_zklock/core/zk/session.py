@@ -12,9 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.states import KazooState
-
 from django_zklock.core import clock, hooks
 from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
@@ -25,7 +22,7 @@ from django_zklock.core.zk.codes import meaning
 from django_zklock.core.zk.errors import INTERRUPTED, OutcomeUnknown, SessionGone
 from django_zklock.core.zk.gateway import Callback, Gateway
 from django_zklock.core.zk.lease import GrantSession, LastContact, Lease
-from django_zklock.core.zk.loop import NEVER, Loop
+from django_zklock.core.zk.loop import NEVER, START_AGAIN, Loop
 from django_zklock.core.zk.options import FormerSession, SessionOptions
 from django_zklock.core.zk.outage import Outage
 
@@ -35,7 +32,6 @@ LAST_REPLIES = 0.3  # seconds in which a session that is closed may get its last
 CLOSE_WAIT = 1.0  # seconds in which a disconnected client may reconnect, so that it can end its session
 UNCLEAR_PAUSE = 1.0  # seconds between two connections that are dropped because of an unclear reply
 REFUSED_GATE_PAUSE = 6.0  # seconds between two connections that are dropped because the gate was refused
-ASK_ANEW_AFTER = 3.0  # session timeouts without a connection; see `_ask_anew`
 
 
 class ConnectionState(enum.StrEnum):
@@ -51,11 +47,6 @@ class SessionObserver:
     """Base of the observers of a session. Their methods are called on the loop's thread."""
 
     __slots__ = ()
-
-    @property
-    def needs_connection(self) -> bool:
-        """Whether somebody waits for this, or holds it. Read by any thread."""
-        return True
 
     def on_connected(self, *, resumed: bool) -> None:
         """There is a connection. `resumed`: it continues the session of the connection before."""
@@ -99,10 +90,9 @@ class Session(GrantSession):
         self.observers: dict[SessionObserver, None] = {}  # loop thread; a dict keeps the order
         # Written by the loop's thread, read by any: each is a plain value, replaced as a whole.
         self.state = ConnectionState.CONNECTING
-        self.timeout = options.session_timeout  # seconds; once connected, the smallest that this session was granted
-        self._known_timeout = 0.0  # seconds, that the server granted the last time
+        # In seconds; once connected, the smallest that this session was granted.
+        self.timeout = options.session_timeout if options.former is None else options.former.timeout
         self.suspect = True  # connection suspended, or the heartbeat late
-        self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts, options.connect_timeout)
         self.gate: Gate | None = None  # loop thread; see `_pass_gate`
         self._former = options.former  # until there is a session
@@ -111,9 +101,7 @@ class Session(GrantSession):
         self._contact = LastContact()
         self.requests = Requests(self.loop, self._contact, self._on_stall, self._on_unknown)
         self.gateway = Gateway(self.requests, options, self.extend_lease)
-        self._replace_timer = NEVER
-        self._ask_anew_timer = NEVER
-        self._restart_pause = 0.0
+        self._start_timer = NEVER
         self._drop_at = float("-inf")  # on clock.now(): when the last connection with an unclear reply was dropped
         self._closed = threading.Event()
 
@@ -224,11 +212,6 @@ class Session(GrantSession):
         client = self._client
         if client is None or not self.connected:
             return
-        if isinstance(error.__cause__, ConnectionLoss):
-            # kazoo fails the pending requests before it reports SUSPENDED; nothing may be sent in between.
-            self._suspend(troubles.CONNECTION_BROKE)
-            return
-
         self._suspend(troubles.UNCLEAR_REPLY)
         logger.warning("ZooKeeper's reply to a write is unclear, connecting again: %r", error.__cause__ or error)
         why = f": {meaning(error.code)}" if error.code else ""
@@ -256,87 +239,52 @@ class Session(GrantSession):
     # --- the state of the connection ----------------------------------------------------------------------------
 
     def _start_client(self) -> None:
+        """Start a client, in place of one that has no thread any more. Without room for a thread, do so later."""
         if self.closing:
             return
+        old, self._client = self._client, None
+        if old is not None:
+            old.end()
+            self._end_of_session()
         try:
             self._client = client = self._new_client()
             client.start_async()
         except Exception as error:  # noqa: BLE001 - such as that there is no room for a thread or a socket
             self.outage.cannot_try(error)
             self.outage.log()
-            self._restart_client()
+            self._start_client_later()
+
+    def _start_client_later(self) -> None:
+        self._start_timer.cancel()
+        self._start_timer = self.loop.call_later(START_AGAIN, self._start_client)
 
     def _new_client(self) -> Client:
+        """Return a client whose calls, on kazoo's thread, go to the loop's thread."""
         client = Client(self.options, self._former)
-
-        def listener(state: str) -> None:
-            # This runs on kazoo's thread, which must not wait: pass on what the client knows at this moment.
-            self.loop.deliver(
-                self._on_state, client, state, client.session_id, client.negotiated_timeout, client.connect_sent_at
-            )
-
-        def on_pinged(sent_at: float) -> None:
-            self.loop.deliver(self._on_pinged, client, sent_at, clock.now())
-
-        client.add_listener(listener)
+        deliver = self.loop.deliver
         client.outage = self.outage
-        client.on_pinged = on_pinged
-        client.on_ended = lambda: self.loop.deliver(self._on_ended, client)
+        client.on_connected = lambda *session: deliver(self._on_connection, client, *session)
+        client.on_broken = lambda is_over: deliver(self._on_broken, client, is_over)
+        client.on_pinged = lambda sent_at: deliver(self._on_pinged, client, sent_at, clock.now())
+        client.on_ended = lambda: deliver(self._on_ended, client)
         client.lease_lasts = lambda: self.lease.valid
-        client.is_wanted = self._is_wanted
         return client
 
-    def _is_wanted(self) -> bool:
-        """Return whether anybody waits for a connection. For any thread."""
-        waits = self.closing or clock.now() < self.wanted_until
-        return waits or any(observer.needs_connection for observer in list(self.observers))
-
-    def _ask_anew_in(self, seconds: float) -> None:
-        self._ask_anew_timer.cancel()
-        self._ask_anew_timer = self.loop.call_later(seconds, self._ask_anew)
-
-    def _ask_anew(self) -> None:
-        """
-        Let servers that have lost data take the session, or end it: they refuse a client that has seen more than they.
-
-        The session itself is not given up. A new leader gives it a whole timeout again, however long the outage was,
-        and until then its znodes would block the next session of this process, too.
-        """
-        if self._client is not None and not self.connected:
-            self._client.forget_seen()
-
-    def _restart_client(self) -> None:
-        """Start a new client after a pause, because the present one has no thread any more."""
-        self._restart_pause = min(max(0.1, 2 * self._restart_pause), self.timeout / 4)
-        self._replace_timer.cancel()
-        self._replace_timer = self.loop.call_later(self._restart_pause, self._replace_client)
-
-    def _replace_client(self) -> None:
-        """Start a new client, because the thread of the present one has died."""
-        if self.closing or self.connected:
-            return
-        old, self._client = self._client, None
-        if old is not None:
-            old.end()
-        self._end_of_session()
-        self._start_client()
-
-    def _on_state(
-        self, client: Client, state: str, session_id: int | None, timeout: float, connect_sent_at: float
-    ) -> None:
-        if client is self._closing_client and state == KazooState.CONNECTED:
+    def _on_connection(self, client: Client, session_id: int, timeout: float, connect_sent_at: float) -> None:
+        if client is self._closing_client:
             client.end()
-        if client is not self._client or self.closing:
-            return
-        if state == KazooState.CONNECTED and session_id is not None:
+        if client is self._client and not self.closing:
             self._contact.restart(connect_sent_at)
             self.lease.limit(connect_sent_at, timeout)
             self._pass_gate(client, session_id, timeout)
-        elif state == KazooState.SUSPENDED:
-            self._suspend(troubles.CONNECTION_SUSPENDED)
-        elif state == KazooState.LOST:
+
+    def _on_broken(self, client: Client, is_over: bool) -> None:
+        if client is not self._client or self.closing:
+            return
+        if is_over:
             self._end_of_session()
-            self._ask_anew_in(ASK_ANEW_AFTER * self.timeout)
+        else:
+            self._suspend(troubles.CONNECTION_BROKE)
 
     def _pass_gate(self, client: Client, session_id: int, timeout: float) -> None:
         """
@@ -349,7 +297,6 @@ class Session(GrantSession):
         if self.gate is None or session_id != self.session_id:
             self._on_connected(client, session_id, timeout)
             return
-        self._ask_anew_in(ASK_ANEW_AFTER * timeout)  # this connection is none yet
 
         def on_passed(error: ZkLockError | None) -> None:
             if client is not self._client or session_id != self.session_id or isinstance(error, INTERRUPTED):
@@ -372,19 +319,18 @@ class Session(GrantSession):
         self._tell(lambda observer: observer.on_closed())
 
     def _on_connected(self, client: Client, session_id: int, timeout: float) -> None:
-        self._restart_pause = 0.0
-        self._former = None
+        former, self._former = self._former, None
         resumed = session_id == self.session_id
         if not resumed:
             self._end_of_session()
             self.session_id = session_id
+        asked = self.timeout if resumed or former is not None else self.options.session_timeout
         self.timeout = timeout
-        self.requests.open(client, session_id, self.timeout)
+        self.requests.open(client, session_id, timeout)
         previous, self.state = self.state, ConnectionState.CONNECTED
         self._tell(lambda observer: observer.on_connected(resumed=resumed))
         self._report_state(ConnectionState.CONNECTED, previous)
-        known, self._known_timeout, asked = self._known_timeout, timeout, client.asked_timeout
-        if timeout != known and abs(timeout - asked) > 0.002:  # it is in milliseconds
+        if abs(timeout - asked) > 0.002:  # it is in milliseconds
             logger.warning(
                 "asked the server %s for a session timeout of %g s and got %g s, which all leases are based on; "
                 "minSessionTimeout and maxSessionTimeout must be the same on all servers",
@@ -399,7 +345,6 @@ class Session(GrantSession):
         previous, self.state = self.state, ConnectionState.SUSPENDED
         self.requests.close()
         self.mark_suspect(reason)
-        self._ask_anew_in(ASK_ANEW_AFTER * self.timeout)
         self._report_state(ConnectionState.SUSPENDED, previous)
 
     def _end_of_session(self) -> None:
@@ -471,7 +416,7 @@ class Session(GrantSession):
             # `deliver` may overtake what was posted before, such as the last signals; `post` does not.
             self.loop.post(self._end_threads)
         elif client is self._client and not self.closing:
-            self._restart_client()
+            self._start_client_later()
 
     def _end_threads(self) -> None:
         if self._dispatcher is not None:

@@ -10,7 +10,6 @@ SESSION_OVER: Final = gettext_noop("the ZooKeeper session is over")
 LEASE_OVER: Final = gettext_noop("the lease is over: no quorum has confirmed the session in time")
 HEARTBEAT_REFUSED: Final = "the lease is over: ZooKeeper refused the heartbeat"  # a colon and the error follow
 CONNECTION_BROKE: Final = gettext_noop("the connection broke")
-CONNECTION_SUSPENDED: Final = gettext_noop("the connection to ZooKeeper is suspended")
 UNCLEAR_REPLY: Final = gettext_noop("ZooKeeper's reply to a write was unclear")
 NO_ANSWER: Final = gettext_noop("ZooKeeper does not answer")
 LATE_HEARTBEAT: Final = gettext_noop("the heartbeat is late")
@@ -21,7 +20,6 @@ ALL: Final = (
     SESSION_OVER,
     LEASE_OVER,
     CONNECTION_BROKE,
-    CONNECTION_SUSPENDED,
     UNCLEAR_REPLY,
     NO_ANSWER,
     LATE_HEARTBEAT,

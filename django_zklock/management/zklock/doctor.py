@@ -20,6 +20,7 @@ from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
 from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.inspection.reads import read_acl
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -169,7 +170,7 @@ def _rights(base: str, ask: Ask) -> Check:
 
 
 def _access_list(config: Config, ask: Ask) -> Iterator[Check]:
-    acl = ask(lambda gateway, done: gateway.acl(config.base, done))
+    acl = ask(lambda gateway, done: read_acl(gateway, config.base, done))
     if not isinstance(acl, list):
         if not isinstance(acl, NodeMissing):
             yield Check("rights", "error", "this client may not read the access list of the node above all locks")

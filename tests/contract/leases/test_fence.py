@@ -12,6 +12,7 @@ from support.zoo import eventually
 from django_zklock import zk_lock
 from django_zklock.contrib.leases.resumption import Claim
 from django_zklock.core.queue.escaping import session_hex
+from django_zklock.core.zk import connection as connections
 from django_zklock.core.zk import process
 from django_zklock.core.zk import session as sessions
 
@@ -92,5 +93,22 @@ def test_a_server_that_refuses_the_read_is_told_and_asked_again(zoo, claimed, ca
     eventually(lambda: "may not do this" in caplog.text and claimed.path in caplog.text)
     assert not claimed.session.connected
     zoo.client.set_acls(claimed.path, OPEN_ACL_UNSAFE)
+    connected()
+    assert claimed.session.session_id == claimed.id
+
+
+@on_real_server
+def test_after_a_refused_read_a_server_that_has_lost_data_is_accepted(zoo, claimed, monkeypatch):
+    """Servers that have lost data refuse a client that has seen more than they."""
+    monkeypatch.setattr(connections, "ASK_ANEW_AFTER", 0.2)
+    zoo.client.set_acls(claimed.path, [NO_READS])
+    claimed.lose_connection()
+    eventually(lambda: not claimed.seen)
+    claimed.proxy.refuse = False
+    eventually(lambda: claimed.seen)
+    claimed.lose_connection()
+    eventually(lambda: not claimed.seen)
+    zoo.client.set_acls(claimed.path, OPEN_ACL_UNSAFE)
+    claimed.proxy.refuse = False
     connected()
     assert claimed.session.session_id == claimed.id

@@ -26,10 +26,9 @@ def test_the_client_has_the_private_attributes():
         "_session_passwd",
         "_data_watchers",
         "_stopped",
-        "_session_callback",
     ):
         assert hasattr(client, name), name
-    for name in ("_socket", "_read_sock", "_write_sock", "_xid", "connection_stopped", "_connection_routine", "close"):
+    for name in ("_socket", "_read_sock", "_write_sock", "_xid", "connection_stopped", "close"):
         assert hasattr(client._connection, name), name
 
 

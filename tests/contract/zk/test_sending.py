@@ -6,19 +6,16 @@ import socket
 import ssl
 import struct
 import threading
-from collections import deque
 from functools import partial
 
 import pytest
-from kazoo.exceptions import ConnectionClosedError, ConnectionDropped
+from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.serialization import Close, Delete
 from support.certificates import authority, certificate
+from support.clients import bare_client
 from support.zoo import eventually
 
-from django_zklock.core.zk import connection
-from django_zklock.core.zk.client import Client
-from django_zklock.core.zk.connection import _TlsSocket
-from django_zklock.core.zk.options import SessionOptions, TlsOptions
+from django_zklock.core.zk.options import TlsOptions
 
 
 class Server:
@@ -109,20 +106,6 @@ class Result:
     set_exception = set
 
 
-class SlowWrite:
-    """A method that writes, after it has said so and may go on."""
-
-    def __init__(self, write):
-        self._write = write
-        self.has_begun = threading.Event()
-        self.may_go_on = threading.Event()
-
-    def __call__(self, *args):
-        self.has_begun.set()
-        self.may_go_on.wait(10)
-        self._write(*args)
-
-
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pki")
@@ -154,7 +137,7 @@ def server(request, pki):
 @contextlib.contextmanager
 def client_of(server, pki):
     tls = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False) if server._tls is not None else None
-    client = Client(SessionOptions(hosts=(server.address,), session_timeout=20, tls=tls))
+    client = bare_client(server.address, session_timeout=20, tls=tls)
     client.start_async()
     try:
         eventually(lambda: client._connection._is_open)
@@ -171,6 +154,13 @@ def deletes(count, outcomes, longest):
     return [(Delete(f"/{n}-{'x' * random.randrange(longest)}", -1), Result(outcomes)) for n in numbers]
 
 
+def send(client, count, outcomes, longest):
+    """Send so many requests. Forget them if there is no connection, as nothing was sent."""
+    before = len(outcomes)
+    if not client.send(deletes(count, outcomes, longest)):
+        del outcomes[before:]
+
+
 @pytest.mark.parametrize(("batches", "longest"), [(700, 300), (100, 40_000)], ids=["many", "large"])
 def test_requests_arrive_in_order_and_complete(server, pki, batches, longest):
     outcomes = []
@@ -179,11 +169,11 @@ def test_requests_arrive_in_order_and_complete(server, pki, batches, longest):
         server.reads.clear()
         for number in range(batches):
             if number == batches // 2:
-                eventually(lambda: client._connection._unwritten or client._queue, 10, "the socket is full")
+                eventually(lambda: client._connection._unwritten, 10, "the socket is full")
                 server.reads.set()
             requests = deletes(random.randrange(1, 5), outcomes, longest)
             sent += [request for request, _ in requests]
-            client.call_together(requests)
+            client.send(requests)
         client.end()
         client.join()
         eventually(lambda: all(outcomes), 60, "each has a reply")
@@ -200,11 +190,11 @@ def test_a_cut_anywhere_loses_no_callback(server, pki, caplog):
     server.cuts.insert(0, (9, False))
     with client_of(server, pki) as client:
         while server.cuts or not client._connection._is_open:
-            client.call_together(deletes(random.randrange(1, 5), outcomes, 1000))
+            send(client, random.randrange(1, 5), outcomes, 1000)
             eventually(lambda: len(outcomes) < 100 or all(outcomes[:-100]))
             client.outage.restarts(server.address)  # or it would make pauses
         while outcomes[-1:] != [[True]]:  # the last cut may be still to come
-            client.call_together(deletes(1, outcomes, 1))
+            send(client, 1, outcomes, 1)
             eventually(lambda: all(outcomes))
     assert set(map(len, outcomes)) == {1}
     assert "it speaks no TLS" not in caplog.text
@@ -212,83 +202,29 @@ def test_a_cut_anywhere_loses_no_callback(server, pki, caplog):
     assert xids == sorted(set(xids))
 
 
-def test_a_request_just_after_the_end_of_a_connection_has_an_outcome_at_once(server, pki):
-    """The session may not know of the end yet. The request would wait for the next connection."""
+def test_nothing_is_sent_after_the_end_of_a_connection(server, pki):
+    """The session may not know of the end yet."""
     outcomes = []
     with client_of(server, pki) as client:
         client._connection.stop_sending()  # so does kazoo's thread, which then fails all requests
-        client.call_together(deletes(2, outcomes, 10))
-        assert [type(*own) for own in outcomes] == [ConnectionClosedError] * 2
-        assert not client._queue
-
-
-def calls_after_the_end(client, monkeypatch, is_over):
-    """Send two requests while the last connection seems to be over, and a third. Return the kinds of their outcomes."""
-    outcomes = []
-    slow = SlowWrite(client._connection._write)
-    with monkeypatch.context() as patched:
-        patched.setattr(client._connection, "_write", slow)
-        patched.setattr(connection.Connection, "is_over", property(lambda self: is_over(slow)))
-        client.call_together(deletes(2, outcomes, 10))
-        slow.may_go_on.set()
-        eventually(lambda: all(outcomes))
-    client.call_together(deletes(1, outcomes, 10))
-    eventually(lambda: all(outcomes))
-    return [type(*own) for own in outcomes]
-
-
-def test_a_request_that_is_just_being_sent_has_its_own_outcome(server, pki, monkeypatch):
-    """The caller has seen the end of the last connection, and kazoo's thread has connected again meanwhile."""
-    with client_of(server, pki) as client:
-
-        def is_over(slow):
-            client._connection.wake()
-            return slow.has_begun.wait(10)
-
-        monkeypatch.setattr(client._connection, "_is_open", False)
-        assert calls_after_the_end(client, monkeypatch, is_over) == [bool] * 3
-
-
-def test_a_request_that_comes_while_the_queue_is_found_empty_has_its_own_outcome(server, pki, monkeypatch):
-    """The thread was woken for nothing, and the caller has seen the end of the last connection."""
-    is_empty, is_queued = threading.Event(), threading.Event()
-
-    class Queue(deque[object]):
-        def popleft(self):
-            try:
-                return super().popleft()
-            except IndexError:
-                is_empty.set()
-                is_queued.wait(10)
-                raise
-
-    def is_over(slow):
-        is_queued.set()
-        slow.has_begun.wait(0.2)
-        return True
-
-    with client_of(server, pki) as client:
-        monkeypatch.setattr(client, "_queue", Queue())
-        client._connection.wake()
-        assert is_empty.wait(10)
-        kinds = calls_after_the_end(client, monkeypatch, is_over)
-    assert kinds == [ConnectionClosedError] * 2 + [bool]
+        assert not client.send(deletes(2, outcomes, 10))
+        assert not client._pending
+    assert outcomes == [[], []]
 
 
 @pytest.fixture
 def secured(pki):
     """A client that believes to be connected by TLS, and the server's end of its socket."""
-    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    client = bare_client()
     ours, theirs = socket.socketpair()
     ends = []
     accepting = threading.Thread(target=lambda: ends.append(context_of(pki).wrap_socket(theirs, server_side=True)))
     accepting.start()
     context = TlsOptions(ca=str(pki / "ca.pem"), check_hostname=False).context()
-    context.sslsocket_class = _TlsSocket
     with context.wrap_socket(ours) as secured:
         accepting.join(10)
         secured.setblocking(False)
-        client._connection._socket = secured
+        client._connection._socket, client._connection._tls = secured, context
         with ends[0]:
             yield client, ends[0]
 
@@ -327,14 +263,15 @@ def test_large_requests_are_in_the_socket_at_once(secured):
     client, _ = secured
     client._connection._is_open = True
     outcomes = []
-    client.call_together([(Delete(f"/{'x' * 30_000}", -1), Result(outcomes))])
+    client.send([(Delete(f"/{'x' * 30_000}", -1), Result(outcomes))])
     assert not client._connection._unwritten
 
 
 @pytest.fixture
 def woken():
     """A client that believes to be connected and can be woken, and the server's end of its socket."""
-    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    client = bare_client()
+    client.handler.start()
     handler = client._connection
     ours, theirs = socket.socketpair()
     handler._read_sock, handler._write_sock = socket.socketpair()
@@ -349,7 +286,7 @@ def test_a_connection_that_cannot_be_written_is_over(woken):
     """The server may not notice it. The requests would wait for their replies for as long as a stall takes."""
     client, _ = woken
     client._connection._socket.shutdown(socket.SHUT_WR)
-    client.call_together([(Delete("/a", -1), Result([]))])
+    client.send([(Delete("/a", -1), Result([]))])
     with pytest.raises(ConnectionDropped):
         client._connection._read_socket(1)
 
@@ -359,52 +296,26 @@ def test_replies_that_came_before_the_end_of_a_connection_are_handled(woken):
     outcomes, data = replies(client, 3000, 3000, 3000)
     server.sendall(data)
     client._connection._socket.shutdown(socket.SHUT_WR)
-    client._queue.extend(deletes(1, outcomes, 1))
+    client.send(deletes(1, outcomes, 1))
     with pytest.raises(ConnectionDropped):
-        client._connection._send_request(1, 1)
+        while True:
+            client._connection._read_socket(1)
     assert outcomes == [[True]] * 3 + [[]]
 
 
-def test_no_request_overtakes_one_that_is_queued(woken):
-    """Such as one from before the connection was open, which kazoo's thread has not sent yet."""
+def test_a_socket_that_stays_full_ends_the_connection(woken):
+    """If there is room after all, the rest of the request is written before the next one."""
     client, server = woken
-    outcomes = []
-    requests = deletes(3, outcomes, 1)
-    client._connection._is_open = False
-    client.call_together(requests[:1])
-    client._connection._is_open = True
-    client.call_together(requests[1:2])
-    client._connection._send_request(1, 1)
-    client.call_together(requests[2:])
-    data = server.recv(1000)
-    sent = [bytes(request.serialize()) for request, _ in requests]
-    assert [data.index(body) for body in sent] == sorted(data.index(body) for body in sent)
-
-
-def test_nothing_follows_a_part_of_a_request(woken):
-    """The socket has been full for too long, and has room again before kazoo tells that the connection is over."""
-    client, server = woken
-    server.settimeout(0.1)
-    client.call_together([(Delete(f"/{'x' * 1_000_000}", -1), Result([]))])
+    requests = [(Delete(f"/{'x' * 1_000_000}", -1), Result([])), *deletes(1, [], 1)]
+    client.send(requests[:1])
     assert client._connection._read_sock.recv(1), "kazoo's thread is to write the rest"
     with pytest.raises(client.handler.timeout_exception):
         client._connection._send_request(0.01, 0.01)
+    client.send(requests[1:])
+    server.settimeout(0.1)
+    data = b""
     with contextlib.suppress(TimeoutError):
-        while server.recv(100_000):
-            pass
-    client.call_together(deletes(1, [], 1))
-    with pytest.raises(TimeoutError):
-        server.recv(100)
-
-
-def test_a_request_in_the_moment_of_a_ping_is_in_the_socket_at_once(woken, monkeypatch):
-    """It does not wait for kazoo's thread, as the process may end now."""
-    client, server = woken
-    monkeypatch.setattr(connection, "WRITE_WAIT", 10)
-    with client._connection._writing:
-        sending = threading.Thread(target=client.call_together, args=(deletes(1, [], 1),))
-        sending.start()
-        sending.join(0.1)
-    sending.join(10)
-    assert not client._queue
-    assert server.recv(100)
+        while True:
+            data += server.recv(100_000)
+            client.send([])
+    assert [data.index(bytes(request.serialize())) for request, _ in requests] == [12, 1_000_033]

@@ -289,10 +289,10 @@ with zk_lock("held", abort_on="lost") as hold:
         while hold.state != state: time.sleep(client.drop_connection() or 0)
         loop, ran = Loop("another"), []
         loop.start(), loop.post(loop.call_later, 1, lambda: ran.append("in the child"))
-        child, sent = os.fork(), client.connect_sent_at
+        child, sent = os.fork(), client._connection._connect_sent_at
         if not child:
             with zk_lock("own"): time.sleep(2)
-            os._exit(client.connect_sent_at != sent or len(ran))
+            os._exit(client._connection._connect_sent_at != sent or len(ran))
         print(os.waitpid(child, 0)[1], hold.check())
 """
     assert zoo.output(PRELUDE + script, first=FIRST) == ["0 None"] * 2

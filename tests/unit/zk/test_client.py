@@ -10,21 +10,21 @@ from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.connection import PING_XID
 from kazoo.protocol.serialization import Delete, GetData
 from kazoo.retry import KazooRetry
+from support.clients import bare_client
 
 from django_zklock.core import clock
-from django_zklock.core.zk.client import Client, Requests
-from django_zklock.core.zk.connection import wait_ready
+from django_zklock.core.zk.client import Requests
+from django_zklock.core.zk.connection import Attempt, Forked, wait_ready
 from django_zklock.core.zk.errors import OutcomeUnknown, translate
 from django_zklock.core.zk.lease import LastContact
 from django_zklock.core.zk.loop import Loop
-from django_zklock.core.zk.options import SessionOptions
 
 DELETE, READ = Delete("/a", -1), GetData("/a", None)
 
 
 @pytest.fixture
 def wired():
-    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    client = bare_client()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     client._connection._socket = ours
@@ -34,10 +34,13 @@ def wired():
 
 def test_a_connect_that_is_under_way_at_a_fork_is_given_up(wired):
     client, _ = wired
-    client.handler.start()
-    client.forget_sockets()
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ConnectionAbortedError):
-        client.handler.create_connection(server.getsockname(), 10)
+    client._connection.attempt = Attempt(("", 0), ("", 0), 10)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client.handler.start()
+        client.handler.create_connection(server.getsockname()).close()
+        client.forget_sockets()
+        with pytest.raises(Forked):
+            client.handler.create_connection(server.getsockname())
 
 
 def test_only_a_refusal_shows_that_a_write_was_not_carried_out():
@@ -105,11 +108,12 @@ def test_the_pause_between_two_rounds_is_short_while_a_lease_lasts(hurry, longes
 
     Still, a caller that waits for the connect timeout sees a try.
     """
-    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),), session_timeout=60))
+    client = bare_client(session_timeout=60)
+    client._stopped.set()
     client.lease_lasts = lambda: hurry
     client._connection.negotiated_timeout = 20.0  # this counts: a longer pause would outlast the session
     retry = KazooRetry()
-    client._connection._connect_loop(retry)  # it does not connect, because the client was never started
+    client._connection._connect_loop(retry)  # it does not connect, because the client is stopped
     assert retry.max_delay * (1 + retry.max_jitter) == pytest.approx(longest)
 
 
@@ -119,7 +123,7 @@ T = 12.0  # seconds: the session timeout; a follower reports its contacts within
 def test_the_end_of_a_client_without_a_thread_is_reported_at_once():
     """Its thread has died, and reported that to a session that was not closing yet."""
     ended = []
-    client = Client(SessionOptions(hosts=(("127.0.0.1", 1),)))
+    client = bare_client()
     client._stopped.clear()  # as at its start
     client.on_ended = lambda: ended.append(True)
     client.end()
