@@ -37,6 +37,7 @@ PHRASES = {
     "how-to/lock-an-api": ["drf", "django rest framework", "django-ninja", "graphql", "channels"],
     "how-to/lock-any-code": ["context manager", "cron", "async", "ready()", "ready"],
     "how-to/move-your-locks": ["redis-py", "django-redis", "cache.add", "redis lock", "is false", "== false"],
+    "how-to/move-from-other-locks#kazoo": ["kazoo", "move from kazoo"],
     "how-to/move-from-other-locks#postgresql": ["pglock", "pglocks", "advisory lock", "advisory_lock"],
     "how-to/move-from-other-locks#celery-once-and-celery-singleton": ["celery-once", "celery-singleton"],
     "how-to/move-from-other-locks": ["viewflow", "lock_impl", "mayan", "handle", "db_mutex", "flock", "filelock"],
@@ -48,7 +49,7 @@ PHRASES = {
     "how-to/test-your-code": ["how to test", "unit test", "mock"],
     "how-to/transactions": ["atomic_requests", "transaction.atomic", "on_commit"],
     "how-to/troubleshooting#my-lock-does-not-come-free": [
-        *("lock stuck after crash", "stuck lock", "lock not released", "lock never released"),
+        *("lock stuck after crash", "stuck lock", "lock not released", "lock never released", "locktimeout"),
     ],
     "how-to/unique-tasks": ["unique task", "unique tasks", "duplicate task", "deduplicate", "singleton task"],
     "how-to/when-zookeeper-is-down": ["503", "error 503", "http 503", "503 service unavailable", "outage"],

@@ -83,7 +83,7 @@ SEQUENCES: dict[str, list[Message | Note]] = {
         Message("Caller", "zklock-loop", "1 start: Acquisition, Contender"),
         Message("zklock-loop", "zklock-connection", "2 create, list: Gateway"),
         Message("zklock-connection", "zklock-loop", "3 replies"),
-        Note("zklock-loop", "zklock-loop", "while it waits: Predecessors"),
+        Note("zklock-loop", "zklock-loop", "waits: Predecessors"),
         Message("zklock-loop", "Caller", "4 outcome: Grant"),
         Message("Caller", "zklock-loop", "5 watch: Block, Guard"),
         Message("zklock-loop", "Caller", "6 abort, if the lock is lost"),

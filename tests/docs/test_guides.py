@@ -153,8 +153,11 @@ import views
 
 @pytest.mark.django_db(transaction=True)
 def test_the_callers_of_a_service_hold_its_lock(zklock):
+    async def auser():
+        return request.user
+
     request = RequestFactory().get("/")
-    request.user = SimpleNamespace(is_authenticated=True)
+    request.user, request.auser = SimpleNamespace(is_authenticated=True), auser
     for view in (views.cancel_order, async_to_sync(views.acancel_order)):
         assert view(request, pk=7).content == b"order 7 is cancelled"
     assert tasks.cancel_later.apply((7,)).get() == "order 7 is cancelled"
