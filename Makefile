@@ -94,7 +94,7 @@ pytest: $(VENV)/.installed-test $(if $(filter tests/unit%,$(ARGS)),$(if $(filter
 
 # The rules, and the locks on the dev server: no Java, no broker, no database, and nothing is installed by apt.
 quick: $(VENV)/.installed-test
-	$(call timed,tests,$(PYTEST) -n $(or $(WORKERS),4) --quick tests/unit tests/contract $(ARGS))
+	$(call timed,tests,$(PYTEST) -n $(or $(WORKERS),6) --quick tests/unit tests/contract $(ARGS))
 
 green: $(VENV)/.installed-test
 	@$(BIN)/python scripts/green.py --runs=$(or $(RUNS),10) $(if $(BUSY),--busy)

@@ -3,7 +3,6 @@
 import pytest
 from support.browser.actors import Part
 from support.browser.pages import ALL, LIST, address
-from support.browser.policy import THEMED
 from support.browser.scene import busy_shop
 
 KEY = "orders/1042"
@@ -187,24 +186,6 @@ def test_a_page_that_nobody_refreshes_fades_after_two_minutes(stage, visitor, st
         viewer.refresh_every(INTERVAL)
         viewer.wait_until(lambda: not old.is_visible())
         assert strip.evaluate("strip => getComputedStyle(strip).backgroundColor") == green
-
-
-@pytest.mark.chaos
-@pytest.mark.skipif(THEMED, reason="a theme has its own skip links")
-def test_the_first_row_is_few_tab_stops_away(stage, visitor):
-    stage.join_queue(KEY, Part("web-1"))
-    operator = visitor("operator")
-    operator.open()
-    stops = []
-    while not stops or stops[-1]["tag"] != "A" or stops[-1]["text"] != KEY:
-        operator.page.keyboard.press("Tab")
-        stops.append(operator.focused())
-        assert stops[-1]["outlined"], stops[-1]
-        if stops[-1]["text"].startswith("Skip to"):
-            operator.page.keyboard.press("Enter")
-    assert len(stops) <= 12
-    operator.page.keyboard.press("Enter")
-    operator.page.wait_for_url("**/change/**")
 
 
 def test_the_page_of_a_lock_follows_the_lock(stage, visitor):

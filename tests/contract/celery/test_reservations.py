@@ -11,9 +11,8 @@ from support.refused import on_real_server
 from support.reserving import Sender, holder, owner_of, path_of, queued, reservation, reserved_names
 from support.zoo import eventually
 
-from django_zklock import inspection, operations
+from django_zklock import inspection
 from django_zklock.contrib.celery.unique import reservations
-from django_zklock.contrib.celery.unique.reservations import lock_key
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue.operator_hold import RESERVATIONS
 from django_zklock.core.zk import process
@@ -191,18 +190,6 @@ def test_a_publisher_that_gave_up_leaves_nothing(zoo):
         proxy.heal()
         connected()
     eventually(lambda: reserved_names(zoo) == ["a"])
-
-
-def test_inspection_shows_a_reservation_and_an_operator_ends_it(zoo):
-    queued("task/shop.update/feed/7")
-    (lock,) = inspection.snapshot(max_age=0).locks
-    assert lock.key == lock_key("task/shop.update/feed/7")
-    hold = lock.operator
-    assert hold is not None
-    assert hold.who == "task shop.work"
-    assert hold.reason == "one is queued or runs"
-    operations.end_hold(lock.key, token=hold.token, by="me", reason="the message is lost")
-    queued("task/shop.update/feed/7", "two")
 
 
 def test_a_look_at_all_locks_deletes_a_reservation_that_is_over(zoo):

@@ -38,19 +38,6 @@ def test_a_delete_that_the_project_refuses_changes_nothing(ledger):
     assert stored(ledger, pk=paid.pk) == stored(ledger, paid=False) == (0, 0, False)
 
 
-def test_a_fenced_read_does_not_call_the_update_of_the_project(ledger):
-    row = invoice(ledger)
-    with transaction.atomic(using=ledger):
-        Invoice.objects.using(ledger).fenced(NOW).get(pk=row.pk)
-    assert stored(ledger) == (0, 5, False)
-
-
-def test_a_fenced_update_calls_that_of_the_project_once(ledger):
-    invoice(ledger), invoice(ledger, paid=True)
-    assert Invoice.objects.using(ledger).filter(paid=False).fenced(NOW).update(paid=True) == 1
-    assert sorted(Invoice.everything.using(ledger).values_list("writes", "fencing_token")) == [(0, 0), (1, 5)]
-
-
 def test_rows_that_the_project_hides_are_neither_read_nor_written(ledger):
     hidden, row = invoice(ledger, removed=True), invoice(ledger)
     rows = Invoice.objects.using(ledger)

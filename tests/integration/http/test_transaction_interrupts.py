@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 import pytest
-from django.db import IntegrityError, connections, transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError
 from support.strike import functions_of, long_strides, sweep
@@ -169,24 +169,3 @@ def test_a_generator_that_ends_in_another_thread_commits_nothing(zoo, ledger, en
         ledger.write("next")
     assert ledger.seen() == ["next"]
     assert not called
-
-
-@pytest.mark.parametrize("atomic", [["ledger"], ["ledger", "audit"]], ids=["end", "begin"])
-def test_a_savepoint_is_rolled_back_alone_if_a_statement_fails(zoo, ledger, audit, atomic):
-    """It is the one that ends the savepoint, or the one that begins the other transaction."""
-    failures = [IntegrityError("the test says so")]
-
-    def fail(execute, statement, *more):
-        if failures and statement.startswith("RELEASE"):
-            raise failures.pop()
-        result = execute(statement, *more)
-        if failures and statement.startswith("BEGIN"):
-            raise failures.pop()
-        return result
-
-    with transaction.atomic(using="ledger"):
-        ledger.write("outer")
-        lock = Lock("inner", atomic=atomic, release_on="commit")
-        with connections[atomic[-1]].execute_wrapper(fail), pytest.raises(IntegrityError), lock:
-            ledger.write("inner")
-    assert ledger.seen() == ["outer"]

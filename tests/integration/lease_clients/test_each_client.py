@@ -169,22 +169,3 @@ def test_a_term_of_zero_is_refused_and_a_very_long_wait_has_no_limit(coordinator
     refused, held = run(tmp_path, coordinator.address, script)
     assert refused.startswith("LeaseRefused: session_timeout_ms is not from 100")
     assert held == "held"
-
-
-def test_close_ends_the_calls_that_wait(coordinator, tmp_path):
-    script = """
-const waiting = report(client.withLock("a", {}, async () => "held"));
-const other = new ZkLockClient("ADDRESS");
-(async () => {
-  await report(other.withLock("a", { wait: 0 }, async () => "held"));
-  client.close();
-  other.close();
-  await waiting;
-  await report(client.withLock("a", {}, async () => "held"));
-})();
-"""
-    with coordinator.zoo.hold_elsewhere("a"):
-        busy, *closed = run(tmp_path, coordinator.address, script.replace("ADDRESS", coordinator.address))
-        coordinator.zoo.wait_contenders("a", 1)
-    assert busy.startswith("LockBusy: ")
-    assert closed == ["ZkLockError: the client is closed"] * 2

@@ -23,7 +23,6 @@ from zklock_client import (
     LockNotHeld,
     ZkLockClient,
 )
-from zklock_client.client import LONG_WAIT
 
 
 @pytest.fixture
@@ -267,27 +266,6 @@ async def test_a_loss_soon_after_the_grant_is_told_with_its_reason(zoo, address)
             async with client.lock("a", term=30, on_lost=lambda lease: lost.set()) as lease:
                 zoo.client.delete(lease.path)
                 await asyncio.wait_for(lost.wait(), ROOM)  # a third of the lease is more
-
-
-async def _contenders(client, zoo, **options):
-    async with client.lock("a", **options):
-        return len(await asyncio.to_thread(zoo.children, "a"))
-
-
-async def test_a_wait_without_limit_survives_breaks_of_its_connection(zoo, address):
-    """In all, they last for longer than `reply_timeout`. Each time the call has waited in the queue."""
-    with Relay(port_of(address)) as link:
-        async with AsyncZkLockClient(f"127.0.0.1:{link.port}", reply_timeout=1) as client:
-            with zoo.hold_elsewhere("a"):
-                waiter = asyncio.ensure_future(_contenders(client, zoo))
-                await asyncio.to_thread(zoo.wait_contenders, "a", 2)
-                for _ in range(3):
-                    await asyncio.sleep(LONG_WAIT)  # what is tried
-                    before = set(zoo.children("a"))
-                    link.reset()
-                    await asyncio.to_thread(eventually, lambda: len({*zoo.children("a")} - before) == 1)  # noqa: B023
-                assert not waiter.done()
-            await asyncio.wait_for(waiter, 20)
 
 
 def port_of(address):

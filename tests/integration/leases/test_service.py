@@ -175,12 +175,11 @@ async def flooded(zoo):
     """A coordinator at which a client has asked far too often for locks. It has three leases from before."""
     busy = LeaseClient(name="busy", tokens=(hash_of("secret"),), max_rate=4.0)
     async with Served(LeaseOptions(clients={"busy": busy})) as served:
-        for resource in ("a", "b", "c"):
-            await _record(served, resource, SECRET)
+        leases = [(await _record(served, resource, SECRET)).lease_id for resource in ("a", "b", "c")]
         flood = [asyncio.ensure_future(_record(served, "busy", SECRET)) for _ in range(60)]
         while sum(call.done() for call in flood) < 2:
             await asyncio.sleep(0.01)
-        yield served
+        yield served, leases
         assert sum(call.done() for call in flood) < 30
         for call in flood:
             call.cancel()
@@ -189,13 +188,13 @@ async def flooded(zoo):
 
 async def test_keeping_or_ending_a_lease_does_not_wait_behind_requests_for_locks(flooded):
     """Nor does it at the next stream or connection of the client."""
-    leases = [lease.id for lease in flooded.coordinator._leases if lease.is_held]
-    stream = flooded.stub.KeepAlive(metadata=SECRET)
+    served, leases = flooded
+    stream = served.stub.KeepAlive(metadata=SECRET)
     for lease_id in leases:
         await stream.write(pb.KeepAliveRequest(lease_id=lease_id))
         assert (await stream.read()).state == HELD
     for lease_id in leases:
-        assert (await flooded.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease_id), metadata=SECRET)).released
+        assert (await served.stub.ReleaseLock(pb.ReleaseLockRequest(lease_id=lease_id), metadata=SECRET)).released
     stream.cancel()
 
 
