@@ -223,22 +223,22 @@ class Coordinator:
 
     async def drain(self) -> None:
         """Give no more leases; wait until those that are held are released, or have run out. See `has_successor`."""
-        await self._end_all(Lease.let_run_out)
+        await self._end_all(after_term=True)
 
     async def stop(self) -> None:
         """Give no more leases; wait until every lease end that was told to a client has passed. See `has_successor`."""
-        await self._end_all(Lease.end_as_promised)
+        await self._end_all(after_term=False)
 
     @property
     def has_successor(self) -> bool:
         """Whether another process goes on with the leases, so that only those end that wait for their locks."""
         return self._state is not None
 
-    async def _end_all(self, end: Callable[[Lease, str], None]) -> None:
+    async def _end_all(self, *, after_term: bool) -> None:
         self._draining = True
         while ending := [lease for lease in self._leases if not (self.has_successor and lease.was_given)]:
             for lease in ending:
-                end(lease, DRAINING)
+                lease.end_soon(DRAINING, after_term=after_term)
             await asyncio.wait([lease.task for lease in ending])
 
     def pass_on(self) -> None:

@@ -179,21 +179,18 @@ class Lease:
         self.kept_at = now
         self._kept_until = max(self._kept_until, min(now + self._term, self._last_end))
 
-    def let_run_out(self, reason: str) -> None:
-        """Do not renew beyond one more term; ask the client to release it. End it if it waits."""
-        if self.hold is None:
+    def end_soon(self, reason: str, *, after_term: bool) -> None:
+        """
+        Ask the client to release it, and end it when the client was told, or after one more term; now if it waits.
+        """
+        now = self._loop.time()
+        until = now + self._term if after_term else self.promised_until
+        if self.hold is None or until <= now:
             self.end(reason)
             return
-        self._last_end = min(self._last_end, self._loop.time() + self._term)
-        self.request_release(reason)
-
-    def end_as_promised(self, reason: str) -> None:
-        """End it when the client was told, without renewal; ask the client to release it."""
-        if self.promised_until <= self._loop.time():  # also if it waits
-            self.end(reason)
-            return
-        self._kept_until = self._last_end = self.promised_until
-        self._loop.call_at(self.promised_until, self.end, reason)
+        self._last_end = min(self._last_end, until)
+        self._kept_until = min(self._kept_until, self._last_end)
+        self._loop.call_at(self._last_end, self.end, reason)
         self.request_release(reason)
 
     def request_release(self, reason: str) -> None:

@@ -192,11 +192,7 @@ class DevServer(FaultControls):
     def _new_service(self, faults: Faults) -> Service:
         first = (1 << 56) | (now() << 16 & (1 << 56) - 1)
         sessions = Sessions(tick=self._tick, shortest=self._shortest, longest=self._longest, first_id=first)
-        return Service(
-            Database(sessions, faults),
-            port=self.port,
-            container_check=self._container_check,
-        )
+        return Service(Database(sessions, faults), container_check=self._container_check)
 
     def _abandon(self) -> None:
         self._lock = threading.RLock()  # a thread of the parent may hold the old lock

@@ -19,15 +19,13 @@ from django_zklock.testing.server.requests import OPERATIONS
 class Service:
     """The server's side of all connections. Only the server's thread uses it."""
 
-    def __init__(self, database: Database, *, port: int, container_check: float) -> None:
+    def __init__(self, database: Database, *, container_check: float) -> None:
         self.db = database
-        self.port = port
         self.faults = database.faults
         self.connections: set[Connection] = set()
         self.dirty: set[Connection] = set()  # those with data to send
         self.by_session: dict[int, Connection] = {}
         self.wiped: set[int] = set()  # sessions that ended because the data was deleted
-        self.received = self.sent = 0  # frames, since the start
         self._container_check = container_check
         self._next_tick = 0.0
         self._next_container_check = clock.now() + container_check
@@ -171,7 +169,6 @@ class Service:
 
     def _request(self, connection: Connection, session: Session, reader: Reader) -> None:
         xid, op = reader.int32(), reader.int32()
-        self.received += 1
         self.db.sessions.touch(session, clock.now())
         operation = OPERATIONS.get(op)
         if operation is not None:
@@ -205,6 +202,5 @@ class Service:
             self.drop(connection)
             dropped.done.set()
             return
-        self.sent += 1
         delay = self.faults.delays.get(op)
         connection.send(data, not_before=clock.now() + delay if delay else 0.0)
