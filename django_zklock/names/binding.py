@@ -102,7 +102,7 @@ class KeyBinder:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self._function}{self.signature}: {error}.{self._hint_about_self(args)}") from error
+            raise TypeError(f"{self._function}{self.signature}: {error}.") from error
         bound.apply_defaults()
         fields: dict[str, object] = {}
         for parameter in parameters:
@@ -112,16 +112,6 @@ class KeyBinder:
                 value = bound.arguments[parameter.name]
                 fields[parameter.name] = NoneArgument() if value is None is parameter.default else value
         return fields
-
-    def _hint_about_self(self, args: tuple[Any, ...]) -> str:
-        """Return what to do if a task gets itself as an argument but has no parameter for it, or the reverse."""
-        first = next(iter(self.signature.parameters), "")
-        given = bool(args) and hasattr(type(args[0]), "apply_async")
-        if given and first != "self":
-            return " A task with bind=True gets itself first: add the parameter self, or remove bind=True."
-        if first == "self" and not given:
-            return " A Celery task gets itself as self only with bind=True."
-        return ""
 
 
 def _escaped(key: Any) -> Any:
