@@ -6,10 +6,8 @@ The errors of this package, and its warnings.
 
 from __future__ import annotations
 
-import difflib
 import sys
 import warnings
-from collections.abc import Collection
 from typing import Any
 
 from django_zklock.core.errors import (
@@ -83,12 +81,6 @@ class InvalidToken(ZkLockError, PermissionError):
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # the public path, for tracebacks, pickles and the filters of monitors
-
-
-def did_you_mean(word: str, known: Collection[str], otherwise: str) -> str:
-    """Return a question about the known word that is similar to this one, or else the other text."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else otherwise
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:

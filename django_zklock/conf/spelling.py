@@ -7,7 +7,8 @@ import re
 from typing import Final
 
 from django_zklock.conf import Config
-from django_zklock.exceptions import InvalidLockName, did_you_mean, warn
+from django_zklock.conf.table import did_you_mean
+from django_zklock.exceptions import InvalidLockName, warn
 from django_zklock.names.template import Template
 
 MOST_CHECKED: Final = 1000  # words; a program may make millions of names
@@ -28,8 +29,7 @@ def check_spelling(config: Config, name: str) -> None:
     if config.strict:
         if not config.entries_of_key(Template.parse(name).example) and not name.startswith(_OWN):
             known = [*config.locks, *(entry["path"] for entry in config.locks.values())]
-            hint = did_you_mean(name, known, "add it.")
-            raise InvalidLockName(f'{what}, and ZKLOCK["STRICT"] is True; {hint}')
+            raise InvalidLockName(f'{what}, and ZKLOCK["STRICT"] is True. Add it. {did_you_mean(name, known)}')
     elif "/" not in name:
         _warn_if_similar(config, name, what)
 

@@ -52,13 +52,11 @@ class Problems(list[Problem]):
         return {}
 
 
-def did_you_mean(word: object, known: Collection[str]) -> str:
+def did_you_mean(word: str, known: Collection[str]) -> str:
     """Return a question about the key that was meant, or the list of all keys."""
     by_lower_case = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(word).lower(), by_lower_case, n=1)
-    if near:
-        return f'Did you mean "{by_lower_case[near[0]]}"?'
-    return f"Known keys: {', '.join(known)}."
+    near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    return f'Did you mean "{by_lower_case[near[0]]}"?' if near else f"Known: {', '.join(known)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def read_keys(
     known = (*table, *more)
     for key in given:
         if key not in known:
-            problems.add("E002", f'{where} has an unknown key "{key}".', did_you_mean(key, known))
+            problems.add("E002", f'{where} has an unknown key "{key}".', did_you_mean(str(key), known))
     values: dict[str, Any] = {}
     for name, row in table.items():
         if name not in given or (given[name] is None and not none_is_given):

@@ -86,13 +86,7 @@ class Lock(LockBase[Hold, BlockPolicy]):
         return lock
 
     @classmethod
-    def of_key(
-        cls,
-        key: str,
-        *,
-        on_conflict: BlockPolicy = "raise",  # type: ignore[assignment,misc]
-        **options: Unpack[LockArguments],
-    ) -> Self:
+    def of_key(cls, key: str, **options: Unpack[LockArguments]) -> Self:
         """
         Return the lock with this key. It is for a key from a list or from another program; code uses names.
 
@@ -100,7 +94,7 @@ class Lock(LockBase[Hold, BlockPolicy]):
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
         check_own_key(key := show_tails(key))
-        lock = cls(key, on_conflict=on_conflict, **options)
+        lock = cls(key, **options)
         check_used(lock.fields, key, ())
         complete = conf.current().options_of_key(key, lock._given)
         check_contradictions(key, complete)

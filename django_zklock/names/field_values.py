@@ -7,12 +7,13 @@ import decimal
 import enum
 import json
 import uuid
-from typing import cast
-
-from django.db.models import Model
+from typing import TYPE_CHECKING, cast
 
 from django_zklock.core.queue.escaping import MAX_SEGMENT, quoted
 from django_zklock.exceptions import InvalidLockName
+
+if TYPE_CHECKING:
+    from django.db.models import Model
 
 
 class NoneArgument:
@@ -28,6 +29,8 @@ def text_of(value: object, what: str) -> str:
 
     `str(value)` would accept any object, and give `Order object (None)` or an address in memory.
     """
+    from django.db.models import Model  # noqa: PLC0415 - the plugin for pytest imports no Django
+
     value = _behind_proxy(value)
     if isinstance(value, enum.Enum):
         return text_of(value.value, what)

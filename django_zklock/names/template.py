@@ -26,7 +26,7 @@ from django_zklock.core.queue.escaping import (
     show_tails,
     unescape,
 )
-from django_zklock.exceptions import InvalidLockName, did_you_mean
+from django_zklock.exceptions import InvalidLockName
 from django_zklock.names.field_values import text_of
 
 __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "show_tails", "unescape"]
@@ -105,8 +105,8 @@ class Template:
         """Raise `InvalidLockName` if a field needs a name that is not `available`. For use before the first call."""
         for name in self.fields:
             if name not in available:
-                hint = did_you_mean(name, available, f"the names it may use: {', '.join(available) or 'none'}.")
-                raise InvalidLockName(f"lock name {quoted(self.text)} uses {{{name}}}, which the call lacks; {hint}")
+                names = ", ".join(available) or "nothing"
+                raise InvalidLockName(f"lock name {quoted(self.text)} uses {{{name}}}, but the call has {names}.")
 
 
 def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -> None:
@@ -114,9 +114,11 @@ def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -
     used = {root for text in templates for root in Template.parse(text).fields}
     for name in fields:
         if name not in used:
-            hint = did_you_mean(str(name), used, "put it into the name, or leave it out.")
             paths = " and ".join(map(quoted, templates))
-            raise InvalidLockName(f"lock name {quoted(lock)} (path {paths}) has no field {quoted(str(name))}; {hint}")
+            raise InvalidLockName(
+                f"lock name {quoted(lock)} (path {paths}) has no field {quoted(str(name))}; put it into the name, or "
+                "leave it out."
+            )
 
 
 def shape(text: str) -> str:
@@ -160,7 +162,8 @@ def check_own_key(key: str) -> None:
     """Raise `InvalidLockName` unless this can be the key of a lock of this package, whose segments are escaped."""
     check_key(key)
     if not _ESCAPED.fullmatch(key):
-        raise InvalidLockName(f"{quoted(key)} is not a key: it is a template, or not escaped. See zk_lock(...).key.")
+        meant = show_tails("/".join(map(escape, key.split("/"))))
+        raise InvalidLockName(f"{quoted(key)} is not a key, because it is not escaped. Its key is {meant!r}.")
 
 
 def is_escaped(text: str) -> bool:

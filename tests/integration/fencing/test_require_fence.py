@@ -277,7 +277,7 @@ def test_a_class_or_generator_is_refused_as_a_guarded_view():
         require_fence(7)
     with pytest.raises(TypeError, match="without a request"):
         require_fence("stock")(lambda: None)()
-    with pytest.raises(InvalidLockName, match=r"did you mean 'request'"):
+    with pytest.raises(InvalidLockName, match=r"uses \{requst\}, but the call has request"):
         require_fence("stock/{requst}")(view)  # codespell:ignore
     with pytest.raises(ImproperlyConfigured, match="not a list of keys"):
         require_fence("stock", keys=["short"])

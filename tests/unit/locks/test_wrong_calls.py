@@ -138,15 +138,15 @@ def test_strict_refuses_every_name_that_is_neither_an_entry_nor_the_path_of_one(
         assert zk_lock("inventory/{item.sku}", fields={"item": SimpleNamespace(sku="a")}).key == "inventory/a"
         assert zk_lock("inventory/a").key == "inventory/a"
         for _ in range(2):
-            with pytest.raises(InvalidLockName, match=r"'inventry' is not an entry .*STRICT.* mean 'inventory'\?"):
+            with pytest.raises(InvalidLockName, match=r"'inventry' is not an entry .*STRICT.* mean .inventory"):
                 _ = zk_lock("inventry").key
         for name in ("inventry/{sku}", "Inventory/{sku}", "inventory_{sku}"):
-            with pytest.raises(InvalidLockName, match=r"is not an entry .*STRICT.* mean 'inventory/\{sku\}'\?"):
+            with pytest.raises(InvalidLockName, match=r"is not an entry .*STRICT.* mean .inventory/\{sku\}"):
                 _ = zk_lock(name, fields={"sku": "a"}).key
         for name in ("some/path", "inventory/{sku}/{sku}/{sku}"):
             with pytest.raises(InvalidLockName, match=r"is not an entry .*STRICT.* is True"):
                 _ = zk_lock(name, fields={"sku": "a"} if "{" in name else None).key
-        with pytest.raises(InvalidLockName, match=r"'books' is not an entry .* is True; add it\.$"):
+        with pytest.raises(InvalidLockName, match=r"'books' is not an entry .* is True\. Add it\."):
             zk_locked("books")(lambda: None)
 
 

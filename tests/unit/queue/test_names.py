@@ -178,9 +178,9 @@ def test_a_wrong_field_is_named():
     with pytest.raises(InvalidLockName, match=r"'inv/\{a\}/\{b\[0\]\}' has the field 'b\[0\]'"):
         Template.parse("inv/{a}/{b[0]}")
     template = Template.parse("inventory/{skuu}")
-    with pytest.raises(InvalidLockName, match=r"did you mean 'sku'\?"):
+    with pytest.raises(InvalidLockName, match=r"uses \{skuu\}, but the call has request, sku"):
         template.check_fields(["request", "sku"])
-    with pytest.raises(InvalidLockName, match="may use: none"):
+    with pytest.raises(InvalidLockName, match="the call has nothing"):
         template.check_fields([])
     template.check_fields({"skuu", "request"})
 
