@@ -52,9 +52,6 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
-            # `from django_zklock import X` replaces the text of an AttributeError, but not that of an ImportError.
-            if name[:1].isupper() and hasattr(import_module("django_zklock.exceptions"), name):
-                raise ImportError(f"{name} is in django_zklock.exceptions: from django_zklock.exceptions import {name}")
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_MODULES[name]), name)
         globals()[name] = value  # the next access does not call this function

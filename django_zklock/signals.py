@@ -29,18 +29,12 @@ With `sender` = the `Lock` class; `lock` is the key (`inventory/4711`), `hold` t
     A lock was not free, and the caller starts to wait. `ahead` is a text about the contender just ahead, or empty.
     `about` describes the work of the caller as items (for a Celery task "task", "id" and more).
 
-`lock_failed(lock, error, reason, waited, template, kind, about)`
-    An acquisition has ended with an error. `error` is its class, `reason` its text. `waited` is the time since the
-    call. `about` describes the work of the caller as items. `template` and `kind` are those of a `Hold`.
-
-`lock_contended(lock, waited, template, kind, about)`
-    A lock was not acquired before the timeout, because it had another holder. `waited` is the time since the call.
-    `template` and `kind` are those of a `Hold`, `about` is as for `lock_failed`. Not sent if ZooKeeper did not answer,
-    nor for a deadlock.
-
-`lock_deadlocked(lock, circle, waited, template, kind, about)`
-    The wait of this process for a lock has ended with `LockDeadlock`, so that the other owners of the circle go on.
-    `circle` is that of the error. The other arguments are as for `lock_failed`, which is sent, too.
+`lock_failed(lock, error, reason, circle, waited, template, kind, about)`
+    An acquisition has ended with an error. `error` is its class, `reason` its text. If the lock had another holder,
+    the class is derived from `LockNotAcquired`; if ZooKeeper did not answer, it is `ZooKeeperUnavailable`. `circle` is
+    that of a `LockDeadlock`, so that the other owners of the circle go on; else it is empty. `waited` is the time since
+    the call, and 0 for one that did not want to wait. `about` describes the work of the caller as items. `template`
+    and `kind` are those of a `Hold`.
 
 `lock_release_requested(lock, hold, by, reason)`
     A holder in this process is asked to release. `by` and `reason` are texts for a log. Sent once for each request
@@ -95,10 +89,8 @@ lock_acquired = Signal()
 lock_released = Signal()
 lock_release_refused = Signal()
 lock_lost = Signal()
-lock_contended = Signal()
 lock_failed = Signal()
 lock_waiting = Signal()
-lock_deadlocked = Signal()
 lock_release_requested = Signal()
 lock_held_long = Signal()
 lock_broken = Signal()

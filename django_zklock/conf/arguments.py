@@ -25,19 +25,10 @@ from django_zklock.core.queue.untrusted import integer
 Seconds: TypeAlias = float | timedelta
 """A number of seconds, or a timedelta."""
 
-Atomic: TypeAlias = bool | str | list[str] | tuple[str, ...]
-"""A transaction on the default database, on one, or on several."""
-
 AbortOn: TypeAlias = Literal["suspended", "lost", "never"]
-Compat: TypeAlias = Literal["kazoo"]
 KindOfLock: TypeAlias = Literal["lock", "read", "write"]
 TaskPolicy: TypeAlias = Literal["wait", "retry", "skip", "raise"]
 FunctionPolicy: TypeAlias = Literal["raise", "skip"]
-OnConflict: TypeAlias = Literal[TaskPolicy, FunctionPolicy]
-OnDuplicate: TypeAlias = Literal["return", "raise"]
-OnLost: TypeAlias = Literal["fail", "retry"]
-ReleaseOn: TypeAlias = Literal["commit", "exit"]
-UniqueUntil: TypeAlias = Literal["until_start", "until_done"]
 
 
 # --- readers ------------------------------------------------------------------------------------------------------
@@ -108,7 +99,7 @@ class LeaderOptions(TypedDict, total=False):
     With 0, the restart of one ZooKeeper server aborts the work.
     """
     compat: Annotated[
-        Compat | None,
+        Literal["kazoo"] | None,
         accepts('"kazoo", or None (our own names, whose queue processes of Curator share)', _word_of("kazoo")),
     ]
     """The client whose processes share the queue: the znodes get names as from that client. Not for semaphores."""
@@ -138,13 +129,16 @@ class SideOptions(LeaderOptions, total=False):
     """
     reentrant: bool
     """Whether the owner may acquire it again (default). If not, that raises `LockBusy` at once."""
-    atomic: Annotated[Atomic, accepts("True, False, the alias of a database, or a list of aliases", _databases)]
+    atomic: Annotated[
+        bool | str | list[str] | tuple[str, ...],
+        accepts("True, False, the alias of a database, or a list of aliases", _databases),
+    ]
     """
     The databases on which the block is a transaction inside the lock; True means the default database.
 
     It is committed before the release, if the lock is still held. Not in async code.
     """
-    release_on: ReleaseOn
+    release_on: Literal["commit", "exit"]
     """
     When a lock is released that was acquired inside an open transaction: after that has ended, or when the block exits.
 
@@ -188,31 +182,12 @@ class LeaderArguments(LeaderOptions, NameArguments, total=False):
     """The arguments of `zk_leader`."""
 
 
-class BlockArguments(NameArguments, total=False):
-    """The arguments of a lock that are for one call: no entry of the settings changes what a block does when busy."""
-
-    on_conflict: FunctionPolicy
-    """
-    The policy of a block whose lock is not acquired in time: "raise" (default) raises `LockBusy` or `LockTimeout`.
-
-    With "skip", the body runs without the lock, and gets None instead of a hold. It begins with `if not hold: return`.
-    """
+class SideArguments(SideOptions, NameArguments, total=False):
+    """The arguments of `zk_read`, `zk_write`, `zk_semaphore` and `ReadWriteLock`; they take `on_conflict`, too."""
 
 
-class NamedSide(SideOptions, NameArguments, total=False):
-    """`SideArguments` without `on_conflict`, which decides on the type of the lock."""
-
-
-class SideArguments(NamedSide, BlockArguments, total=False):
-    """The arguments of `zk_read`, `zk_write`, `zk_semaphore` and `ReadWriteLock`."""
-
-
-class NamedLock(KindOptions, NameArguments, total=False):
-    """`LockArguments` without `on_conflict`."""
-
-
-class LockArguments(NamedLock, BlockArguments, total=False):
-    """The arguments of `zk_lock`, `zk_locks`, `Lock` and `MultiLock`."""
+class LockArguments(KindOptions, NameArguments, total=False):
+    """The arguments of `zk_lock`, `zk_locks`, `Lock` and `MultiLock`; they take `on_conflict`, too."""
 
 
 class RepeatOptions(TypedDict, total=False):
@@ -220,7 +195,7 @@ class RepeatOptions(TypedDict, total=False):
 
     max_conflicts: Annotated[int | None, _count]
     """How often a busy task is sent again before the error is raised. Default None: no limit."""
-    on_lost: OnLost
+    on_lost: Literal["fail", "retry"]
     """
     Whether a task that lost its lock in its work, or was part of a deadlock there, fails or is sent again.
 
@@ -228,22 +203,12 @@ class RepeatOptions(TypedDict, total=False):
     """
 
 
-class TaskOptions(RepeatOptions, total=False):
-    """The options of Celery tasks."""
-
-    skip_value: Annotated[
-        Any,
-        accepts("a value that JSON can represent; leave it out to have a skipped task end as REVOKED", _json),
-    ]
-    """The result of a skipped call. Without it, that is None, and a task ends as REVOKED."""
-
-
 class UniqueOptions(TypedDict, total=False):
     """The options of `zk_locked` that make a Celery task unique. The settings do not have them."""
 
-    unique: UniqueUntil | None
+    unique: Literal["until_start", "until_done"] | None
     """Until when the task is not sent again with the same key. Default None: it may be sent at any time."""
-    on_duplicate: OnDuplicate | None
+    on_duplicate: Literal["return", "raise"] | None
     """Whether a later caller gets the AsyncResult of the first task (default), or `AlreadyQueued` is raised."""
     unique_for: Annotated[Seconds | None, accepts("a number of seconds above 0, or a timedelta", _positive)]
     """
@@ -257,10 +222,15 @@ class NamedFunction(KindOptions, RepeatOptions, UniqueOptions, total=False):
     """`LockedOptions` without `on_conflict` and `skip_value`, which decide on the type of the function."""
 
 
-class LockedOptions(KindOptions, TaskOptions, UniqueOptions, total=False):
+class LockedOptions(NamedFunction, total=False):
     """The options of `zk_locked`."""
 
-    on_conflict: OnConflict
+    skip_value: Annotated[
+        Any,
+        accepts("a value that JSON can represent; leave it out to have a skipped task end as REVOKED", _json),
+    ]
+    """The result of a skipped call. Without it, that is None, and a task ends as REVOKED."""
+    on_conflict: TaskPolicy
     """
     The policy for a lock that is not acquired in time. Each kind of function has its own values.
 

@@ -11,7 +11,6 @@ import functools
 import math
 import os
 import re
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,8 +65,8 @@ class Config(SessionOptions):
     """How many names of locks `django_zklock.contrib.metrics` counts separately."""
     event_days: float = 7.0
     """For how many days `django_zklock.contrib.events` keeps a row."""
-    checked_names: set[object] = field(default_factory=set, compare=False, repr=False)
-    """Names and options of calls that `conf.spelling` has checked. Any thread adds to it; none removes."""
+    checked_names: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Names that `conf.spelling` has checked. Any thread adds to it; none removes."""
     specs: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """The specs of locks without fields, which `locks.lock` has resolved. Any thread adds to it, or clears it."""
 
@@ -208,7 +207,7 @@ def _read(raw: object) -> tuple[Config | None, Problems]:
         added=MappingProxyType(
             {name: import_string(_added[name])(given[name], _at(name), problems) for name in _added if name in given}
         ),
-        **{**_query(url, problems), **values},
+        **read_keys(dict(url.query), _QUERY_KEYS, f"The query of {_at('URL')}", problems) | values,
     )
     _contradictions(config, problems)
     if config.lock_order and not problems:
@@ -227,18 +226,8 @@ def _complete_access(values: dict[str, Any], url: zk_url.Address, problems: Prob
         problems.add("E007", f'{_at("ACL")} is "creator", but there are no credentials.', hint)
 
 
-def _query(url: zk_url.Address, problems: Problems) -> dict[str, Any]:
-    """Return the values in the query of the URL. The keys of the settings take precedence over them."""
-    query = dict(url.query)
-    if len(query) < len(url.query):
-        problems.add("E003", f"{_at('URL')} has a key twice in its query.", "Remove one.")
-    return read_keys(query, _QUERY_KEYS, f"The query of {_at('URL')}", problems)
-
-
 def _tls(value: object, url: zk_url.Address, problems: Problems) -> TlsOptions | None:
     where = _at("TLS")
-    if value is False and url.tls:
-        problems.add("E008", f"{where} is False, but the URL says zk+tls://.", "Use zk:// or remove the False.")
     if value is None or isinstance(value, bool):
         return TlsOptions() if value or url.tls else None
     given = problems.dict_of(value, "E008", where, f"Keys: {', '.join(_TLS_KEYS)}.")
@@ -269,18 +258,14 @@ def _lock(where: str, entry: object, problems: Problems) -> LockOptions:
 
 
 def _contradictions(config: Config, problems: Problems) -> None:
-    """Find options that exclude each other, in each entry and in each entry with the defaults."""
-    fault = contradiction(config.defaults)
-    if fault:
-        problems.add("E013", f"{_at('DEFAULTS')} has {fault}.", "Change one of them.")
-        return
-    for name, options in config.locks.items():
-        where = _at("LOCKS", name)
-        if fault := contradiction(options):
-            problems.add("E013", f"{where} has {fault}.", "Change one of them.")
-        elif fault := contradiction(over_defaults(options, config.defaults)):
-            hint = f"Change one of them, or override the default here: {_OVERRIDES}."
-            problems.add("E013", f"{where} has {fault}, one of them from {_at('DEFAULTS')}.", hint)
+    """Find options that exclude each other, in the defaults and in each entry with the defaults."""
+    for name, options in {"": config.defaults, **config.locks}.items():
+        fault = contradiction(over_defaults(options, config.defaults))
+        if fault:
+            where = _at("LOCKS", name) + " (or DEFAULTS)" if name else _at("DEFAULTS")
+            problems.add("E013", f"{where} has {fault}.", f"Change one of them. To override a default: {_OVERRIDES}.")
+        if fault and not name:
+            return
 
 
 def _check_order(config: Config, problems: Problems) -> None:
@@ -314,7 +299,9 @@ _LARGEST_BUFFER: Final = 2**31 - 1
 _BYTES: Final = f"a number of bytes from {_SMALLEST_BUFFER} to {_LARGEST_BUFFER}"
 # A URL whose host has no fields, or a path of this site, so that a lock's key never becomes a part of the host.
 # Browsers read a backslash as a slash, read `//` as the beginning of a host, and drop tabs and line breaks.
-_LINK: Final = re.compile(r"(?:https?://[^\s/\\{}@?#]+(?:[/?#][^\s\\]*)?|/(?![/\\])[^\s\\]*)\Z")
+_LINK: Final = re.compile(
+    r"(?:https?://[^\s/\\{}@?#]+(?:[/?#](?:[^\s\\{}]|\{[A-Za-z_]\w*\})*)?|/(?![/\\])(?:[^\s\\{}]|\{[A-Za-z_]\w*\})*)\Z"
+)
 
 
 def _text(value: object) -> str:
@@ -346,7 +333,7 @@ def _rows(value: object, columns: int, fault: str) -> tuple[Any, ...]:
 def _auth(value: object) -> tuple[tuple[str, str], ...]:
     is_one = value and isinstance(value, str)
     pairs = _rows([("digest", value)] if is_one else value, 2, "is not a list of pairs")
-    if any(scheme == "digest" and not zk_url.is_credential(*secret.partition(":")) for scheme, secret in pairs):
+    if any(scheme == "digest" and not all(secret.partition(":")) for scheme, secret in pairs):
         raise InvalidValue("has a digest credential that is not user:password")
     return tuple((scheme, Secret(secret)) for scheme, secret in pairs)
 
@@ -378,20 +365,9 @@ def _links(value: object) -> Mapping[str, str]:
     if links is None or not all(is_text(label) and is_text(link) for label, link in links.items()):
         raise InvalidValue("is not a dict of labels and URLs")
     for label, link in links.items():
-        if not _LINK.match(link) or not _has_plain_fields(link):
+        if not _LINK.match(link):
             raise InvalidValue(f'has "{label}", which is not a URL with plain fields')
     return MappingProxyType(dict(links))
-
-
-def _has_plain_fields(text: str) -> bool:
-    try:
-        fields = list(string.Formatter().parse(text))
-    except ValueError:
-        return False
-    return all(
-        name is None or (name.isidentifier() and not (format_spec or conversion))
-        for _, name, format_spec, conversion in fields
-    )
 
 
 _days: Final = accepts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -44,11 +44,6 @@ class Problems(list[Problem]):
     def add(self, id: str, message: str, hint: str) -> None:
         self.append(Problem(id=id, message=message, hint=hint))
 
-    def add_unknown_keys(self, where: str, keys: Iterable[object], known: Collection[str]) -> None:
-        for key in keys:
-            if key not in known:
-                self.add("E002", f'{where} has an unknown key "{key}".', did_you_mean(key, known))
-
     def dict_of(self, value: object, id: str, where: str, hint: str) -> Mapping[Any, Any]:
         """Return a value that must be a dict. Anything else is a problem, and counts as empty."""
         if isinstance(value, Mapping):
@@ -57,14 +52,11 @@ class Problems(list[Problem]):
         return {}
 
 
-def did_you_mean(word: object, known: Collection[str]) -> str:
+def did_you_mean(word: str, known: Collection[str]) -> str:
     """Return a question about the key that was meant, or the list of all keys."""
     by_lower_case = {name.lower(): name for name in known}
-    meant = "url" if str(word).lower() in ("host", "hosts", "location", "servers") else str(word).lower()
-    near = difflib.get_close_matches(meant, by_lower_case, n=1)
-    if near:
-        return f'Did you mean "{by_lower_case[near[0]]}"?'
-    return f"Known keys: {', '.join(known)}."
+    near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    return f'Did you mean "{by_lower_case[near[0]]}"?' if near else f"Known: {', '.join(known)}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,10 @@ def read_keys(
     A key whose value is None mostly counts as not given. The keys in `more` are allowed, too, but not read here.
     Without `where`, the keys are the arguments of a call.
     """
-    problems.add_unknown_keys(where, given, (*table, *more))
+    known = (*table, *more)
+    for key in given:
+        if key not in known:
+            problems.add("E002", f'{where} has an unknown key "{key}".', did_you_mean(str(key), known))
     values: dict[str, Any] = {}
     for name, row in table.items():
         if name not in given or (given[name] is None and not none_is_given):
@@ -101,7 +96,7 @@ def read_keys(
             values[name.lower()] = row.read(given[name])
         except InvalidValue as error:
             key = f'{where}["{name}"]' if where else name
-            problems.add(row.id, f"{key} {error}.", (error.hint or row.advice) if where else "")
+            problems.add(row.id, f"{key} {error}.", error.hint or row.advice)
     return values
 
 

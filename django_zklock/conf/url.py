@@ -22,8 +22,6 @@ EXAMPLE: Final = "For example zk://zk1:2181,zk2:2181,zk3:2181/myproject."
 _URL: Final = re.compile(r"(?P<scheme>[^:]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)\??(?P<query>.*)", re.DOTALL)
 _HOST: Final = re.compile(r"(?:\[(?P<ip>[^\]]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?")
 _PATH: Final = re.compile(r"(?:[\w.~&+=:/-]|%[0-9A-Fa-f]{2})*")  # without the signs of all templates and shells
-_NO_VALUE: Final = re.compile(r"(?<![A-Za-z0-9])(?:None|null|NULL|nil|undefined|__[A-Z_]+__)(?![A-Za-z0-9])")
-_VARIABLE: Final = re.compile(r"\$\{.*\}|\$\(.*\)|\$[A-Z_][A-Z0-9_]*|\{\{.*\}\}|<.*>|%\w+%")
 # The characters that ZooKeeper refuses in a path (PathUtils.validatePath). It checks UTF-16 units, so it refuses all
 # characters above U+FFFF.
 _NOT_IN_PATHS: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
@@ -80,30 +78,19 @@ def check_expanded(path: str) -> None:
             hint="Is it a variable that nobody has expanded? Name the chroot once, after the last host. Percent-encode "
             "such a character (%2C) if it belongs to the path.",
         )
-    missing = _NO_VALUE.search(path)
-    if missing:
-        raise InvalidValue(f"has {missing[0]!r} in its path", hint="Has a variable no value?")
-
-
-def is_credential(*parts: str) -> bool:
-    """Return whether none of the parts is empty, or a variable that nobody has expanded, such as ${PASSWORD}."""
-    return all(parts) and not any(map(_VARIABLE.fullmatch, parts))
 
 
 def znode_path(path: str) -> str:
     """Return `path` without a slash at its end. Raises `InvalidValue` if ZooKeeper would refuse it."""
-    if path in ("", "/"):
-        return ""
-    if not path.startswith("/"):
-        raise InvalidValue("is not absolute", hint="Let it begin with a slash.")
-    parts = path.removesuffix("/").split("/")[1:]
-    if "" in parts or "." in parts or ".." in parts:
-        raise InvalidValue("has an empty, '.' or '..' part", hint="ZooKeeper has no relative paths.")
-    if _NOT_IN_PATHS.search(path):
-        raise InvalidValue("has a character that ZooKeeper does not allow in a path", hint="ASCII is always safe.")
-    if parts[0] == "zookeeper":
-        raise InvalidValue("is below /zookeeper", hint="ZooKeeper reserves that tree. Choose another path.")
-    return path.removesuffix("/")
+    path = path.removesuffix("/")
+    root, *parts = path.split("/")
+    if root or {"", ".", ".."} & {*parts} or parts[:1] == ["zookeeper"] or _NOT_IN_PATHS.search(path):
+        raise InvalidValue(
+            "has a path that ZooKeeper does not allow",
+            hint="It begins with a slash, has no empty, '.' or '..' part and no special characters (ASCII is safe), "
+            "and is not below /zookeeper.",
+        )
+    return path
 
 
 def host_port(host: str, port: int) -> str:
@@ -123,7 +110,7 @@ def _host(item: str, number: int) -> tuple[str, int]:
     with suppress(ValueError):
         ipaddress.IPv6Address(ip or "::1")
         (name or "").encode("idna")  # fails if a part is empty or too long
-        if not _NO_VALUE.search(name or "") and 1 <= int(port or DEFAULT_PORT) <= 65535:
+        if 1 <= int(port or DEFAULT_PORT) <= 65535:
             return ip or name, int(port or DEFAULT_PORT)
     # The message does not quote the host: without its @, `user:password` looks like a host and port.
     raise InvalidValue(
@@ -135,10 +122,8 @@ def _host(item: str, number: int) -> tuple[str, int]:
 
 def _credential(user_info: str) -> str:
     user, colon, password = (_decoded(part) for part in user_info.partition(":"))
-    if not is_credential(user, colon, password):
+    if not (user and colon and password):
         raise InvalidValue("has no user:password before its @", hint="Both are needed (variables?), or neither.")
-    if ":" in user:
-        raise InvalidValue("has a colon within the user's name", hint="The digest scheme does not allow that.")
     return f"{user}:{password}"
 
 

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from asgiref.sync import AsyncToSync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -22,8 +22,8 @@ from django_zklock.conf.arguments import (
     KindOptions,
     LockedOptions,
     NamedFunction,
-    OnConflict,
-    TaskOptions,
+    RepeatOptions,
+    TaskPolicy,
     Unset,
 )
 from django_zklock.conf.options import LockOptions, given_options, over_defaults
@@ -32,13 +32,13 @@ from django_zklock.decorators.context import AcquireAgain, FunctionContext
 from django_zklock.decorators.validation import (
     check_function,
     check_name,
+    check_own_name,
     check_result,
-    function_to_lock,
     is_unrendered,
 )
-from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable, warn
+from django_zklock.exceptions import LockLost, LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.http import requests
-from django_zklock.locks.arguments import check_arguments
+from django_zklock.locks.arguments import check_options
 from django_zklock.locks.lock import Lock, resolve_options, template_of
 from django_zklock.locks.multi import TOGETHER, Locks, MultiLock, joined, shortest
 from django_zklock.names.binding import KeyBinder, KeyBinding, Names
@@ -64,27 +64,26 @@ class SkippingDecorator(Protocol[Skipped]):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | Skipped]: ...
 
 
-_OPTIONS: Final = LockedOptions.__annotations__.keys()
-_OF_CALLS: Final = ("on_conflict", *TaskOptions.__annotations__)
+_OF_CALLS: Final = ("on_conflict", "skip_value", *RepeatOptions.__annotations__)
 """The options that say what a call does without its lock."""
 
 
 @overload
 def zk_locked(
     name: Names | Unset = UNSET,
-    *more: NoReturn,
+    *,
     on_conflict: Literal["raise", "wait", "retry"] = ...,
     **options: Unpack[NamedFunction],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @overload
 def zk_locked(
     name: Names | Unset = UNSET,
-    *more: NoReturn,
+    *,
     skip_value: V = ...,
-    on_conflict: OnConflict = ...,
+    on_conflict: TaskPolicy = ...,
     **options: Unpack[NamedFunction],
 ) -> SkippingDecorator[V]: ...
-def zk_locked(name: Names | Unset = UNSET, *more: NoReturn, **given: Unpack[LockedOptions]) -> Any:
+def zk_locked(name: Names | Unset = UNSET, **given: Unpack[LockedOptions]) -> Any:
     """
     Run a view, a task or any function only while it holds a lock.
 
@@ -102,15 +101,16 @@ def zk_locked(name: Names | Unset = UNSET, *more: NoReturn, **given: Unpack[Lock
     rendered before the release, too. A `StreamingHttpResponse` raises `TypeError`, because its body would be computed
     without the lock. A view raises, too; `LockConflictMiddleware` makes 409 or 503 of that.
     """
-    check_arguments("zk_locked", name, more, given, LockedOptions)
+    check_options("zk_locked", given, LockedOptions.__annotations__)
     options = given_options(given)
     if options.get("unique") is None and (options.get("on_duplicate") or options.get("unique_for")):
         raise ValueError('on_duplicate and unique_for need unique="until_start" or unique="until_done".')
     check_name(name)
 
-    def decorate(*args: Callable[..., Any], **kwargs: object) -> Callable[..., Any]:
-        function = function_to_lock(name, args, kwargs)
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function(function, options)
+        if isinstance(name, Unset):
+            check_own_name(function)
         locked = LockedFunction(name, options, function)
         library.connect(unique=options.get("unique") is not None)
         return locked.wrapper
@@ -131,7 +131,7 @@ class LockedFunction:
         self.binder = KeyBinder(self.name if isinstance(name, Unset) else name, function)
         self.is_async = iscoroutinefunction(function)
         self._resolved: tuple[conf.Config, LockOptions] | None = None  # replaced as a whole, by an equal one
-        self._check_templates(is_named=not isinstance(name, Unset))
+        self._check_templates()
         wrapper: Any = functools.wraps(function)(_async_wrapper(self) if self.is_async else _sync_wrapper(self))
         # Celery checks arguments with getfullargspec, which does not look behind __wrapped__.
         wrapper.__signature__ = self.binder.signature
@@ -144,12 +144,9 @@ class LockedFunction:
     def __repr__(self) -> str:
         return self.name
 
-    def _check_templates(self, *, is_named: bool) -> None:
+    def _check_templates(self) -> None:
         """
         Refuse a template with a field that the function does not get, and options that contradict each other.
-
-        Warn if no name was given: the lock becomes another one when the function moves. A project may have many of
-        these, so it is a kind of warning that Python shows in tests only.
 
         This happens at the decoration, if the settings can be read by then, so that the program does not fail later.
         """
@@ -158,11 +155,7 @@ class LockedFunction:
                 config = conf.current()
             except ImproperlyConfigured:
                 return  # the system checks report it
-            options = resolve_options(config, name, self.options, _OPTIONS)
-            self.binder.check_fields(options.get("path", name))
-            if not is_named and name not in config.locks:
-                text = f"{name} is locked by its dotted name. To keep the lock when it moves: @zk_locked({name!r})."
-                warn(text, PendingDeprecationWarning)
+            self.binder.check_fields(resolve_options(config, name, self.options).get("path", name))
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the key of a call's lock; of several locks, one key that represents all. Raises `InvalidLockName`."""
@@ -193,7 +186,7 @@ class LockedFunction:
             return self._resolved[1]
         if binding.several:
             return over_defaults({**self._of_entries(binding.names, config), **self.options}, config.defaults)
-        options = resolve_options(config, binding.names[0], self.options, _OPTIONS)
+        options = resolve_options(config, binding.names[0], self.options)
         if binding.names == self.binder.templates:  # so each call has the same options
             self._resolved = config, options
         return options
@@ -204,9 +197,8 @@ class LockedFunction:
         waits = [lock["timeout"] for lock in map(config.options_for, names) if "timeout" in lock]
         if waits:
             options["timeout"] = shortest(waits)
-        entries = [config.locks[name] for name in names if name in config.locks]
         for option in _OF_CALLS:
-            values = [entry[option] for entry in entries if option in entry]
+            values = [config.locks[name][option] for name in names if option in config.locks.get(name, ())]
             if values and option not in self.options and values != values[:1] * len(values):
                 raise ImproperlyConfigured(
                     f"{self.name} has several locks, whose entries differ in {option}. Give {option} to its @zk_locked."
@@ -227,11 +219,6 @@ class LockedFunction:
 
     def _in_request(self, options: LockOptions, request: HttpRequest, args: tuple[Any, ...]) -> LockOptions:
         """Return the options of a sync call with a request, under `ATOMIC_REQUESTS`; `http.requests` has the rule."""
-        if requests.is_async_dispatch(self.function, args):
-            raise ImproperlyConfigured(
-                f"{self.name} returns before its async handler has run, so a lock on it would protect nothing; put "
-                "@zk_locked on the handlers: async def get(...), async def post(...)."
-            )
         begun = requests.left_to_lock(request) if self._innermost else ()
         options = {**options, "atomic": tuple(dict.fromkeys((*begun, *options.get("atomic", ()))))}
         is_method = requests.view_of_method(self.function, args) is not None
@@ -293,7 +280,7 @@ def _sync_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             with call.lock:
                 call.begin()
                 result = locked.function(*args, **kwargs)
-                check_result(result, locked.function, locked.name)
+                check_result(result, locked.name)
                 result = result.render() if is_unrendered(result) else result
             call.on_released()
             return result
@@ -319,7 +306,7 @@ def _async_wrapper(locked: LockedFunction) -> Callable[..., Any]:
             async with call.lock:
                 call.begin()
                 result = await locked.function(*args, **kwargs)
-                check_result(result, locked.function, locked.name)
+                check_result(result, locked.name)
                 if is_unrendered(result):
                     return await sync_to_async(result.render)()  # a template may read the database
                 return result

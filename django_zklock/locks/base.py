@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, over
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_zklock.conf.arguments import UNSET, FunctionPolicy, Unset
+from django_zklock.conf.arguments import UNSET, FunctionPolicy, Seconds, Unset
 from django_zklock.core.execution import abort
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
 from django_zklock.core.execution.owner import current_owner
@@ -102,7 +102,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
 
     # --- as threading.Lock and RLock ------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float | Unset = UNSET, **more: NoReturn) -> AnyHold | None:
+    def acquire(self, blocking: bool = True, timeout: Seconds | Unset = UNSET) -> AnyHold | None:
         """
         Acquire, as `threading.RLock.acquire` does; return the hold, or None if it was not acquired in time.
 
@@ -110,7 +110,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         `timeout` is in seconds, -1 waits without limit. If it is left out, the option `timeout` of the lock counts; a
         lock without that option is waited for without limit. Several locks are all acquired, or none. No work is
         aborted when a lock that was acquired this way is lost: call `hold.check()`, or use `with`. Raises
-        `ZooKeeperUnavailable` when ZooKeeper does not answer, and `LockDeadlock`. `more` is refused.
+        `ZooKeeperUnavailable` when ZooKeeper does not answer, and `LockDeadlock`.
 
         A lock must not outlive a call that a thread pool runs, as `sync_to_async` does: use `aacquire` in coroutines.
         """
@@ -118,9 +118,9 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         refuse_pool_call(sys._getframe().f_back)
         acquisition = Acquisition(use=Use(self, kept=True))
         with CleanupOnError(acquisition.release):
-            return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout, more)))
+            return run(self._acquire(acquisition, ThreadWaiter, threading_timeout(blocking, timeout)))
 
-    async def aacquire(self, blocking: bool = True, timeout: float | Unset = UNSET, **more: NoReturn) -> AnyHold | None:
+    async def aacquire(self, blocking: bool = True, timeout: Seconds | Unset = UNSET) -> AnyHold | None:
         """
         Acquire as `acquire` does; waiting costs no thread.
 
@@ -129,7 +129,7 @@ class LockBase(Releasable, Generic[AnyHold, BlockPolicy]):
         check_not_own_task(self.aacquire)
         acquisition = Acquisition(use=Use(self, kept=True))
         with CleanupOnError(acquisition.release):
-            return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout, more)))
+            return await Awaited(self._acquire(acquisition, TaskWaiter, threading_timeout(blocking, timeout)))
 
     def _acquire(
         self, acquisition: Acquisition, new_waiter: type[Any], timeout: float | Unset | None
@@ -368,15 +368,9 @@ def _release_block(acquisitions: list[Acquisition]) -> None:
 
 def _refuse_atomic(spec: LockSpec, *, is_async: bool) -> None:
     """Raise if the lock has the option atomic: neither `acquire()` nor async code can have the transaction."""
-    if not spec.atomic:
-        return
-    if not is_async:
-        raise ZkLockError(
-            f"The lock {spec.key!r} has the option atomic, but acquire() is no block at whose end a transaction could "
-            'be committed. Use "with", or give atomic=False.',
-            lock=spec.key,
+    if spec.atomic:
+        raise (SynchronousOnlyOperation if is_async else ZkLockError)(
+            f"The lock {spec.key!r} has the option atomic, but a transaction needs a sync block, at whose end it is "
+            'committed: use "with", in a coroutine inside a sync function that you call by sync_to_async. Or give '
+            "atomic=False."
         )
-    raise SynchronousOnlyOperation(
-        f"The lock {spec.key!r} has the option atomic, but Django has no transactions in async code. Put lock and "
-        "transaction into a sync function and await sync_to_async(function)(...), or give atomic=False."
-    )

@@ -7,7 +7,7 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, TypeVar, Unpack
 
 from django_zklock import conf
 from django_zklock.conf.arguments import LeaderArguments
@@ -19,12 +19,9 @@ from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.exceptions import LockLost, LockNotAcquired, StaleToken, ZooKeeperUnavailable
-from django_zklock.locks.arguments import check_arguments, check_no_running_loop, check_seconds
+from django_zklock.locks.arguments import check_no_running_loop, check_options, check_seconds
 from django_zklock.locks.hold import Hold
 from django_zklock.locks.lock import Lock
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 logger = Logger("django_zklock.leader", always=True)
 
@@ -84,8 +81,8 @@ class Leader(Lock[Literal["raise"]]):
 
     _lasts = "leader"
 
-    def __init__(self, name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> None:
-        check_arguments("zk_leader", name, more, options, LeaderArguments)
+    def __init__(self, name: str, **options: Unpack[LeaderArguments]) -> None:
+        check_options("zk_leader", options, LeaderArguments.__annotations__)
         own: Any = {**_OF_LEADERS, **options}  # DEFAULTS is meant for other locks, so these options win
         super().__init__(name, **own)
         self.stopping = False
@@ -145,10 +142,7 @@ class Leader(Lock[Literal["raise"]]):
             hold: Hold | None = None
             try:
                 async with self as hold:
-                    work = function(hold)
-                    if not inspect.isawaitable(work):
-                        raise TypeError(f"{function!r} returned nothing to await; leader.run() is for plain functions.")
-                    value = await work
+                    value = await function(hold)
                     if hold.state != "lost":
                         return value
             except _RETRIED as error:
@@ -235,9 +229,9 @@ class Leader(Lock[Literal["raise"]]):
             logger.warning("cannot join the election for %r, retrying: %s", self.key, error, extra={"lock": self.key})
 
 
-def zk_leader(name: str, *more: NoReturn, **options: Unpack[LeaderArguments]) -> Leader:
+def zk_leader(name: str, **options: Unpack[LeaderArguments]) -> Leader:
     """Return a candidate for the leadership of `name`, as in `zk_leader("reports").run(work)`; see `Leader`."""
-    return Leader(name, *more, **options)
+    return Leader(name, **options)
 
 
 def check_entry(name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from django.dispatch import Signal
 
@@ -17,7 +17,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant, GrantObserver
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk.lease import LEASE_SHARE, GrantSession
-from django_zklock.exceptions import LockDeadlock, LockNotAcquired, warn
+from django_zklock.exceptions import LockDeadlock, warn
 from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
@@ -25,28 +25,7 @@ if TYPE_CHECKING:
     from django_zklock.core.protocol.contender import Contender
     from django_zklock.core.zk.session import Session
 
-_Detail = TypeVar("_Detail", float, str)
-
 logger = Logger("django_zklock.locks")
-
-
-class Recorder(Protocol):
-    """Hears of each event on the thread where it happens; see `contrib.events.recorder`."""
-
-    def acquired(self, grant: Grant, waited: float) -> None:
-        """Record a grant, `waited` seconds after the call."""
-
-    def released(self, grant: Grant, held: float) -> None:
-        """Record a release, after `held` seconds."""
-
-    def lost(self, grant: Grant, reason: str) -> None:
-        """Record a loss."""
-
-    def refused(self, grant: Grant, reason: str) -> None:
-        """Record that ZooKeeper refuses a release that was recorded."""
-
-    def acted(self, action: Any) -> None:
-        """Record what an operator did."""
 
 
 class SignalEvents(hooks.Events):
@@ -54,9 +33,11 @@ class SignalEvents(hooks.Events):
 
     sender: type = object
     """The class of locks, which is the sender of the signals about them."""
-    recorder: Recorder | None = None
+    recorder: Any = None
     """
-    Hears of each event on the thread where it happens. It must not block.
+    A `contrib.events.recorder.Recorder`, or None.
+
+    It hears of each event on the thread where it happens, and must not block.
 
     It only puts a value into a queue: a switch to the thread for receivers would take longer.
     """
@@ -92,22 +73,18 @@ class SignalEvents(hooks.Events):
             )
 
     def failed(self, contender: Contender, error: BaseException, waited: float, *, waits: bool) -> None:
-        spec, session = contender.spec, contender.session
-        about_lock = {"lock": spec.key, "template": spec.template, "kind": spec.kind.word}
-        about = contender.caller.about
-        if isinstance(error, LockNotAcquired) and not isinstance(error, LockDeadlock):
-            self.send(session, signals.lock_contended, waited=waited if waits else 0.0, about=about, **about_lock)
-        if isinstance(error, LockDeadlock):
-            circle = error.circle
-            self.send(session, signals.lock_deadlocked, circle=circle, waited=waited, about=about, **about_lock)
+        spec = contender.spec
         self.send(
-            session,
+            contender.session,
             signals.lock_failed,
+            lock=spec.key,
             error=type(error),  # not the error itself, which refers to the frames of the caller
             reason=str(error),
-            waited=waited,
-            about=about,
-            **about_lock,
+            circle=error.circle if isinstance(error, LockDeadlock) else (),
+            waited=waited if waits else 0.0,
+            template=spec.template,
+            kind=spec.kind.word,
+            about=contender.caller.about,
         )
 
     def ended(self, held: HeldLock) -> None:
@@ -150,7 +127,7 @@ class SignalEvents(hooks.Events):
         lease = LEASE_SHARE * session.timeout
         self.send(session, signals.heartbeat, type(session), took=took, margin=margin, lease=lease, error=error)
 
-    def _record(self, record: Callable[[Grant, _Detail], None], grant: Grant, detail: _Detail) -> None:
+    def _record(self, record: Callable[..., object], grant: Grant, detail: object) -> None:
         try:
             record(grant, detail)
         except Exception:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -38,7 +39,7 @@ class FencedRow(Protocol):
 
 
 class HoldBase(Releasable):
-    """The base of the holds of one lock and of several. Its errors explain how a hold differs from a lock."""
+    """The base of the holds of one lock and of several."""
 
     __slots__ = ()
     _kind = "hold"
@@ -69,7 +70,7 @@ class HoldBase(Releasable):
         grants = [hold._held.grant for hold in self._holds]
         if any(grant.inherited for grant in grants):
             return True  # the protocol's thread runs in the parent
-        wait_for("wait_lost", HoldEvent(), grants, timeout)
+        wait_for("wait_lost", grants, timeout, "lost", "released")
         return any(hold.lost for hold in self._holds)
 
     @abort.shielded
@@ -79,24 +80,6 @@ class HoldBase(Releasable):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A hold cannot be pickled. Pass its hold.token or hold.signed_token() instead.")
-
-    if not TYPE_CHECKING:  # a type checker reports these mistakes by itself
-
-        def __getattr__(self, name: str) -> NoReturn:
-            hint = ". A hold needs no extension: it lasts until the release." if name == "extend" else ""
-            raise AttributeError(f"This hold has no attribute {name!r}{hint}", name=name, obj=self)
-
-        def __enter__(self) -> NoReturn:
-            """Raise `TypeError`. First release what `with lock.acquire():` would hold for good."""
-            for hold in self._holds:
-                use = hold._use
-                if use is not None and use.kept and hold._held.owner == current_owner():
-                    hold._held.release_use(use, None)
-            raise TypeError(
-                '"with" needs a lock: "with zk_lock(...) as hold:". What acquire() has acquired is released.'
-            )
-
-        __exit__ = __aenter__ = __aexit__ = __enter__  # Python looks up both before it calls the first
 
 
 class Hold(HoldBase):
@@ -229,7 +212,7 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, not on the protocol's thread, so it may be slow.
         """
-        self._held.grant.session.post(self._held.grant.attach, _LostCallback(self, callback))
+        self._call_at("lost", callback)
 
     # --- release requests ---------------------------------------------------------------------------------------
 
@@ -251,7 +234,7 @@ class Hold(HoldBase):
         """
         if self._held.grant.inherited:
             return None  # the protocol's thread runs in the parent
-        wait_for("wait_release_requested", HoldEvent(release_requested=True), [self._held.grant], timeout)
+        wait_for("wait_release_requested", [self._held.grant], timeout, "lost", "released", "release_requested")
         return self.release_requested
 
     def add_release_request_callback(self, callback: Callable[[Hold], object]) -> None:
@@ -260,7 +243,20 @@ class Hold(HoldBase):
 
         It is called on the thread that sends Django's signals, as `add_lost_callback` explains.
         """
-        self._held.grant.session.post(self._held.grant.attach, _ReleaseRequestCallback(self, callback))
+        self._call_at("release_requested", callback)
+
+    def _call_at(self, event: str, callback: Callable[[Hold], object]) -> None:
+        """Call `callback(hold)` at the first event of this kind. It does not keep the lock meanwhile."""
+        reference, use, release_on = weakref.ref(self._held), self._use, self._release_on
+        session = self._held.grant.session
+        pending = [callback]
+
+        def notify() -> None:
+            held = reference()
+            if pending and held is not None:
+                session.dispatch(_run, pending.pop(), Hold(held, use, release_on))
+
+        session.post(self._held.grant.attach, _Notifier(notify, event))
 
     # --- fencing ------------------------------------------------------------------------------------------------
 
@@ -272,11 +268,11 @@ class Hold(HoldBase):
         lock may still write until a newer holder has written. Readers, or holders of permits, hold at the same time:
         those with older tokens are refused once one with a newer token has written the row.
         """
-        _checked(obj).fence(self, refresh=refresh)
+        obj.fence(self, refresh=refresh)
 
     async def afence(self, obj: FencedRow, *, refresh: bool = False) -> None:
         """Call `fence` in the thread of the database. The transaction must be open there."""
-        await _checked(obj).afence(self, refresh=refresh)
+        await obj.afence(self, refresh=refresh)
 
     def fenced(self, name: str, *, using: str = "default") -> AbstractContextManager[None]:
         """
@@ -284,12 +280,7 @@ class Hold(HoldBase):
 
         Needs the app `django_zklock.contrib.fences`; see its `FencedBlock`.
         """
-        try:
-            app: Any = apps.get_app_config("zklock_fences")
-        except LookupError:
-            raise ImproperlyConfigured(
-                'hold.fenced() needs a table: add "django_zklock.contrib.fences" to INSTALLED_APPS and migrate.'
-            ) from None
+        app = _app("zklock_fences", "django_zklock.contrib.fences")
         block: AbstractContextManager[None] = app.fenced_block(self, name, using)
         return block
 
@@ -302,14 +293,16 @@ class Hold(HoldBase):
         app `django_zklock.contrib.tokens`, whose `FenceVerifier` and `require_fence` the receiving service uses.
         """
         self.check()
-        try:
-            app: Any = apps.get_app_config("zklock_tokens")
-        except LookupError:
-            raise ImproperlyConfigured(
-                'hold.signed_token() needs an app: add "django_zklock.contrib.tokens" to INSTALLED_APPS.'
-            ) from None
+        app = _app("zklock_tokens", "django_zklock.contrib.tokens")
         signed: str = app.sign(self, until)
         return signed
+
+
+def _app(label: str, name: str) -> Any:
+    try:
+        return apps.get_app_config(label)
+    except LookupError:
+        raise ImproperlyConfigured(f'This needs an app: add "{name}" to INSTALLED_APPS, and migrate.') from None
 
 
 def hold_of(held: HeldLock) -> Hold:
@@ -351,62 +344,23 @@ def _held_by(owner: Owner, key: str | None) -> HeldLock | None:
     return next((held for held in holds if held is not None and held.uses), None)
 
 
-def wait_for(method: str, event: HoldEvent, grants: Sequence[Grant], timeout: float | None) -> None:
-    """Wait for `method` until the event happens to one of the grants, at most `timeout` seconds (None: no limit)."""
+def wait_for(method: str, grants: Sequence[Grant], timeout: float | None, *events: str) -> None:
+    """Wait for `method` until one of these events happens to a grant, at most `timeout` seconds (None: no limit)."""
     if timeout is not None and timeout <= 0:
         return
     check_no_running_loop(method, f"await asyncio.to_thread(hold.{method}, ...)")
+    waiter: ThreadWaiter[bool] = ThreadWaiter()
+    notifier = _Notifier(functools.partial(waiter.set, True), *events)
     try:
         for grant in grants:
-            grant.session.post(grant.attach, event)
-        event.waiter.wait(timeout)
+            grant.session.post(grant.attach, notifier)
+        waiter.wait(timeout)
     finally:
         for grant in grants:
-            grant.session.post(grant.detach, event)
+            grant.session.post(grant.detach, notifier)
 
 
-def _checked(obj: FencedRow) -> FencedRow:
-    if not hasattr(obj, "fence"):
-        raise TypeError(f"{type(obj).__name__} has no fencing token: derive it from django_zklock.fencing.FencedModel.")
-    return obj
-
-
-# --- waiters and callbacks ----------------------------------------------------------------------------------------
-
-
-class HoldEvent(GrantObserver):
-    """Wakes a waiter when the lock is lost or released, and with `release_requested` at a release request, too."""
-
-    def __init__(self, *, release_requested: bool = False) -> None:
-        self.waiter = ThreadWaiter[bool]()
-        self._release_requested = release_requested
-
-    def on_lost(self, reason: str) -> None:
-        self.waiter.set(True)
-
-    def on_released(self) -> None:
-        self.waiter.set(True)
-
-    def on_release_requested(self, request: ReleaseRequest) -> None:
-        if self._release_requested:
-            self.waiter.set(True)
-
-
-class _Callback(GrantObserver):
-    """A user's callback; it is called once."""
-
-    def __init__(self, hold: Hold, callback: Callable[[Hold], object]) -> None:
-        if not callable(callback):
-            raise TypeError(f"callback must be callable, not {callback!r}.")
-        self._held = weakref.ref(hold._held)  # a callback does not keep the lock
-        self._use, self._release_on = hold._use, hold._release_on
-        self._callback: Callable[[Hold], object] | None = callback
-
-    def _call(self) -> None:
-        callback, self._callback = self._callback, None
-        held = self._held()
-        if held is not None and callback is not None:
-            held.grant.session.dispatch(_run, callback, Hold(held, self._use, self._release_on))
+# --- callbacks ----------------------------------------------------------------------------------------------------
 
 
 def _run(callback: Callable[[Hold], object], hold: Hold) -> None:
@@ -416,11 +370,22 @@ def _run(callback: Callable[[Hold], object], hold: Hold) -> None:
         logger.exception("callback of the hold on %r failed: %r", hold.key, callback, extra={"lock": hold.key})
 
 
-class _LostCallback(_Callback):
+class _Notifier(GrantObserver):
+    """Calls a function at each event of these kinds: "lost", "released", "release_requested"."""
+
+    def __init__(self, notify: Callable[[], object], *events: str) -> None:
+        self._notify = notify
+        self._events = events
+
+    def _on(self, event: str) -> None:
+        if event in self._events:
+            self._notify()
+
     def on_lost(self, reason: str) -> None:
-        self._call()
+        self._on("lost")
 
+    def on_released(self) -> None:
+        self._on("released")
 
-class _ReleaseRequestCallback(_Callback):
     def on_release_requested(self, request: ReleaseRequest) -> None:
-        self._call()
+        self._on("release_requested")

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, Unpack
 
 from django_zklock import conf
 from django_zklock.conf import Config
-from django_zklock.conf.arguments import (
-    UNSET,
-    AbortOn,
-    Atomic,
-    Compat,
-    KindOfLock,
-    KindOptions,
-    LockArguments,
-    NamedLock,
-    NamedSide,
-    ReleaseOn,
-    Seconds,
-    SideArguments,
-    Unset,
-)
-from django_zklock.conf.options import NOT_GIVEN, LockOptions, contradiction, given_options
+from django_zklock.conf.arguments import LockArguments, SideArguments
+from django_zklock.conf.options import LockOptions, contradiction, given_options
 from django_zklock.conf.spelling import check_spelling
 from django_zklock.core import hooks
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.spec import NOTHING, LockSpec, Policy
 from django_zklock.core.queue.escaping import path
 from django_zklock.core.queue.nodes import Kind
-from django_zklock.locks.arguments import check_arguments, mapping, refuse_arguments, skips
+from django_zklock.locks.arguments import check_options, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.events import events
 from django_zklock.locks.hold import Hold
@@ -41,10 +27,11 @@ from django_zklock.names.template import Template, check_own_key, check_type, ch
 if TYPE_CHECKING:
     from typing import Self
 
-    from typing_extensions import Unpack
-
 _Resolve: TypeAlias = Callable[[conf.Config], LockSpec]
 _Work: TypeAlias = "tuple[str, Mapping[str, str]]"  # the arguments what and about
+
+ARGUMENTS: Final = ("on_conflict", *LockArguments.__annotations__)
+"""The options of a lock."""
 
 
 class Lock(LockBase[Hold, BlockPolicy]):
@@ -59,34 +46,33 @@ class Lock(LockBase[Hold, BlockPolicy]):
     `timeout=0`) or `LockTimeout` if it did not get the lock, `ZooKeeperUnavailable` if ZooKeeper does not answer, and
     `LockLost` if the lock was lost while the work ran.
 
-    `django_zklock.conf.arguments.LockArguments` explains the options. Those that are not given come from the lock's
-    entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
+    With `on_conflict="skip"`, the body runs without a lock that is not acquired in time, and gets None instead of a
+    hold. It begins with `if not hold: return`. The settings do not change what a block does.
+
+    `django_zklock.conf.arguments.LockArguments` explains the other options. Those that are not given come from the
+    lock's entry in `ZKLOCK["LOCKS"]`, then from `ZKLOCK["DEFAULTS"]`.
     """
 
     def __init__(
         self,
         name: str,
-        *more: NoReturn,
+        *,
         on_conflict: BlockPolicy = "raise",  # type: ignore[assignment]
-        **given: Unpack[NamedLock],
+        **given: Unpack[LockArguments],
     ) -> None:
         options: Any = given
-        if more or not options.keys() <= LockArguments.__annotations__.keys():
-            refuse_arguments("zk_lock", name, more, options, LockArguments)
-        if type(name) is not str or not name:
-            check_type(name)
+        check_options("zk_lock", options, ARGUMENTS)
+        check_type(name)
         super().__init__()
+        self._skips = skips(on_conflict)
         fields, what, about = options.pop("fields", None), options.pop("what", ""), options.pop("about", None)
-        fields = mapping("fields", fields) if fields else None
-        about = mapping("about", about) if about else NOTHING
-        if on_conflict != "raise":
-            self._skips = skips(on_conflict)
-        checked = given_options(options) if options else NOT_GIVEN
         self.name = name
-        self.fields: Mapping[str, object] = fields or NOTHING
+        self.fields: Mapping[str, object] = dict(fields) if fields else NOTHING
         """Values that were given for fields. Each must have its field. For this package only."""
+        self._work: _Work = what, dict(about) if about else NOTHING
+        self._given = given_options(options)
         # Completes the options by the settings. For this package only.
-        self.resolve: _Resolve = partial(spec_of_name, name, checked, fields, (what, about))
+        self.resolve: _Resolve = partial(spec_of_name, name, self._given, self.fields, self._work)
         # Written without a lock, as any thread computes the same value.
         self._resolved: tuple[conf.Config, tuple[LockSpec, ...]] | None = None
 
@@ -107,18 +93,12 @@ class Lock(LockBase[Hold, BlockPolicy]):
         Options that are not given come from the first entry of `ZKLOCK["LOCKS"]` whose path can become this key.
         Raises `InvalidLockName` if it is not the key of a lock of this package.
         """
-        if "fields" in options:
-            raise TypeError(
-                "Lock.of_key() has no option 'fields': a key has its values in it. For a name, use zk_lock()."
-            )
-        check_arguments("Lock.of_key", key, (), options, LockArguments)
         check_own_key(key := show_tails(key))
-        work = options.pop("what", ""), options.pop("about", None) or NOTHING
-        own: Any = {option: options.pop(option) for option in ("on_conflict",) if option in options}
-        complete = conf.current().options_of_key(key, given_options(options))
+        lock = cls(key, **options)
+        check_used(lock.fields, key, ())
+        complete = conf.current().options_of_key(key, lock._given)
         check_contradictions(key, complete)
-        lock = cls(key, **own)
-        lock.resolve = partial(spec_of_key, key, complete, work)
+        lock.resolve = partial(spec_of_key, key, complete, lock._work)
         return lock
 
     def __repr__(self) -> str:
@@ -152,74 +132,50 @@ class Lock(LockBase[Hold, BlockPolicy]):
 
 def zk_lock(
     name: str,
-    *more: NoReturn,
-    fields: Mapping[str, object] | None = None,
-    what: str = "",
-    about: Mapping[str, str] | None = None,
+    *,
     on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
-    timeout: Seconds | Unset | None = UNSET,
-    kind: KindOfLock | Unset = UNSET,
-    limit: int | Unset | None = UNSET,
-    reentrant: bool | Unset = UNSET,
-    atomic: Atomic | Unset = UNSET,
-    release_on: ReleaseOn | Unset = UNSET,
-    abort_on: AbortOn | Unset = UNSET,
-    grace: Seconds | Unset | None = UNSET,
-    max_hold: Seconds | Unset | None = UNSET,
-    warn_after: Seconds | Unset | None = UNSET,
-    min_hold: Seconds | Unset = UNSET,
-    linger: Seconds | Unset = UNSET,
-    max_waiters: int | Unset | None = UNSET,
-    compat: Compat | Unset | None = UNSET,
-    **unknown: NoReturn,
+    **options: Unpack[LockArguments],
 ) -> Lock[GivenPolicy]:
     """
     Return the lock of this name, for `with`, `async with`, or its methods.
 
     `Lock` explains the arguments. Wrong ones raise `TypeError` or `ValueError`, which say what to write instead.
     """
-    own = LockArguments.__annotations__
-    options: Any = {option: value for option, value in locals().items() if option in own and value is not UNSET}
-    return Lock(name, *more, **options, **unknown)
+    return Lock(name, on_conflict=on_conflict, **options)
 
 
 def zk_read(
     name: str,
-    *more: NoReturn,
+    *,
     on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
-    **options: Unpack[NamedSide],
+    **options: Unpack[SideArguments],
 ) -> Lock[GivenPolicy]:
     """
     Return the read side of the read-write lock `name`: any number of readers hold it at a time, or one writer.
 
     The options of `zk_read`, `zk_write` and `zk_semaphore` are those of `zk_lock`, without `kind` and `limit`.
     """
-    check_arguments("zk_read", name, more, options, SideArguments)
     return Lock(name, kind="read", on_conflict=on_conflict, **options)
 
 
 def zk_write(
     name: str,
-    *more: NoReturn,
+    *,
     on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
-    **options: Unpack[NamedSide],
+    **options: Unpack[SideArguments],
 ) -> Lock[GivenPolicy]:
     """Return the write side of the read-write lock `name`; see `zk_read`."""
-    check_arguments("zk_write", name, more, options, SideArguments)
     return Lock(name, kind="write", on_conflict=on_conflict, **options)
 
 
 def zk_semaphore(
     name: str,
     limit: int,
-    *more: NoReturn,
+    *,
     on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
-    **options: Unpack[NamedSide],
+    **options: Unpack[SideArguments],
 ) -> Lock[GivenPolicy]:
     """Return a semaphore that at most `limit` owners hold at a time, in all processes; see `zk_read`."""
-    check_arguments("zk_semaphore", name, more, options, SideArguments)
-    if limit is None:
-        raise ValueError("zk_semaphore() needs a limit, the number of its permits; got None.")
     return Lock(name, limit=limit, on_conflict=on_conflict, **options)
 
 
@@ -238,11 +194,10 @@ class ReadWriteLock(Generic[BlockPolicy]):
     def __init__(
         self,
         name: str,
-        *more: NoReturn,
+        *,
         on_conflict: BlockPolicy = "raise",  # type: ignore[assignment]
-        **options: Unpack[NamedSide],
+        **options: Unpack[SideArguments],
     ) -> None:
-        check_arguments("ReadWriteLock", name, more, options, SideArguments)
         self.name = name
         self._read = zk_read(name, on_conflict=on_conflict, **options)
         self._write = zk_write(name, on_conflict=on_conflict, **options)
@@ -271,28 +226,20 @@ MOST_SPECS: Final = 1000  # in the cache, for the next lock with the same name a
 
 def template_of(config: Config, name: str) -> Template:
     """Return the template of the lock `name`, for code that acquires nothing. Raises `InvalidLockName`."""
+    return Template.parse(resolve_options(config, name, {}).get("path", name))
+
+
+def resolve_options(config: Config, name: str, given: LockOptions) -> LockOptions:
+    """Return the options of the lock `name`: those `given`, completed by the settings. All are checked."""
     check_type(name)
-    check_spelling(config, name, NOT_GIVEN, ())
-    return Template.parse(config.options_for(name).get("path", name))
-
-
-def resolve_options(
-    config: Config, name: str, given: LockOptions, known: Collection[str] = KindOptions.__annotations__
-) -> LockOptions:
-    """
-    Return the options of the lock `name`: those `given`, completed by the settings. All are checked.
-
-    The caller uses the `known` options of an entry.
-    """
-    check_type(name)
-    check_spelling(config, name, given, known)
+    check_spelling(config, name)
     options = config.options_for(name, given)
     check_contradictions(name, options)
     return options
 
 
 def spec_of_name(
-    name: str, options: LockOptions, fields: Mapping[str, object] | None, work: _Work, config: Config
+    name: str, options: LockOptions, fields: Mapping[str, object], work: _Work, config: Config
 ) -> LockSpec:
     """Return the spec of the lock `name`, with the options that a call gave. Raises `InvalidLockName`."""
     if fields or any(work) or type(name) is not str:
@@ -302,18 +249,16 @@ def spec_of_name(
     if cached is None:
         if len(config.specs) >= MOST_SPECS:
             config.specs.clear()
-        spec = resolve(name, resolve_options(config, name, options), None, work, config)
+        spec = resolve(name, resolve_options(config, name, options), fields, work, config)
         cached = config.specs[cache_key] = options, spec  # keeps the options, so no others get their id
     result: LockSpec = cached[1]
     return result
 
 
-def resolve(
-    name: str, options: LockOptions, fields: Mapping[str, object] | None, work: _Work, config: Config
-) -> LockSpec:
+def resolve(name: str, options: LockOptions, fields: Mapping[str, object], work: _Work, config: Config) -> LockSpec:
     """Return the spec of the lock `name`, with options from `resolve_options`. Raises `InvalidLockName`."""
     template = Template.parse(options.get("path", name))
-    return spec_of_key(template.render(fields or {}), options, work, config, template=template.text)
+    return spec_of_key(template.render(fields), options, work, config, template=template.text)
 
 
 def spec_of_key(key: str, options: LockOptions, work: _Work, config: Config, template: str = "") -> LockSpec:

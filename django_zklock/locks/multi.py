@@ -10,22 +10,19 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, Unpack
 
-from django_zklock.conf.arguments import FunctionPolicy, LockArguments, NamedLock
+from django_zklock.conf.arguments import LockArguments
 from django_zklock.conf.options import given_options
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.spec import DEFAULT_TIMEOUT, LockSpec
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.exceptions import InvalidLockName
-from django_zklock.locks.arguments import check_arguments, skips
+from django_zklock.locks.arguments import check_options, skips
 from django_zklock.locks.base import BlockPolicy, GivenPolicy, LockBase
 from django_zklock.locks.hold import Hold, HoldBase
-from django_zklock.locks.lock import Lock
+from django_zklock.locks.lock import ARGUMENTS, Lock
 from django_zklock.names.template import check_used
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class MultiHold(HoldBase):
@@ -116,39 +113,37 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
 
     def __init__(
         self,
-        *names: str | Lock[FunctionPolicy],
+        *names: str | Lock,
         on_conflict: BlockPolicy = "raise",  # type: ignore[assignment]
-        **given: Unpack[NamedLock],
+        **given: Unpack[LockArguments],
     ) -> None:
         options: Any = given
-        check_arguments("zk_locks", " ".join(map(str, names)), (), options, LockArguments)
+        check_options("zk_locks", options, ARGUMENTS)
         if not names:
             raise InvalidLockName(
                 "zk_locks() needs the name of at least one lock. If there may be none, as for the rows of a query, "
                 'write "with zk_locks(*names) if names else nullcontext():", or lock one coarser key.'
             )
-        _check_reach(names, options.keys(), on_conflict)
         self._options = given_options({name: options[name] for name in TOGETHER & options.keys()})
-        self._given = tuple(name if isinstance(name, Lock) else Lock(name, **options) for name in names)
-        self._named = tuple(lock for lock, name in zip(self._given, names, strict=True) if lock is not name)
+        self._given = tuple(_as_lock(name, options) for name in names)
+        self._named = tuple(lock for lock in self._given if lock not in names)
+        self._skips = skips(on_conflict) or any(lock._skips for lock in self._given)
         self.fields = options.get("fields") or {}
         """Values that were given for fields. One of the names must have each field. For this package only."""
-        for lock in self._named:
-            lock.fields = {}
+        if not self._named and options.keys() - TOGETHER:
+            raise TypeError(f"zk_locks() got {', '.join(options)}, but only Lock objects, with their own options.")
         super().__init__()
-        if on_conflict != "raise":
-            self._skips = skips(on_conflict)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(repr(lock.name) for lock in self._given)}>"
 
     @property
-    def locks(self) -> tuple[Lock[FunctionPolicy], ...]:
+    def locks(self) -> tuple[Lock, ...]:
         """The locks, each once, in the order in which they are acquired. Raises `InvalidLockName`."""
         if self.fields:
             names = ", ".join(lock.name for lock in self._named)
             check_used(self.fields, names, [lock.spec.template for lock in self._named])
-        chosen: dict[str, Lock[FunctionPolicy]] = {}
+        chosen: dict[str, Lock] = {}
         for lock in self._given:
             chosen[lock.key] = _stricter(chosen[lock.key], lock) if lock.key in chosen else lock
         return tuple(chosen[key] for key in sorted(chosen))
@@ -182,9 +177,9 @@ class MultiLock(LockBase[MultiHold, BlockPolicy]):
 
 
 def zk_locks(
-    *names: str | Lock[FunctionPolicy],
+    *names: str | Lock,
     on_conflict: GivenPolicy = "raise",  # type: ignore[assignment]
-    **options: Unpack[NamedLock],
+    **options: Unpack[LockArguments],
 ) -> MultiLock[GivenPolicy]:
     """Return several locks that are acquired as one; see `MultiLock`."""
     return MultiLock(*names, on_conflict=on_conflict, **options)
@@ -204,38 +199,25 @@ def shortest(waits: Iterable[float | None]) -> float | None:
     return min(waits, key=lambda seconds: math.inf if seconds is None else seconds)
 
 
-def _check_reach(names: Iterable[object], options: Iterable[str], on_conflict: str) -> None:
-    """Raise `TypeError` for an option that no lock would have: one of this call, or of a `Lock` object in it."""
-    objects = [name for name in names if isinstance(name, Lock)]
-    unused = "" if objects != list(names) else ", ".join(sorted({*options} - TOGETHER))
-    if unused:
-        raise TypeError(
-            f"zk_locks() got {unused}, which no lock would have: each is a Lock object, with the options that it was "
-            "created with. Give the option to zk_lock(), or pass names."
-        )
-    for lock in objects:
-        if lock._skips and on_conflict != "skip":
-            raise TypeError(
-                f"The lock {lock.name!r} has its own on_conflict, but several locks are waited for together. Give "
-                "on_conflict to zk_locks()."
-            )
+def _as_lock(name: str | Lock, options: Any) -> Lock:
+    """Return the lock of this name. It need not have all fields: one of several has each."""
+    if isinstance(name, Lock):
+        return name
+    lock = Lock(name, **options)
+    lock.fields = {}
+    return lock
 
 
-def _stricter(lock: Lock[FunctionPolicy], other: Lock[FunctionPolicy]) -> Lock[FunctionPolicy]:
+def _stricter(lock: Lock, other: Lock) -> Lock:
     """Return the stricter of two locks with one key."""
     first, second = lock.spec, other.spec
-    compared = [field.name for field in fields(first) if field.name not in _MAY_DIFFER]
+    may_differ = _MAY_DIFFER - {"kind", "limit"} if first.shares and second.shares else _MAY_DIFFER
+    compared = [field.name for field in fields(first) if field.name not in may_differ]
     different = [name for name in compared if getattr(first, name) != getattr(second, name)]
     if different:
         options = " and ".join(different).replace("policy", "abort_on or grace")
         raise ValueError(f"{first.key!r} is requested twice, with another {options}. Pass it once.")
-    if first.shares and not second.shares:
-        return other
-    if first.shares and (first.kind, first.limit) != (second.kind, second.limit):
-        raise ValueError(
-            f"{first.key!r} is requested both as a read lock and as a semaphore, or with two limits. Pass it once."
-        )
-    return lock
+    return other if first.shares else lock
 
 
 def joined(keys: Iterable[str]) -> str:

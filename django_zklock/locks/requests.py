@@ -6,7 +6,7 @@ Requests that survive a broken connection: a request with a deadline, and an upd
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -32,39 +32,15 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
     A request whose reply was lost may have been carried out, so it may be carried out twice. `deadline` is on
     `clock.now()`. Raises `ZooKeeperUnavailable` if no reply arrives before it.
     """
-    asking = StoryRun(session, partial(_ask, session.gateway, request))
-    (reply,) = _outcomes([asking], deadline) or [ZooKeeperUnavailable(session.explain())]
-    if isinstance(reply, ZkLockError) and not isinstance(reply, ZkError):
-        raise reply
-    return cast("_Reply", reply)
+    try:
+        return cast("_Reply", run(StoryRun(session, partial(_ask, session.gateway, request)), deadline))
+    except ZkError as reply:
+        return cast("_Reply", reply)
 
 
 def _ask(gateway: Gateway, request: Callable[[Gateway, Callback[_Reply]], object]) -> Story[_Reply]:
     reply: _Reply = yield partial(request, gateway)
     return reply
-
-
-def _outcomes(runs: Sequence[StoryRun], deadline: float) -> list[Any]:
-    """Run stories at the same time, and return their values or errors; nothing if the time is over before that."""
-    waiter: ThreadWaiter[bool] = ThreadWaiter()
-    outcomes: dict[int, Any] = {}
-    complete = False
-
-    def done(index: int, outcome: Any) -> None:
-        outcomes[index] = outcome
-        if len(outcomes) == len(runs):
-            waiter.set(True)
-
-    try:
-        for index, run in enumerate(runs):
-            run.done = partial(done, index)
-            run.start()
-        complete = waiter.wait(deadline - clock.now()) is not None
-    finally:
-        if not complete:  # the time is over, or an exception hit this thread
-            for run in runs:
-                run.stop()
-    return [outcomes[index] for index in range(len(runs))] if complete else []
 
 
 # --- updates ----------------------------------------------------------------------------------------------------------
@@ -156,11 +132,13 @@ class OptimisticUpdate(StoryRun):
 
     def _update(self) -> Story[Any]:
         """Read again after each connection: the state shows whether a transaction without a reply was carried out."""
-        gateway, state, self._guess = self.session.gateway, self._guess, UNKNOWN
+        gateway = self.session.gateway
+        state: Any = self._guess
+        self._guess = UNKNOWN
         while True:
             if state is UNKNOWN:
                 state = yield partial(gateway.read_directory, self._path)
-            step = self._step(state)
+            step = self._decide(state, self.session.session_id or 0)
             state = UNKNOWN
             if isinstance(step, Done):
                 return step.value
@@ -170,9 +148,6 @@ class OptimisticUpdate(StoryRun):
                 return step.value
             else:
                 step.on_refused()
-
-    def _step(self, state: Any) -> Step:
-        return self._decide(state, self.session.session_id or 0)
 
     def _commit(self, operations: tuple[Operation, ...]) -> Story[bool]:
         """Return whether it was carried out, or has to be decided again."""
@@ -211,22 +186,24 @@ class OptimisticUpdate(StoryRun):
             self._watch.cancel()
 
 
-def run(update: OptimisticUpdate, deadline: float) -> Any:
+def run(story: StoryRun, deadline: float) -> Any:
     """
-    Run an update, wait for it, and return its value. Raises the error that it ended with.
+    Run an update or another story, wait for it, and return its value. Raises the error that it ended with.
 
     At `deadline`, on `clock.now()`, it is stopped; a transaction on its way may still be carried out. Raises
     `ZooKeeperUnavailable` then.
     """
-    return run_all([update], deadline)[0]
-
-
-def run_all(stories: Sequence[StoryRun], deadline: float) -> list[Any]:
-    """Run updates or other stories of the same session at the same time, as `run` does; return their values."""
-    outcomes = _outcomes(stories, deadline)
-    if not outcomes:
-        raise ZooKeeperUnavailable(stories[0].session.explain())
-    for outcome in outcomes:
-        if isinstance(outcome, ZkLockError):
-            raise outcome
-    return outcomes
+    waiter: ThreadWaiter[tuple[Any]] = ThreadWaiter()
+    story.done = lambda outcome: waiter.set((outcome,))
+    outcomes = None
+    try:
+        story.start()
+        outcomes = waiter.wait(deadline - clock.now())
+    finally:
+        if outcomes is None:  # the time is over, or an exception hit this thread
+            story.stop()
+    if outcomes is None:
+        raise ZooKeeperUnavailable(story.session.explain())
+    if isinstance(outcomes[0], ZkLockError):
+        raise outcomes[0]
+    return outcomes[0]

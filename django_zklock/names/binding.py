@@ -51,7 +51,8 @@ class KeyBinder:
 
     def __init__(self, name: Names, function: Callable[..., Any]) -> None:
         self.several = not isinstance(name, str) and not callable(name)
-        self._names: tuple[Any, ...] = (name,) if isinstance(name, str) or callable(name) else tuple(name)
+        names: Any = name
+        self._names: tuple[Any, ...] = tuple(names) if self.several else (names,)
         self.templates = tuple(name for name in self._names if isinstance(name, str))
         """The names that are not callables."""
         self.is_static = len(self.templates) == len(self._names)
@@ -61,12 +62,13 @@ class KeyBinder:
         if isinstance(function, AsyncToSync):  # it has no signature of its own
             function = function.awaitable
         self.signature = signature_of(partial or function, follow_wrapped=partial is None)
+        kinds = [parameter.kind for parameter in self.signature.parameters.values()]
+        self._takes_any = inspect.Parameter.VAR_KEYWORD in kinds
 
     def check_fields(self, path: str) -> None:
         """Raise `InvalidLockName` if the template `path` has a field that is no parameter of the function."""
-        parameters = self.signature.parameters
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            Template.parse(path).check_fields(parameters)
+        if not self._takes_any:
+            Template.parse(path).check_fields(self.signature.parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyBinding:
         """Return the names and fields of one call."""
@@ -96,32 +98,21 @@ class KeyBinder:
         return binding.names[0], binding.fields
 
     def _fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
-        parameters = self.signature.parameters.values()
-        if self._wraps and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        if self._wraps and not self._takes_any:
             kwargs = {name: value for name, value in kwargs.items() if name in self.signature.parameters}
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self._function}{self.signature}: {error}.{self._hint_about_self(args)}") from error
+            raise TypeError(f"{self._function}{self.signature}: {error}.") from error
         bound.apply_defaults()
         fields: dict[str, object] = {}
-        for parameter in parameters:
+        for parameter in self.signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:  # it may have the name of a positional-only parameter, too
                 fields = bound.arguments[parameter.name] | fields
             else:
                 value = bound.arguments[parameter.name]
                 fields[parameter.name] = NoneArgument() if value is None is parameter.default else value
         return fields
-
-    def _hint_about_self(self, args: tuple[Any, ...]) -> str:
-        """Return what to do if a task gets itself as an argument but has no parameter for it, or the reverse."""
-        first = next(iter(self.signature.parameters), "")
-        given = bool(args) and hasattr(type(args[0]), "apply_async")
-        if given and first != "self":
-            return " A task with bind=True gets itself first: add the parameter self, or remove bind=True."
-        if first == "self" and not given:
-            return " A Celery task gets itself as self only with bind=True."
-        return ""
 
 
 def _escaped(key: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import re
@@ -27,8 +26,8 @@ from django_zklock.core.queue.escaping import (
     show_tails,
     unescape,
 )
-from django_zklock.exceptions import InvalidLockName, warn
-from django_zklock.names.field_values import NO_IDS, NO_VALUES, text_of
+from django_zklock.exceptions import InvalidLockName
+from django_zklock.names.field_values import text_of
 
 __all__ = ["MAX_KEY", "Template", "check_key", "escape", "is_key", "key_of", "path", "show_tails", "unescape"]
 
@@ -42,9 +41,6 @@ _DIGEST_LENGTH = 32  # hexadecimal characters: 128 bits
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[^{}/]+|[{}/]")
 _NAME_OF_FIELD = re.compile(r"\{[^{}:]*")
 _ONE_BRACE = {"{{": "{", "}}": "}"}
-_ID = re.compile(r"(?:.*_)?(?:id|pk|uuid)")  # the name of a field, or of its last attribute
-# The text of an object without one of its own. Most have its address, so no two calls would share a lock.
-_OBJECT = re.compile(r"<[\w.:-]+\s[^<>]*>|\bobject \(None\)")
 
 
 def _encoded(safe: Collection[str]) -> str:
@@ -83,9 +79,9 @@ class Template:
         Values are equal here if their texts are. So `7`, `"7"` and `Decimal("7.00")` give one key, and so does one
         moment in two time zones.
 
-        Accepts str, int, UUID, Decimal, float, bool, date, datetime, time, enums of these, and instances of Django
-        models. Raises `InvalidLockName` for any other value, and for a text that `escape` refuses. An exception of a
-        property passes through, except `AttributeError`.
+        Accepts str, int, UUID, Decimal, date, datetime, enums of these, and instances of Django models. Raises
+        `InvalidLockName` for any other value, and for a text that `escape` refuses. An exception of a property passes
+        through, except `AttributeError`.
         """
         key = "/".join([segment if isinstance(segment, str) else segment.render(values) for segment in self._segments])
         if len(key) > MAX_KEY:
@@ -109,23 +105,20 @@ class Template:
         """Raise `InvalidLockName` if a field needs a name that is not `available`. For use before the first call."""
         for name in self.fields:
             if name not in available:
-                close = difflib.get_close_matches(name, available, n=1)
-                names = ", ".join(available) or "none"
-                hint = f"did you mean {{{close[0]}}}?" if close else f"the names it may use: {names}."
-                raise InvalidLockName(f"lock name {quoted(self.text)} uses {{{name}}}, which the call lacks; {hint}")
+                names = ", ".join(available) or "nothing"
+                raise InvalidLockName(f"lock name {quoted(self.text)} uses {{{name}}}, but the call has {names}.")
 
 
 def check_used(fields: Collection[str], lock: str, templates: Collection[str]) -> None:
     """Raise `InvalidLockName` for a value that no field takes: calls with other values would share one lock."""
-    used = dict.fromkeys(root for text in templates for root in Template.parse(text).fields)
-    for unused in [name for name in fields if name not in used]:
-        close = difflib.get_close_matches(str(unused), used, n=1)
-        hint = f"did you mean {quoted(close[0])}?" if close else "put it into the name, or leave it out."
-        paths = " and ".join(map(quoted, templates))
-        is_path = paths == quoted(lock)
-        what = f"lock name {quoted(lock)}" if is_path else f"lock name {quoted(lock)}, whose path is {paths},"
-        entry = ' It is no entry of ZKLOCK["LOCKS"] either.' if is_path and not used else ""
-        raise InvalidLockName(f"{what} has no field {quoted(str(unused))}; {hint}{entry}")
+    used = {root for text in templates for root in Template.parse(text).fields}
+    for name in fields:
+        if name not in used:
+            paths = " and ".join(map(quoted, templates))
+            raise InvalidLockName(
+                f"lock name {quoted(lock)} (path {paths}) has no field {quoted(str(name))}; put it into the name, or "
+                "leave it out."
+            )
 
 
 def shape(text: str) -> str:
@@ -135,13 +128,11 @@ def shape(text: str) -> str:
 
 def check_type(name: object) -> None:
     """Raise `InvalidLockName` if a lock name is not a string, or is empty."""
-    if type(name) is str and not name:
-        raise InvalidLockName("the lock name is empty; use a text that says what the lock guards.")
-    if not issubclass(type(name), str):  # not `isinstance`, which believes a lazy object
-        use = "use a text that says what it guards."
-        if isinstance(name, (list, tuple, set, frozenset)):
-            use = "to acquire several locks, use zk_locks(*names), or a list of names in @zk_locked."
-        raise InvalidLockName(f"a lock name is of type {quoted(type(name).__name__)}; {use}")
+    if not issubclass(type(name), str) or not name:  # not `isinstance`, which believes a lazy object
+        raise InvalidLockName(
+            "a lock name is a text, not empty, that says what the lock guards; this one is of type "
+            f"{quoted(type(name).__name__)}. For several locks, use zk_locks(*names), or a list of names in @zk_locked."
+        )
 
 
 def check_key(key: str) -> None:
@@ -171,11 +162,6 @@ def check_own_key(key: str) -> None:
     """Raise `InvalidLockName` unless this can be the key of a lock of this package, whose segments are escaped."""
     check_key(key)
     if not _ESCAPED.fullmatch(key):
-        if _PIECE.sub(_example, key) != key:
-            fields = " and ".join(f"{{{name}}}" for name in Template.parse(key).fields)
-            raise InvalidLockName(
-                f"{quoted(key)} is a template. Fill in {fields}, for example {_PIECE.sub(_example, key)}."
-            )
         meant = show_tails("/".join(map(escape, key.split("/"))))
         raise InvalidLockName(f"{quoted(key)} is not a key, because it is not escaped. Its key is {meant!r}.")
 
@@ -207,8 +193,7 @@ def digest(text: str, what: str) -> str:
     """Return the digest of a value's text; raise `InvalidLockName`, with `what` as its subject, if it is unfit."""
     if not 0 < len(text) <= MAX_DIGESTED:
         raise InvalidLockName(f"{what} has {len(text)} characters; pass 1 to {MAX_DIGESTED} to a digest.")
-    # A name of a file may have lone surrogates. JSON turns a pair of them into one character, as UTF-16 does.
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    # A name of a file may have lone surrogates.
     data = unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest()[:_DIGEST_LENGTH]
 
@@ -219,7 +204,6 @@ class _Field:
     attributes: tuple[str, ...]
     is_digest: bool
     what: str  # the subject of an error about it
-    missing: frozenset[str]  # texts that stand for no value
 
     def pattern(self, reserved: str) -> str:
         """Return the pattern of its text in a key, in which these characters are percent-encoded."""
@@ -238,8 +222,6 @@ class _Field:
                 owner = quoted(type(value).__name__)
                 raise InvalidLockName(f"{self.what} has no value: {owner} has no {quoted(attribute)}.") from error
         text = text_of(value, self.what)
-        if text in self.missing:
-            _warn_of_no_value(self.what, text)
         if self.is_digest:
             return digest(text, self.what)
         check_segment(text, self.what)
@@ -282,30 +264,12 @@ class _Segment:
         return finish_segment("".join(texts), self.what)
 
 
-def _check_shown(text: str, what: str) -> None:
-    """Raise `InvalidLockName` for the text of an object in a name."""
-    shown = _OBJECT.search(text)
-    if shown:
-        raise InvalidLockName(
-            f"{what} has {quoted(shown[0])}, the text of an object. Use an attribute, such as its pk."
-        )
-
-
-@lru_cache(maxsize=1024)  # so it warns once
-def _warn_of_no_value(what: str, text: str) -> None:
-    warn(
-        f"{what} is the text {text!r}, as of a value that is missing. All calls without a value share this lock. Pass "
-        "the value itself, as a field refuses None, or refuse this text first."
-    )
-
-
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> Template:
     what = f"lock name {quoted(text)}"
     if len(text) > MAX_KEY:
         raise _too_long(what)
     check_characters(text, "lock name")
-    _check_shown(text, what)
     split: list[list[str | _Field]] = [[]]  # by slashes
     for piece in _PIECE.finditer(text):
         if piece["field"] is not None:
@@ -324,17 +288,14 @@ def _parse(text: str) -> Template:
 def _field(text: str, what: str) -> _Field:
     value, colon, spec = text.partition(":")
     root, *attributes = value.split(".")
-    if spec != "digest" and difflib.get_close_matches(spec, ["digest"]):
-        raise InvalidLockName(f"{what} has the field {quoted(text)}; did you mean {{{value}:digest}}?")
     if colon + spec not in ("", ":digest") or not all(name.isidentifier() for name in (root, *attributes)):
         raise InvalidLockName(
-            f"{what} has the field {quoted(text)}; only a name and its attributes are allowed between braces, "
-            f"as in {{order.pk}}: no index, no call, no format and no conversion. For braces in a value, {AS_FIELD}."
+            f"{what} has the field {quoted(text)}; only a name and its attributes are allowed between braces, as in "
+            f"{{order.pk}} or {{url:digest}}: no index, call, format or conversion. For braces in a value, {AS_FIELD}."
         )
     if any(name.startswith("_") for name in attributes):
         raise InvalidLockName(f"{what} has the field {quoted(text)}, a private attribute; use a public one.")
-    missing = NO_IDS if _ID.fullmatch(value.rpartition(".")[2]) else NO_VALUES
-    return _Field(root, tuple(attributes), bool(colon), f"field {quoted(text)} of {what}", missing)
+    return _Field(root, tuple(attributes), bool(colon), f"field {quoted(text)} of {what}")
 
 
 def _segment(split: list[Any], what: str) -> str | _Segment:

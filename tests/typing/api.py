@@ -255,10 +255,11 @@ def skipped(policy: Literal["raise", "skip"]) -> int:
     with ReadWriteLock("a", on_conflict="skip").write() as written, Lock("a", on_conflict=policy) as perhaps:
         assert_type(written, Hold | None)
         perhaps.check()  # type: ignore[union-attr]
-    with zk_locks("a", zk_write("b", on_conflict="skip"), on_conflict="skip") as several:
+    with zk_locks("a", zk_write("b"), on_conflict="skip") as several:
         several.check()  # type: ignore[union-attr]
         assert_type(several, MultiHold | None)
-    with zk_lock("a", on_conflict="raise") as sure, zk_locks(zk_lock("a", on_conflict="skip")) as all_of_them:
+    zk_locks(zk_lock("a", on_conflict="skip"))  # type: ignore[arg-type]
+    with zk_lock("a", on_conflict="raise") as sure, zk_locks(zk_lock("a")) as all_of_them:
         assert_type(all_of_them, MultiHold)
         return sure.token
 
@@ -275,10 +276,10 @@ def skipped_in_other_forms(policy: Literal["raise", "skip"], text: str) -> None:
     with contextlib.ExitStack() as stack:
         assert_type(stack.enter_context(zk_locks("a", on_conflict=policy)), MultiHold | None)
         assert_type(stack.enter_context(zk_read("a")), Hold)
-    locks: list[Lock[Literal["raise", "skip"]]] = [zk_lock("a"), zk_write("b", on_conflict="skip")]
+    locks: list[Lock] = [zk_lock("a"), zk_write("b")]
     assert_type(zk_locks(*locks), MultiLock)
     zk_lock("a", on_conflict=text)  # type: ignore[type-var]
-    zk_lock("a", timeot=1)  # type: ignore[arg-type]  # codespell:ignore
+    zk_lock("a", timeot=1)  # type: ignore[call-arg]  # codespell:ignore
 
 
 async def skipped_async() -> None:

@@ -19,7 +19,7 @@ from django_zklock.core import clock, fork
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.queue.escaping import printable, shortened
 from django_zklock.core.zk import process, troubles
-from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.locks.events import events
 
 if TYPE_CHECKING:
@@ -107,7 +107,27 @@ class Recorder:
         _writer.put(_event(Event.ACTION, action.key, action.at, work=str(action), by=by, reason=action.reason))
 
 
-def _on_contended(*, lock: str, waited: float, kind: str, about: Mapping[str, str], **kwargs: object) -> None:
+def _on_failed(
+    *,
+    lock: str,
+    error: type[BaseException],
+    reason: str,
+    circle: tuple[DeadlockLink, ...],
+    waited: float,
+    kind: str,
+    about: Mapping[str, str],
+    **kwargs: object,
+) -> None:
+    if issubclass(error, ZooKeeperUnavailable):
+        _writer.put(_event(Event.FAILED, lock, time.time(), kind=kind, waited=waited, reason=reason))
+    elif circle:
+        story = "; ".join(f"{link.holder.what} held {link.holds} and waited for {link.waits_for}" for link in circle)
+        _writer.put(_event(Event.DEADLOCK, lock, time.time(), work=story, waited=waited))
+    elif issubclass(error, LockNotAcquired):
+        _on_contended(lock, waited, kind, about)
+
+
+def _on_contended(lock: str, waited: float, kind: str, about: Mapping[str, str]) -> None:
     # A try that did not wait counts as refused in a view, whose client gets an error.
     if waited or "request" in about:
         _writer.put(_event(Event.TIMED_OUT, lock, time.time(), kind=kind, waited=waited))
@@ -116,18 +136,6 @@ def _on_contended(*, lock: str, waited: float, kind: str, about: Mapping[str, st
             _tried.clear()
         _tried[lock] = clock.now()
         _writer.put(_event(Event.TRIED, lock, time.time(), kind=kind, waited=waited))
-
-
-def _on_failed(
-    *, lock: str, error: type[BaseException], reason: str, kind: str, waited: float, **kwargs: object
-) -> None:
-    if issubclass(error, ZooKeeperUnavailable):
-        _writer.put(_event(Event.FAILED, lock, time.time(), kind=kind, waited=waited, reason=reason))
-
-
-def _on_deadlocked(*, lock: str, circle: tuple[DeadlockLink, ...], waited: float, **kwargs: object) -> None:
-    story = "; ".join(f"{link.holder.what} held {link.holds} and waited for {link.waits_for}" for link in circle)
-    _writer.put(_event(Event.DEADLOCK, lock, time.time(), work=story, waited=waited))
 
 
 def _on_refused(*, lock: str, kind: str, work: str, **kwargs: object) -> None:
@@ -140,9 +148,7 @@ def _begin_child() -> None:
 
 
 _RECEIVERS: Final[dict[Signal, Callable[..., None]]] = {
-    signals.lock_contended: _on_contended,
     signals.lock_failed: _on_failed,
-    signals.lock_deadlocked: _on_deadlocked,
     signals.write_refused: _on_refused,
 }
 fork.in_child(_begin_child)

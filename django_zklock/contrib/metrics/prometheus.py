@@ -32,7 +32,7 @@ from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk import process
 from django_zklock.core.zk.loop import quiet_thread
-from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.exceptions import LockNotAcquired, ZooKeeperUnavailable
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.report import background
 
@@ -76,8 +76,11 @@ def _if(condition: Callable[[Any], bool]) -> _Value:
 MEASURES: Final = {
     "acquired_total": Measure("Grants of locks.", {signals.lock_acquired: _once}),
     "lost_total": Measure("Holds that were lost.", {signals.lock_lost: _once}),
-    "contended_total": Measure("Locks that were not acquired before the timeout.", {signals.lock_contended: _once}),
-    "deadlocks_total": Measure("Waits that a deadlock ended.", {signals.lock_deadlocked: _once}),
+    "contended_total": Measure(
+        "Locks that were not acquired before the timeout.",
+        {signals.lock_failed: _if(lambda it: issubclass(it.error, LockNotAcquired) and not it.circle)},
+    ),
+    "deadlocks_total": Measure("Waits that a deadlock ended.", {signals.lock_failed: _if(lambda it: bool(it.circle))}),
     "unavailable_total": Measure(
         "Acquisitions that ZooKeeper did not answer, or refused.",
         {signals.lock_failed: _if(lambda it: issubclass(it.error, ZooKeeperUnavailable))},

@@ -141,7 +141,7 @@ async def test_a_lock_that_lingers_has_a_new_token_for_each_lease(zoo, coordinat
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"resource_path": ""}, "resource_path: the lock name is empty"),
+        ({"resource_path": ""}, "resource_path: a lock name is a text, not empty"),
         ({"resource_path": "a//b"}, "empty"),
         ({"resource_path": "../etc"}, "relative path"),
         ({"resource_path": "x" * 2000}, "1000"),

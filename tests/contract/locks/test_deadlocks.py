@@ -357,7 +357,7 @@ BELIEVED = {"key": "a", "guid": WAITER, "czxid": "1"}
 
 
 def test_the_text_of_another_owner_is_believed(zoo):
-    with signalled("lock_deadlocked") as sent:
+    with signalled("lock_failed") as sent:
         with zk_lock("a"), others(zoo, BELIEVED), pytest.raises(LockDeadlock) as caught:
             zk_lock("b").acquire()
         ((_, event),) = eventually(lambda: sent)

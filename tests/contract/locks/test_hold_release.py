@@ -18,7 +18,7 @@ from django_zklock import current_hold, zk_lock, zk_locked, zk_locks, zk_read, z
 from django_zklock.core.locks.acquisition import Acquisition
 from django_zklock.core.locks.held import HeldLock, HeldLocks, held_locks
 from django_zklock.exceptions import LockLost, LockNotHeld
-from django_zklock.locks.hold import HoldEvent, held_of
+from django_zklock.locks.hold import _Notifier, held_of
 
 
 def is_free(key=KEY):
@@ -320,7 +320,7 @@ def test_a_wait_that_has_ended_leaves_nothing_at_the_hold(zoo):
     with zk_lock(KEY) as hold:
         assert not hold.wait_lost(timeout=0.01)
         due(0)
-        assert not any(isinstance(value, HoldEvent) for value in gc.get_objects())
+        assert not any(isinstance(value, _Notifier) for value in gc.get_objects())
 
 
 def test_no_order_of_releases_frees_a_newer_hold(zoo):

@@ -26,7 +26,6 @@ from django_zklock.locks.requests import (
     WaitUntilGone,
     call,
     run,
-    run_all,
 )
 
 
@@ -117,7 +116,8 @@ def test_an_update_whose_reply_is_lost_is_carried_out_once(zoo, proxy, strike):
 
 def test_updates_at_the_same_time_lose_nothing(zoo, proxy):
     path = f"{zoo.base}/number"
-    assert sorted(run_all([counting(path) for _ in range(5)], soon())) == [1, 2, 3, 4, 5]
+    calls = [BackgroundCall(lambda: run(counting(path), soon())) for _ in range(5)]
+    assert sorted(call.result() for call in calls) == [1, 2, 3, 4, 5]
 
 
 @on_real_server

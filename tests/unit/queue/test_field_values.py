@@ -7,7 +7,6 @@ import unicodedata
 import uuid
 from argparse import Namespace
 from decimal import Decimal
-from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -44,18 +43,14 @@ class Level(int, enum.Enum):
 UTC = datetime.UTC
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime.datetime(2026, 7, 1, 12, tzinfo=UTC)
-CET = datetime.timezone(datetime.timedelta(hours=1))
 ZONES = st.none() | st.integers(-12, 12).map(lambda hours: datetime.timezone(datetime.timedelta(hours=hours)))
 VALUES = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     st.integers(-(2**63), 2**63),
-    st.booleans(),
-    st.floats(),
     st.uuids(),
     st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000),
     st.dates(),
     st.datetimes(timezones=ZONES),
-    st.times(),
     st.sampled_from([*Size, *Level]),
 )
 
@@ -120,7 +115,7 @@ ONE_THING = {
     ),
     "2026-07-01T10:00:00": (NOON.replace(hour=10, tzinfo=None), Stamp(2026, 7, 1, 10)),
     "2026-07-01": (datetime.date(2026, 7, 1), NOON.date(), proxied(NOON.date())),
-    "12:00:00": (datetime.time(12), NOON.time(), datetime.time(12, tzinfo=BERLIN)),
+    "1": (1, True, Level.LOW),
     "7": (7, "7", Decimal(7), Decimal("7.00"), Decimal("0.7E+1"), proxied(7), Wrapper(7)),
     "0": (0, Decimal("0.00"), Decimal("-0"), Decimal("0E+900"), Decimal("0E-900")),
     "9.9": (Decimal("9.9"), Decimal("9.90"), Decimal("99E-1"), "9.9"),
@@ -129,7 +124,6 @@ ONE_THING = {
     "small": ("small", Size.SMALL, mark_safe("small"), proxied("small"), proxied(proxied("small")), Wrapper("small")),
     "00000000-0000-0000-0000-000000000001": (uuid.UUID(int=1), proxied(uuid.UUID(int=1)), str(uuid.UUID(int=1))),
     "auth.user:7": (User(pk=7), User(pk="7"), proxied(User(pk=7)), proxied(proxied(User(pk=7))), Wrapper(User(pk=7))),
-    "shop.order:7": (type("Order", (), {"_meta": SimpleNamespace(label_lower="shop.order"), "pk": 7})(),),
 }
 
 
@@ -163,6 +157,7 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent():
         diner(pk=7),
         branch(pk="a", of_id=7),
         kiosk(pk="a", of_id=7),
+        both(pk=7),
         diner.from_db("default", ["cafe_ptr_id"], [7]),
         kiosk.from_db("default", ["of_id", "branch_ptr_id"], [7, "a"]),
     ]
@@ -170,10 +165,8 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent():
     assert text(proxied(rows[-1])) == "shop.site:7"
     assert text(profile(pk=7)) == "shop.profile:7"
     for row in diner(), branch(pk="a"), kiosk.from_db("default", ["branch_ptr_id"], ["a"]):
-        with pytest.raises(InvalidLockName, match=r"a shop\.\w+ without a (primary key|value of 'of_id').* Save it"):
+        with pytest.raises(InvalidLockName, match=r"a shop\.\w+ without a primary key\. Save it"):
             text_of(row, "field")
-    with pytest.raises(InvalidLockName, match=r"has several parents. Use its attribute 'site_ptr' or 'owner_ptr'"):
-        text_of(both(pk=7), "field")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +175,8 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent():
         User(),
         User,
         object(),
-        float("inf"),
+        1.5,
+        NOON.time(),
         7 + 0j,
         b"a",
         {1},
@@ -192,8 +186,6 @@ def test_a_row_of_a_child_is_the_row_of_its_topmost_parent():
         Decimal("1E+999999999"),
         Decimal("1E-999999999"),
         NOON - NOON,
-        NOON.astimezone(CET).timetz(),
-        datetime.datetime.min.replace(tzinfo=CET),
     ],
     ids=lambda value: str(type(value).__name__),
 )
@@ -206,7 +198,7 @@ def test_a_value_that_json_would_change_is_refused(value):
 def test_a_lazy_text_is_refused_with_what_to_pass(make):
     """Its text may depend on the language of the reader, so it would name another lock for another user."""
     for language in ("en", "de"):
-        with translation.override(language), pytest.raises(InvalidLockName, match=r"Pass str\(\) of the lazy text"):
+        with translation.override(language), pytest.raises(InvalidLockName, match="which has no sure text"):
             text_of(make("Yes"), "field")
     with pytest.raises(InvalidLockName, match="Name an attribute of it"):
         text_of(object(), "field")
@@ -228,7 +220,6 @@ def of(value, field="x:digest"):
     return Template.parse(f"{{{field}}}").render({"x": value})
 
 
-@pytest.mark.filterwarnings("ignore:.*as of a value that is missing")  # as is "[object Object]"
 @given(st.text(max_size=50), st.text(max_size=50))
 def test_two_texts_have_one_digest_only_if_they_are_one(first, second):
     for text in filter(None, (first, second)):
@@ -237,10 +228,6 @@ def test_two_texts_have_one_digest_only_if_they_are_one(first, second):
     if first and second:
         same = unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", second)
         assert (of(first) == of(second)) is same
-
-
-def test_a_pair_of_surrogates_is_the_character_that_json_makes_of_it():
-    assert of("\ud83d\ude00") == of(json.loads(json.dumps("\ud83d\ude00"))) == of("\U0001f600")
 
 
 @pytest.mark.parametrize("text", ONE_THING)
@@ -252,7 +239,7 @@ def test_one_thing_has_one_digest_however_it_is_written(text):
 @pytest.mark.parametrize("field", ["x", "x:digest"])
 def test_several_values_are_refused_with_what_to_write(value, field):
     """Their order, and the types in them, may differ between two callers."""
-    with pytest.raises(InvalidLockName, match=r"Make one text of its items.* the name may be a callable that returns"):
+    with pytest.raises(InvalidLockName, match=r"The name in @zk_locked may be a callable that returns"):
         of(value, field)
 
 
@@ -264,7 +251,7 @@ def test_a_row_with_a_composite_key_has_all_parts_of_the_key():
     line = model("Line", pk=models.CompositePrimaryKey("order", "number"), order=order, number=models.IntegerField())
     texts = [text(line(order=1, number=12)), text(line(order=11, number=2))]
     assert texts == ['shop.line:["1","12"]', 'shop.line:["11","2"]']
-    with pytest.raises(InvalidLockName, match="is None"):
+    with pytest.raises(InvalidLockName, match="NoneType"):
         text_of(line(order=1), "field")
 
 
@@ -287,21 +274,21 @@ def test_the_digest_keeps_its_characters_between_other_fields():
 
 
 @pytest.mark.parametrize(
-    ("field", "message"),
+    "field",
     [
-        ("url:digst", r"has the field 'url:digst'; did you mean \{url:digest\}\?"),  # codespell:ignore
-        ("order.url:Digest", r"did you mean \{order.url:digest\}\?"),
-        ("url: digest", r"did you mean \{url:digest\}\?"),
-        ("url:>8", "no index, no call, no format"),
-        ("url:", "no index, no call, no format"),
-        ("url:digest:digest", "no index, no call, no format|did you mean"),
-        (":digest", "no index, no call, no format"),
-        ("url!r:digest", "no index, no call, no format"),
-        ("order._url:digest", "a private attribute"),
+        "url:digst",  # codespell:ignore
+        "order.url:Digest",
+        "url: digest",
+        "url:>8",
+        "url:",
+        "url:digest:digest",
+        ":digest",
+        "url!r:digest",
+        "order._url:digest",
     ],
 )
-def test_a_misspelt_digest_is_refused_with_a_suggestion(field, message):
-    with pytest.raises(InvalidLockName, match=message):
+def test_a_misspelt_digest_is_refused(field):
+    with pytest.raises(InvalidLockName, match="has the field"):
         Template.parse(f"feed/{{{field}}}")
 
 
@@ -358,5 +345,5 @@ def test_a_key_with_a_digest_leads_to_its_entry():
                 assert lock.key == key
                 assert lock.spec.timeout == 3
         assert Lock.of_key("feed/7").spec.timeout == 5
-        with pytest.raises(InvalidLockName, match=r"is a template. Fill in \{url\}, for example feed/[0-9a-f]{32}\."):
+        with pytest.raises(InvalidLockName, match="is not a key"):
             Lock.of_key("feed/{url:digest}")

@@ -178,16 +178,14 @@ def test_a_wrong_field_is_named():
     with pytest.raises(InvalidLockName, match=r"'inv/\{a\}/\{b\[0\]\}' has the field 'b\[0\]'"):
         Template.parse("inv/{a}/{b[0]}")
     template = Template.parse("inventory/{skuu}")
-    with pytest.raises(InvalidLockName, match=r"did you mean \{sku\}\?"):
+    with pytest.raises(InvalidLockName, match=r"uses \{skuu\}, but the call has request, sku"):
         template.check_fields(["request", "sku"])
-    with pytest.raises(InvalidLockName, match="may use: none"):
+    with pytest.raises(InvalidLockName, match="the call has nothing"):
         template.check_fields([])
     template.check_fields({"skuu", "request"})
 
 
-@pytest.mark.parametrize(
-    "value", ["", float("nan"), object(), Order(), Order, Colour.NOTHING, 10**300, pytest.param(10**10_000, id="huge")]
-)
+@pytest.mark.parametrize("value", ["", float("nan"), object(), Order(), Order, Colour.NOTHING, 10**300])
 def test_a_value_without_a_sure_text_is_refused(value):
     """An object's address, or nothing at all, would be another lock in every process, or one lock for everything."""
     with pytest.raises(InvalidLockName, match=r"field 'b' of lock name 'a/\{b\}'"):

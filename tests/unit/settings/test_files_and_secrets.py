@@ -5,7 +5,6 @@ import sys
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.core import checks
 from django.core.management import call_command
 from django.test import override_settings
 from support.certificates import NEW_KEY, authority, certificate, openssl, skip_without_tls
@@ -102,32 +101,30 @@ def test_the_coordinator_does_not_show_the_token_of_a_client():
 # --- files of TLS -----------------------------------------------------------------------------------------------------
 
 
-#: What is wrong: the files by setting, the setting that the error names, its words, and whether it is absent only.
+#: What is wrong: the files by setting, the setting that the error names, and its words.
 WRONG = {
-    "no authority": ({"CA": "none.pem"}, "CA", "no such file or directory", True),
-    "a folder": ({"CA": "."}, "CA", "is a directory", True),
-    "authority is a key": ({"CA": "a.key"}, "CA", "it has no certificate", False),
-    "authority is empty": ({"CA": "empty.pem"}, "CA", "it has no certificate", False),
-    "no certificate": ({"CERT": "none.pem", "KEY": "a.key"}, "CERT", "no such file or directory", True),
-    "certificate is text": ({"CERT": "text.pem", "KEY": "a.key"}, "CERT", "it has no certificate", False),
-    "no key": ({"CERT": "a.pem", "KEY": "none.key"}, "KEY", "no such file or directory", True),
-    "key is text": ({"CERT": "a.pem", "KEY": "text.pem"}, "KEY", "it is damaged", False),
-    "no key in the certificate": ({"CERT": "a.pem"}, "KEY", "it is damaged", False),
-    "another key": ({"CERT": "a.pem", "KEY": "b.key"}, "KEY", "it is not the key of CERT", False),
-    "no password": ({"CERT": "a.pem", "KEY": "locked.key"}, "KEY", "KEY_PASSWORD is missing", False),
+    "no authority": ({"CA": "none.pem"}, "CA", "no such file or directory"),
+    "a folder": ({"CA": "."}, "CA", "is a directory"),
+    "authority is a key": ({"CA": "a.key"}, "CA", "it has no certificate"),
+    "authority is empty": ({"CA": "empty.pem"}, "CA", "it has no certificate"),
+    "no certificate": ({"CERT": "none.pem", "KEY": "a.key"}, "CERT", "no such file or directory"),
+    "certificate is text": ({"CERT": "text.pem", "KEY": "a.key"}, "CERT", "it has no certificate"),
+    "no key": ({"CERT": "a.pem", "KEY": "none.key"}, "KEY", "no such file or directory"),
+    "key is text": ({"CERT": "a.pem", "KEY": "text.pem"}, "KEY", "it is damaged"),
+    "no key in the certificate": ({"CERT": "a.pem"}, "KEY", "it is damaged"),
+    "another key": ({"CERT": "a.pem", "KEY": "b.key"}, "KEY", "it is not the key of CERT"),
+    "no password": ({"CERT": "a.pem", "KEY": "locked.key"}, "KEY", "KEY_PASSWORD is missing"),
     "an empty password": (
         {"CERT": "a.pem", "KEY": "locked.key", "KEY_PASSWORD": ""},
         "KEY",
         "KEY_PASSWORD is missing",
-        False,
     ),
     "wrong password": (
         {"CERT": "a.pem", "KEY": "locked.key", "KEY_PASSWORD": "no"},
         "KEY",
         "KEY_PASSWORD is wrong",
-        False,
     ),
-    "long password": ({"CERT": "a.pem", "KEY": "locked.key", "KEY_PASSWORD": "x" * 2000}, "KEY", "1024", False),
+    "long password": ({"CERT": "a.pem", "KEY": "locked.key", "KEY_PASSWORD": "x" * 2000}, "KEY", "1024"),
 }
 
 
@@ -151,17 +148,13 @@ def settings(folder, files):
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_file_is_named_with_its_setting(folder, wrong):
-    files, setting, words, absent = WRONG[wrong]
+    files, setting, words = WRONG[wrong]
     given = settings(folder, files)
     with pytest.raises(TlsProblem) as raised:
         TlsOptions(**{name.lower(): value for name, value in given.items()}).context()
     text = f'{setting} in ZKLOCK["TLS"] is {given.get(setting, given.get("CERT"))}: '
     assert str(raised.value).startswith(text)
     assert words in str(raised.value)
-    with override_settings(ZKLOCK={"URL": "zk+tls://localhost/test", "TLS": given}):
-        [message] = checks.run_checks(tags=["zklock"])
-    assert message.id == ("zklock.W008" if absent else "zklock.E008")
-    assert message.msg == f"{raised.value}."
 
 
 @pytest.mark.parametrize("password", [None, "secret"])
@@ -169,5 +162,4 @@ def test_right_files_are_used_and_nobody_is_asked(folder, password, monkeypatch)
     monkeypatch.setattr(sys, "stdin", None)
     files = {"CA": "ca.pem", "CERT": "a.pem", "KEY": "locked.key" if password else "a.key"}
     given = settings(folder, {**files, **({"KEY_PASSWORD": password} if password else {})})
-    with override_settings(ZKLOCK={"URL": "zk+tls://localhost/test", "TLS": given}):
-        assert checks.run_checks(tags=["zklock"]) == []
+    assert TlsOptions(**{name.lower(): value for name, value in given.items()}).context()

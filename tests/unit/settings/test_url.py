@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_zklock.conf.table import InvalidValue
-from django_zklock.conf.url import Address, host_port, is_credential, is_loopback, parse, znode_path
+from django_zklock.conf.url import Address, host_port, is_loopback, parse, znode_path
 
 PORTS = st.integers(1, 65535)
 NAMES = st.from_regex(r"[a-z0-9_]([a-z0-9_.-]{0,20}[a-z0-9_])?", fullmatch=True)
@@ -19,8 +19,8 @@ PARTS = st.text("abcxyz019_-.~% é", min_size=1, max_size=10).filter(lambda part
 @given(
     hosts=st.lists(HOSTS, min_size=1, max_size=5),
     parts=st.lists(PARTS, max_size=4),
-    user=SECRETS.filter(lambda user: ":" not in user and is_credential(user)),
-    password=SECRETS.filter(is_credential),
+    user=SECRETS.filter(lambda user: ":" not in user),
+    password=SECRETS,
     query=st.dictionaries(SECRETS, SECRETS, max_size=3),
 )
 def test_parse_reverses_writing(hosts, parts, user, password, query):
@@ -83,12 +83,12 @@ INVALID = {
     ],
     "no valid host:port at host 2": ["zk://h1,,h2", "zk://h1,", "zk://h1,h2:65536"],
     "no user:password": ["zk://user@h1", "zk://user:@h1", "zk://:pw@h1"],
-    "colon within the user's name": ["zk://us%3Aer:pw@h1"],
     "not UTF-8": ["zk://user:p%FFw@h1", "zk://h1/\ud800"],
     "@ after its first /": ["zk://user:p/w@h1"],
-    "empty, '.' or '..' part": ["zk://h1/a//b", "zk://h1/a/../b", "zk://h1/a/%2e%2E"],
-    "character": ["zk://h1/a%00", "zk://h1/a/%F0%9F%94%92"],
-    "below /zookeeper": ["zk://h1/zookeeper/quota"],
+    "a path that ZooKeeper does not allow": [
+        *("zk://h1/a//b", "zk://h1/a/../b", "zk://h1/a/%2e%2E", "zk://h1/a%00", "zk://h1/a/%F0%9F%94%92"),
+        "zk://h1/zookeeper/quota",
+    ],
     "has ',' in its path": ["zk://h1:2181/app,h2:2181/app", "zk://h1,h2/a,b"],
     "has ';' in its path": ["zk://h1/app;h2/app?session_timeout=10"],
     "has ' ' in its path": ["zk://h1/app zk://h2/app"],
@@ -98,15 +98,7 @@ INVALID = {
     "has '<' in its path": ["zk://h1/<env>"],
     "has '#' in its path": ["zk://h1/#{env}", "zk://h1/shop#production"],
     "has '\"' in its path": ['zk://h1/shop"'],
-    "has 'None' in its path": ["zk://h1/None", "zk://h1/shop-None/a"],
-    "has 'undefined' in its path": ["zk://h1/undefined"],
-    "no valid host:port at host 1 ": ["zk://None", "zk://zk-null:2181/a", "zk://${HOST}/a", "zk://$HOST/a"],
-    "no user:password before": [
-        "zk://shop:${PASSWORD}@h1",
-        "zk://$USER:pw@h1",
-        "zk://<user>:pw@h1",
-        "zk://a:%25PW%25@h1",
-    ],
+    "no valid host:port at host 1 ": ["zk://${HOST}/a", "zk://$HOST/a"],
 }
 
 
@@ -122,7 +114,7 @@ def test_an_invalid_url_is_refused_with_its_invalid_part(url, says):
 )
 def test_path_loses_the_slash_at_its_end(path, same):
     assert znode_path(path) == same
-    with pytest.raises(InvalidValue, match="not absolute"):
+    with pytest.raises(InvalidValue, match="does not allow"):
         znode_path("zklock")
 
 
@@ -146,8 +138,8 @@ def test_a_loopback_host_is_recognized_without_a_name_server(host, loopback):
     assert is_loopback(host) is loopback
 
 
-@pytest.mark.parametrize("path", ["/None1", "/nonet", "/Nullarbor", "/a%24b", "/a%7Bb%7D", "/ü", "/shop:a~b_c-d.e"])
-def test_a_path_with_a_word_that_is_no_variable_is_read(path):
+@pytest.mark.parametrize("path", ["/a%24b", "/a%7Bb%7D", "/ü", "/shop:a~b_c-d.e"])
+def test_a_path_with_encoded_signs_is_read(path):
     assert parse(f"zk://h{path}").chroot == unquote(path)
 
 
