@@ -117,16 +117,18 @@ def options(*names: str) -> str:
 
 
 def metrics() -> str:
-    """Return a row for each metric."""
-    from django_zklock.contrib.metrics.prometheus import GAUGES, MEASURES  # noqa: PLC0415
+    """Return a row for each metric that needs no look at all locks."""
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415
 
-    gauges = [(name, "gauge", text, labels) for name, (text, labels) in GAUGES.items()]
-    counted = [
-        (name, "histogram" if measure.buckets else "counter", measure.text, measure.labels)
-        for name, measure in MEASURES.items()
-    ]
-    cells = ((f"`zklock_{name}`", kind, ", ".join(labels), text) for name, kind, text, labels in gauges + counted)
-    return rows("Metric, Type, Labels, Meaning", cells)
+    from django_zklock.contrib.metrics import connect, disconnect  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    connect(registry, incidents=False)
+    collected = [(metric.type, metric.name, metric.documentation) for metric in registry.collect()]
+    disconnect(registry)
+    ends = {"counter": "_total"}
+    cells = ((f"`{name}{ends.get(kind, '')}`", kind, text) for kind, name, text in sorted(collected))
+    return rows("Metric, Type, Meaning", cells)
 
 
 def json() -> str:

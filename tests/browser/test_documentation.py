@@ -61,7 +61,7 @@ SEARCHES = [
     ("ATOMIC_REQUESTS", FIRST, "how-to/transactions/"),
     ("prometheus", FIRST, "how-to/observe/"),
     ("admin", FIRST, "how-to/admin/"),
-    ("changelog", FIRST, "changelog/"),
+    ("changelog", FIRST, "how-to/upgrade/"),
     ("pglocks", FIRST, "how-to/move-from-other-locks/#postgresql"),
     ("migrate once", FIRST, "how-to/deploy/#migrate-once"),
     ("branch", FIRST, "how-to/deploy/#each-environment"),
