@@ -89,7 +89,13 @@ def _unlimited(self, sent_at, timeout):
     pass
 
 
-@_mutant("takes a longer timeout again", SimulatedClient, "_smallest", draw=drawn_moving)
+@_mutant(
+    "takes a longer timeout again",
+    SimulatedClient,
+    "_smallest",
+    draw=drawn_moving,
+    often={"fault": 0.06, "host": 0.5, "closing": 1.0, "kept": 0.5},
+)
 def _last_timeout(self, session, timeout):
     return timeout
 
