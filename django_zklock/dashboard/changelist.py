@@ -94,7 +94,7 @@ class StateFilter(admin.SimpleListFilter):
         value = self.value()
         if not value:
             return queryset
-        return queryset.selected(lambda lock: value in (state_of(lock.info, lock.incident), *lock.info.states()))
+        return queryset.selected(lambda lock: value in (state_of(lock.info, lock.incident), *lock.info.states))
 
 
 class HostFilter(admin.SimpleListFilter):

@@ -47,6 +47,11 @@ class ConnectionInfo:
     refused: bool = False
     """Whether a server refuses this process, or its settings are wrong. To start servers is no remedy."""
 
+    @property
+    def session(self) -> str:
+        """The session; empty if there is none."""
+        return session_hex(self.session_id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedContender(ContenderInfo):
@@ -60,12 +65,17 @@ class ScannedContender(ContenderInfo):
     """The name of the contender that must end first; empty for a holder."""
 
     @property
+    def session(self) -> str:
+        """Its session; empty if its znode has none."""
+        return session_hex(self.session_id)
+
+    @property
     def held_since(self) -> datetime | None:
         """When it got the lock, or when it came if that is not known; None for a waiter."""
         return self.since if self.holds else None
 
     @property
-    def at_most(self) -> bool:
+    def held_at_most(self) -> bool:
         """Whether `duration` is an upper bound: it holds the lock, and its client did not write since when."""
         return self.holds and self.granted is None and self.age > GRANT_WRITTEN_AFTER
 
@@ -82,7 +92,7 @@ class ScannedContender(ContenderInfo):
     @property
     def certain_duration(self) -> float:
         """Seconds for which it has certainly held the lock."""
-        return 0.0 if self.at_most else self.duration
+        return 0.0 if self.held_at_most else self.duration
 
     @property
     def long_after(self) -> float:
@@ -97,7 +107,7 @@ class ScannedContender(ContenderInfo):
     @property
     def ends(self) -> datetime | None:
         """When it loses the lock by itself (`max_hold`); None if it does not, if it waits, or if that is not known."""
-        certain = self.held_since is not None and self.max_hold and not self.at_most
+        certain = self.held_since is not None and self.max_hold and not self.held_at_most
         return self.since + timedelta(seconds=self.max_hold) if certain else None
 
     @property
@@ -175,6 +185,11 @@ class LockInfo:
     """Whether its directory accepts no contender any more."""
 
     @property
+    def held_at_most(self) -> bool:
+        """Whether `held_for` is an upper bound."""
+        return any(holder.held_at_most for holder in self.holders[:1])
+
+    @property
     def holders_at_most(self) -> bool:
         """Whether the limit was lowered or cleared, so that some of the holders may wait: nobody else can know."""
         return self.limit is not None and self.kind == "semaphore" and len(self.holders) > self.limit
@@ -230,8 +245,9 @@ class LockInfo:
         """Its operator hold: of an operator, a minimum hold, or of a reserved key."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
+    @property
     def states(self) -> tuple[str, ...]:
-        """Return all states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
+        """All states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
         hold = self.operator
         is_long = self.held_for is not None and self.holders[0].is_long
         states = {
@@ -249,9 +265,10 @@ class LockInfo:
         }
         return tuple([state for state, is_in in states.items() if is_in]) or ("free",)
 
+    @property
     def state(self) -> str:
-        """Return the worst of its states."""
-        return self.states()[0]
+        """The worst of its states."""
+        return self.states[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,20 +337,6 @@ class Snapshot:
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
-_CONTENDER: Final = (
-    *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),
-    *(
-        "template",
-        "operator",
-        "release_request",
-        "limit",
-        "max_hold",
-        "warn_after",
-        "session_timeout",
-        "idle_since",
-        "lasts",
-    ),
-)
 NAMES: Final[dict[type, tuple[str, ...]]] = {
     Snapshot: ("taken_at", "age", "problem", "skipped", "total", "connection", "cycles", "locks"),
     ConnectionInfo: ("state", "server", "session", "timeout", "hosts"),
@@ -342,8 +345,11 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
         *("key", "path", "kind", "state", "limit", "limit_set", "own_limits", "holders", "expired_holds", "waiters"),
         *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
     ),
-    ContenderInfo: _CONTENDER,
-    ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),
+    ScannedContender: (
+        *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what"),
+        *("about", "template", "operator", "release_request", "limit", "max_hold", "warn_after", "session_timeout"),
+        *("idle_since", "lasts", "held_since", "held_at_most", "age", "waits_behind"),
+    ),
     OperatorHold: ("by", "reason", "since", "until", "token"),
     ReleaseRequest: ("by", "reason", "at"),
     SetLimit: ("limit", "by", "reason", "when"),
@@ -357,20 +363,15 @@ def to_json(value: Any) -> Any:
     """Return a value of inspection for JSON."""
     names = NAMES.get(type(value))
     if names is not None:
-        return {name: to_json(_attribute(value, name)) for name in names}
+        return {name: to_json(_field(value, name)) for name in names}
     if isinstance(value, datetime):
         return value.isoformat()
     return [to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _attribute(value: Any, name: str) -> object:
+def _field(value: Any, name: str) -> object:
+    field = getattr(value, name)
     if name == "token":
-        return str(value.token)
-    if name == "session":
-        return session_hex(value.session_id) or None
-    if name == "state" and isinstance(value, LockInfo):
-        return value.state()
-    if name == "held_at_most":
-        return any(holder.at_most for holder in value.holders[:1]) if isinstance(value, LockInfo) else value.at_most
-    attribute = getattr(value, name)
-    return None if attribute == "" or (name in _OR_ABSENT and not attribute) else attribute
+        return str(field)
+    is_absent = field == "" or (name in _OR_ABSENT and not field)
+    return None if is_absent else field

@@ -54,6 +54,7 @@ class QueueClient:
         self.key = names.show_tails(key)
         self.parent = names.path(self.base, key)
         self.session = process.current()
+        self.limits: Limits = holders.UNKNOWN_LIMITS
         self._deadline = clock.now() + reply_timeout
 
     @property
@@ -94,11 +95,15 @@ class QueueClient:
             raise self.with_key(reply)
         return reply
 
-    def holders(self, guid: str = "") -> list[Child]:
-        """Return the holders, or the one with this guid. They hold the lock until their znodes are deleted."""
+    def holders(self, guid: str = "", token: int | None = None) -> Iterator[tuple[Child, Node]]:
+        """Yield the holders with their znodes, or the one with this guid and token. `limits` are those of the queue."""
         queue = order.ordered(self.run(children))
-        indexes = holders.holder_indexes(queue, self.limits_in(queue))
-        return [queue[index] for index in indexes if guid in ("", queue[index].guid)]
+        self.limits = self.limits_in(queue)
+        for index in holders.holder_indexes(queue, self.limits):
+            child = queue[index]
+            node = self.read(child.name) if guid in ("", child.guid) else None
+            if node is not None and token in (None, node.czxid):
+                yield child, node
 
     def changed_hands(self, *, named: bool = False) -> LockChangedHands:
         """Return the error that the lock has no holder, or not the one that was `named`."""

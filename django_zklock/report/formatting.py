@@ -101,7 +101,7 @@ def duration(seconds: float | None) -> str:
 def span(contender: ScannedContender) -> str:
     """Return for how long a holder has held the lock, or a waiter has waited."""
     text = duration(contender.duration)
-    return _("at most %(time)s") % {"time": text} if contender.at_most else text
+    return _("at most %(time)s") % {"time": text} if contender.held_at_most else text
 
 
 def age(seconds: float, since: datetime | None = None) -> str:
@@ -118,7 +118,7 @@ def age(seconds: float, since: datetime | None = None) -> str:
 def age_of(contender: ScannedContender) -> str:
     """Return for how long a holder has held the lock, or a waiter has waited."""
     shown = age(contender.duration, contender.since)
-    if not contender.at_most:
+    if not contender.held_at_most:
         return shown
     return format_html('<span class="zklock-age">{}</span>', format_html(_("at most {}"), shown))
 

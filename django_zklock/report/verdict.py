@@ -194,6 +194,6 @@ def by_key(snapshot: Snapshot) -> tuple[dict[str, Incident], Facts]:
 
 def state_of(lock: LockInfo, incident: Incident | None) -> str:
     """Return the state of a lock: that of its card, unless its own state says more."""
-    state = lock.state()
+    state = lock.state
     says_more = state in {"deadlocked", "unread", "unreadable", "operator", "reserved"}
     return state if incident is None or says_more else incident.state

@@ -17,7 +17,6 @@ from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
 from django_zklock.management.output import discard, write_table
 from django_zklock.management.zklock.interventions import INTERVENTIONS
-from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
     "status": ("", "--json --reply-timeout 2s"),
@@ -30,7 +29,6 @@ EXAMPLES: Final = {
     "limit": ("--reason='all is well' -- imports none", "--reason='the database is slow' -- imports 3"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "doctor": ("", "--strict --json"),
-    "devserver": ("", "--port 2182"),
 }
 """The arguments of examples for each sub-command."""
 SUBCOMMANDS: Final[dict[str, Any]] = {
@@ -41,9 +39,10 @@ SUBCOMMANDS: Final[dict[str, Any]] = {
     for name, examples in EXAMPLES.items()
 }
 EXTENSIONS: Final = {
+    "devserver": "django_zklock.testing.devserver",
     "serve": "django_zklock.contrib.leases.serve",
 }
-"""The modules of the sub-commands that are extensions. Each has examples of its own."""
+"""The modules of the sub-commands that live with what they start. Each has examples of its own."""
 for _name, _path in EXTENSIONS.items():
     SUBCOMMANDS[_name] = import_module(_path), import_module(_path).EXAMPLES
 _NO_HANDLER: Final = logging.NullHandler()
@@ -60,7 +59,7 @@ class Command(BaseCommand):
             dest="subcommand", metavar="sub-command", required=False, parser_class=_SubcommandParser
         )
         for name, (module, examples) in SUBCOMMANDS.items():
-            summary, _, more = (module.__doc__ or "").strip().partition("\n")
+            summary, _, more = module.__doc__.strip().partition("\n")
             lines = "".join(f"\n  {command(f'{name} {example}')}".rstrip() for example in examples)
             subparser = subparsers.add_parser(
                 name,
@@ -77,9 +76,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
         """Run the sub-command. Without one, list them all."""
         if subcommand is None:
-            rows = [
-                (name, (module.__doc__ or "").strip().partition("\n")[0]) for name, (module, _) in SUBCOMMANDS.items()
-            ]
+            rows = [(name, module.__doc__.strip().partition("\n")[0]) for name, (module, _) in SUBCOMMANDS.items()]
             write_table(self.stdout, ("sub-command", "what it does"), rows)
             raise failure("Give a sub-command. Its --help has the options and examples.", ExitCode.USAGE)
         # Without any handler, Python would write to standard error what the sub-command says there itself.
@@ -88,7 +85,7 @@ class Command(BaseCommand):
         if not options["force_color"] and (os.environ.get("NO_COLOR") or not self.stdout.isatty()):
             self.style, self.stderr.style_func = no_style(), None
         try:
-            with acting_via("command"), errors_as_exit_codes():
+            with errors_as_exit_codes():
                 SUBCOMMANDS[subcommand][0].run(self.stdout, argparse.Namespace(**options, style=self.style))
                 self.stdout.flush()
         except KeyboardInterrupt:

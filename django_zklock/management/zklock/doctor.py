@@ -129,7 +129,7 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
     try:
         ask(lambda gateway, done: done(None))
         is_connected, milliseconds = True, (clock.now() - started) * 1000
-        text = f"to {session.server} within {milliseconds:.0f} ms, session {session_hex(session.session_id or 0)}"
+        text = f"to {session.server} within {milliseconds:.0f} ms, session {session_hex(session.session_id)}"
         yield Check("connection", "ok", text)
         is_new = isinstance(ask(lambda gateway, done: gateway.children(config.base, done)), NodeMissing)
         yield Check("address", "info", f"{config.url_for_log}{NEW if is_new else ''}")

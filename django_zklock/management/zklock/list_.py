@@ -71,7 +71,7 @@ def _write(
 def _is_wanted(lock: LockInfo, state: str, options: argparse.Namespace) -> bool:
     return (
         any(fnmatch.fnmatchcase(text, options.pattern) for text in (lock.key, formatting.key_text(lock.key)))
-        and options.state in (None, state, *lock.states())
+        and options.state in (None, state, *lock.states)
         and options.host in (None, *(holder.host for holder in lock.holders))
         and (not options.longer_than or lock.held_longer_than(options.longer_than))
     )

@@ -24,7 +24,7 @@ from django_zklock.core.execution import abort
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockLost, ZkLockError
+from django_zklock.exceptions import LockLost
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.management.arguments import add_name, integer, seconds, template_of, unless
@@ -117,22 +117,17 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _lock(options: argparse.Namespace) -> Lock:
-    """Return the lock. Wrong options end this process with the exit code for wrong usage."""
+    """Return the lock. Raises `ValueError` for wrong options."""
     program = os.path.basename(options.command[0])
-    try:
-        lock = CommandLock(
-            template_of(options.name),
-            fields=options.fields,
-            atomic=False,
-            **{option: value for option, value in vars(options).items() if option in _LOCK_OPTIONS},
-            what=f"run: {program}",
-            about={"command": program},
-        )
-        lock.key  # noqa: B018 - checks all options
-    except ValueError as error:
-        if isinstance(error, ZkLockError):
-            raise
-        raise failure(str(error), ExitCode.USAGE) from error
+    lock = CommandLock(
+        template_of(options.name),
+        fields=options.fields,
+        atomic=False,
+        **{option: value for option, value in vars(options).items() if option in _LOCK_OPTIONS},
+        what=f"run: {program}",
+        about={"command": program},
+    )
+    lock.key  # noqa: B018 - checks all options
     return lock
 
 

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(out: Output, options: argparse.Namespace) -> None:
     (shown,) = read_details([key_of(options)], reply_timeout=options.reply_timeout)
     lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS, default=())
-    is_free = lock.state() == "free"
+    is_free = lock.state == "free"
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
     if options.json:
@@ -135,4 +135,4 @@ def _cells(row: Row) -> tuple[str, ...]:
     since = formatting.time_text(contender.since)
     process, use = formatting.process_of(contender), formatting.use_of(contender)
     cells = (role, process, contender.kind, use, since, formatting.span(contender))
-    return (*cells, str(contender.token), contender.thread, session_hex(contender.session_id) or "none")
+    return (*cells, str(contender.token), contender.thread, contender.session or "none")

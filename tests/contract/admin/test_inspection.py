@@ -310,14 +310,14 @@ def test_a_holder_that_does_not_say_since_when_holds_at_most_since_it_came(zoo):
     """It may be another client. So its hold does not count as long. In the first seconds, that makes no difference."""
     contender(zoo, "k")
     (lock,) = fresh().locks
-    assert not lock.holders[0].at_most
-    (lock,) = eventually(lambda: [lock for lock in fresh().locks if lock.holders[0].at_most])
+    assert not lock.holders[0].held_at_most
+    (lock,) = eventually(lambda: [lock for lock in fresh().locks if lock.holders[0].held_at_most])
     (holder,) = lock.holders
     assert holder.held_since == holder.came
     assert holder.granted is holder.ends is None
     assert not lock.held_longer_than(0.1)
     with zoo.configured(DEFAULTS={"warn_after": 0.1}):
-        assert lock.state() == "held"
+        assert lock.state == "held"
 
 
 def test_a_holder_says_after_which_time_its_hold_is_long(zoo):

@@ -145,7 +145,7 @@ def test_a_holder_beyond_the_limit_is_unknown_and_its_lock_is_not_free(many, mon
     shown = look()
     assert sum(lock.is_unread for lock in shown.locks) == LOCKS - 10
     assert not shown.complete
-    assert {lock.state() for lock in shown.locks if lock.is_unread} == {"unread"}
+    assert {lock.state for lock in shown.locks if lock.is_unread} == {"unread"}
 
 
 def sizes(known):

@@ -63,7 +63,7 @@ def test_holds_that_are_meant_to_last_are_no_incident_however_long_others_wait(z
 
         eventually(all_are_long_held, 60, causes)
         seen = locks()
-        assert {key: state_text(seen[key], seen[key].state()) for key in keys} == keys
+        assert {key: state_text(seen[key], seen[key].state) for key in keys} == keys
         assert causes() == [("hung", ("plain",))]
         assert "A leader holds it until it ends." in zklock("show", "reports")
         assert "A command holds it for as long as it runs." in zklock("show", "daemon")

@@ -172,7 +172,7 @@ def test_permits_that_one_process_has_leaked_are_counted():
 def test_a_hold_is_judged_by_its_own_warn_after_else_by_that_of_all(settings, warn_after, default, is_named):
     settings.ZKLOCK = {**settings.ZKLOCK, "DEFAULTS": {"warn_after": default}}
     lock = queue("report", {"owner": 1, "warn_after": warn_after}, waiters=(2,))
-    assert lock.state() == ("long" if is_named else "contended")
+    assert lock.state == ("long" if is_named else "contended")
     assert [cause for cause, _keys in found(lock)] == ["hung"] * is_named
 
 

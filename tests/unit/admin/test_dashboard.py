@@ -85,7 +85,7 @@ def test_durations_have_their_two_greatest_units(seconds, text):
     ],
 )
 def test_each_state_has_a_name(change, state):
-    assert replace(INFO, **change).state() == state
+    assert replace(INFO, **change).state == state
 
 
 def test_the_reasons_for_waiting_are_sentences():
