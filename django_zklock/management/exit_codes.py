@@ -47,7 +47,7 @@ def failure(message: str, status: int = ExitCode.FAILED) -> CommandError:
 @contextmanager
 def errors_as_exit_codes(busy: int = ExitCode.BUSY) -> Iterator[None]:
     """Turn the errors of locks, and refused values, into a message and an exit code instead of a traceback."""
-    codes = {
+    codes: dict[type[Exception], int] = {
         ZooKeeperUnavailable: ExitCode.UNAVAILABLE,
         LockNotAcquired: busy,
         LockChangedHands: ExitCode.CHANGED,

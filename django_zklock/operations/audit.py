@@ -58,10 +58,9 @@ class Action:
 
     def attributes(self) -> dict[str, object]:
         """Return the attributes of its log record, for handlers that write more than the message."""
-        values = {"lock": self.key, "user": self.by, "reason": self.reason, "via": self.via, "token": self.token}
-        if self.holder is not None:
-            values["holder"] = {name: getattr(self.holder, name) for name in _HOLDER_FIELDS}
-        return {**values, "host": socket.gethostname()}
+        own = {"lock": self.key, "user": self.by, "reason": self.reason, "via": self.via, "token": self.token}
+        holder = {} if self.holder is None else {name: getattr(self.holder, name) for name in _HOLDER_FIELDS}
+        return {**own, "host": socket.gethostname(), **({"holder": holder} if holder else {})}
 
 
 def check_by(by: str) -> str:

@@ -72,4 +72,4 @@ def break_lock(
             record(action, sure=done)
             events.send(client.session, signals.lock_broken, lock=key, holder=holder, reason=reason, by=by)
             return Broken(key=key, holder=holder, reason=reason, by=by)
-    raise client.changed_hands(named=True)
+    raise client.changed_hands(token)

@@ -105,9 +105,9 @@ class QueueClient:
             if node is not None and token in (None, node.czxid):
                 yield child, node
 
-    def changed_hands(self, *, named: bool = False) -> LockChangedHands:
-        """Return the error that the lock has no holder, or not the one that was `named`."""
-        what = "is no longer held by that contender" if named else "has no holder"
+    def changed_hands(self, named: object) -> LockChangedHands:
+        """Return the error that the lock has no holder, or not the one of this token or guid."""
+        what = f"is not held by the contender {named} any more" if named else "has no holder"
         return LockChangedHands(f"The lock {self.key!r} {what}.", lock=self.key)
 
     def permit_limits(self, queue: Queue, nodes: Mapping[str, Node]) -> dict[str, int]:

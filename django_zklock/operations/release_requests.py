@@ -82,7 +82,7 @@ def request_release(
         elif not isinstance(reply, NodeMissing):  # else it has released by itself
             raise client.with_key(reply)
     if not asked:
-        raise ValueError(problem) if problem else client.changed_hands(named=bool(guid or token))
+        raise ValueError(problem) if problem else client.changed_hands(token or guid)
     return ReleaseRequested(key=key, holders=tuple(asked), reason=reason, by=by)
 
 

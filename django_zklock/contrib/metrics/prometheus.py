@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from django_zklock import conf, signals
 from django_zklock.core import clock, fork
-from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.locks.held import held_locks
 from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
@@ -45,8 +44,8 @@ LOCK: Final = ("lock", "kind")
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 SHARES: Final = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
-_Labels: TypeAlias = tuple[str, str]
-_Values: TypeAlias = Mapping[tuple[str, ...], Sequence[float]]
+_Labels: TypeAlias = tuple[str, ...]
+_Values: TypeAlias = Mapping[_Labels, Sequence[float]]
 _Value: TypeAlias = Callable[[Any], float | None]
 """It gets the arguments of a signal as attributes, and returns what to count or to observe; None for nothing."""
 
@@ -128,6 +127,7 @@ MEASURES: Final = {
     ),
 }
 
+
 def waiting_now() -> Iterator[Contender | LingeringWaiter]:
     """Yield what the callers of this process wait for. It asks no server and takes no lock."""
     session = process.peek()
@@ -145,12 +145,9 @@ class Metrics:
         self._registry = registry
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._is_full = False  # a name was refused, and the log says so
-        self._held: dict[int, tuple[_Labels, float, weakref.ref[HeldLock]]] = {}  # by token
         self.waiting_tasks = 0
         self._receivers: list[tuple[Signal, Callable[..., None]]] = [
             (signals.lock_acquired, self._on_acquired),
-            (signals.lock_released, self._on_ended),
-            (signals.lock_lost, self._on_ended),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
         ]
         self._metrics: dict[str, Counter | Histogram] = {}
@@ -174,28 +171,25 @@ class Metrics:
             self._registry.unregister(metric)
 
     def forget(self) -> None:
-        """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
-        self._held = {}
+        """Forget what belongs to the parent. Uses no lock: another thread may have held it during the fork."""
         self.waiting_tasks = 0
         self._gauges.forget()
 
     def holds(self) -> _Values:
         """Return for how long locks are held, in seconds by labels."""
         holds: defaultdict[_Labels, list[float]] = defaultdict(list)
-        with _forks:
-            for labels, since, held in list(self._held.values()):
-                if held() is not None:  # else it was dropped, and has no signal of its end
-                    holds[labels].append(max(0.0, clock.now() - since))
+        for grant in {held.grant for held in held_locks.all()}:
+            if grant.why_invalid() is None:
+                holds[self._labels(grant.template, grant.kind.word)].append(max(0.0, clock.now() - grant.since))
         return holds
 
     def waits(self) -> _Values:
         """Return for how long callers wait, in seconds by labels."""
         waits: defaultdict[_Labels, list[float]] = defaultdict(list)
-        with _forks:
-            for contender in waiting_now():
+        for contender in waiting_now():
+            if contender.wait.since is not None:
                 labels = self._labels(contender.spec.template, contender.spec.kind.word)
-                if contender.wait.since is not None:
-                    waits[labels].append(max(0.0, clock.now() - contender.wait.since))
+                waits[labels].append(max(0.0, clock.now() - contender.wait.since))
         return waits
 
     def _labels(self, template: str, kind: str) -> _Labels:
@@ -230,15 +224,11 @@ class Metrics:
                 metric.inc(number)
 
     def _on_acquired(self, *, hold: Hold, **kwargs: object) -> None:
-        labels, held = self._labels(hold.template, hold.kind), held_of(hold)
-        self._held[hold.token] = labels, held.grant.since, weakref.ref(held)
+        labels = self._labels(hold.template, hold.kind)
         with _forks:  # a counter begins at 0 before the first failure; otherwise `increase()` misses that
             for name, measure in MEASURES.items():
                 if measure.labels and not measure.buckets:
                     self._metrics[name].labels(*labels)
-
-    def _on_ended(self, *, hold: Hold, **kwargs: object) -> None:
-        self._held.pop(hold.token, None)
 
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self.waiting_tasks = waiting
@@ -267,7 +257,7 @@ class Reading(NamedTuple):
     mode: Any = ""
     """The mode of `prometheus_client` for several processes; empty if they do not have this gauge."""
 
-    def values(self, metrics: Metrics) -> dict[tuple[str, ...], float]:
+    def values(self, metrics: Metrics) -> dict[_Labels, float]:
         """Return the present values, by labels."""
         return {labels: self.join(values) for labels, values in self.read(metrics).items()}
 
@@ -278,9 +268,7 @@ READINGS: Final = {
     "oldest_hold_seconds": Reading("Longest hold that has no end yet.", Metrics.holds),
     "waiting": Reading("Callers that wait now.", Metrics.waits, len),
     "oldest_wait_seconds": Reading("Longest wait that has no end yet.", Metrics.waits),
-    "waiting_tasks": Reading(
-        "Messages that wait for locks in this Celery worker.", _tasks, labels=(), mode="livesum"
-    ),
+    "waiting_tasks": Reading("Messages that wait for locks in this Celery worker.", _tasks, labels=(), mode="livesum"),
     "session_state": Reading(
         "1 for the state of the connection; with several processes, their number.",
         _states,
@@ -319,6 +307,8 @@ class Gauges(Collector):
             for labels, value in reading.values(self._metrics).items():
                 family.add_metric(labels, value)
             yield family
+
+    describe = collect
 
 
 class WrittenGauges:

@@ -116,14 +116,6 @@ def test_a_part_of_a_text_is_searched_in_the_last_day_or_in_the_time_of_the_filt
     assert keys(operator, q="a/", at__gte=ago(4 * 86400).isoformat()) == ["a/1"]
 
 
-def test_the_filter_offers_the_hosts_of_the_newest_rows(operator, monkeypatch):
-    monkeypatch.setattr(admin, "HOSTS_OF", 2)
-    for seconds, host in enumerate(("web-1", "web-2", "web-3"), 1):
-        event(host=host, seconds=seconds)
-    page = operator.get(EVENTS).content.decode()
-    assert [host for host in ("web-1", "web-2", "web-3") if f"?host={host}" in page] == ["web-1", "web-2"]
-
-
 def test_a_list_counts_no_more_rows_than_it_has_pages_for(operator, monkeypatch):
     """To count all rows of a large table would take minutes."""
     monkeypatch.setattr(admin, "MOST_COUNTED", 5)
