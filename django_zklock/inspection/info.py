@@ -19,7 +19,6 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.core.queue.order import EXHAUSTED
 from django_zklock.core.queue.release_request import ReleaseRequest
 
 HOLDER_UNREAD: Final = "The znode of its holder was not read."
@@ -181,8 +180,6 @@ class LockInfo:
 
     deadlocked: bool = False
     """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
-    counter_used_up: bool = False
-    """Whether its directory accepts no contender any more."""
 
     @property
     def held_at_most(self) -> bool:
@@ -200,11 +197,6 @@ class LockInfo:
         return self.waiting > 0
 
     @property
-    def is_used_up(self) -> bool:
-        """Whether it refuses all newcomers because the counter of its directory is used up."""
-        return self.counter_used_up or self.problem.endswith(EXHAUSTED)
-
-    @property
     def is_unread(self) -> bool:
         """Whether its holders are unknown because the time was too short, or this client may not read them."""
         return self.problem.startswith((HOLDER_UNREAD, UNLISTED))
@@ -216,19 +208,15 @@ class LockInfo:
             return None
         return self.holders[0].duration
 
-    def held_longer_than(self, seconds: float) -> bool:
-        """Return whether its first holder has certainly held it for so long."""
-        return self.held_for is not None and self.holders[0].certain_duration >= seconds
-
     @property
     def is_unreadable(self) -> bool:
         """Whether nobody gets it: a znode of another program is in its queue, or its counter is used up."""
-        return (bool(self.problem) and not self.is_unread) or self.is_used_up
+        return bool(self.problem) and not self.is_unread
 
     @property
     def trouble(self) -> tuple[bool, bool, float, float]:
         """A value to sort by: deadlocks, unreadable queues, long waits and long holds are greater, in this order."""
-        return self.deadlocked, bool(self.problem) or self.is_used_up, self.longest_wait or 0.0, self.held_for or 0.0
+        return self.deadlocked, bool(self.problem), self.longest_wait or 0.0, self.held_for or 0.0
 
     @property
     def lasts(self) -> str:
@@ -359,9 +347,9 @@ _OR_ABSENT: Final = {"max_hold", "warn_after", "session_timeout", "pid"}
 """Names of numbers that are absent if they are 0. A text is absent if it is empty."""
 
 
-def to_json(value: Any) -> Any:
-    """Return a value of inspection for JSON."""
-    names = NAMES.get(type(value))
+def to_json(value: Any, names: tuple[str, ...] | None = None) -> Any:
+    """Return a value for JSON: one of inspection, or these attributes of any other."""
+    names = names or NAMES.get(type(value))
     if names is not None:
         return {name: to_json(_field(value, name)) for name in names}
     if isinstance(value, datetime):

@@ -170,7 +170,7 @@ class Description:
         return tuple(sorted(locks, key=attrgetter("key")))
 
     def _info(self, key: str, **more: Any) -> LockInfo:
-        return LockInfo(key=key, path=path(self._result.base, key), counter_used_up=key in self._result.used_up, **more)
+        return LockInfo(key=key, path=path(self._result.base, key), **more)
 
     def _lock(self, key: str, queue: Queue) -> LockInfo | None:
         """Return the lock of a queue, or None if it is free and can be acquired."""
@@ -182,7 +182,7 @@ class Description:
         waiting = len(waiters) + len(unread - held)
         problem = HOLDER_UNREAD if unread & held else ""
         if not (holders or waiting or problem):
-            return self._info(key) if key in self._result.used_up else None
+            return None
         return self._info(
             key,
             kind=kind_of_queue(queue),

@@ -101,8 +101,8 @@ def acting_via(origin: Literal["admin", "command"]) -> Iterator[list[Action]]:
         _acting.reset(before)
 
 
-def record(action: Action, *, sure: bool = True) -> None:
-    """Record an action that was done, or may have been: in the log, then by the hook of `contrib.events`."""
+def record(action: Action, *, sure: bool = True) -> Action:
+    """Record an action that was done, or may have been, in the log and by the hook of `contrib.events`; return it."""
     via, actions = _acting.get()
     action = replace(action, via=via, at=time.time(), sure=sure)
     why = f": {action.reason}" if action.reason else ""
@@ -114,3 +114,4 @@ def record(action: Action, *, sure: bool = True) -> None:
             events.recorder.acted(action)
         except Exception:
             logger.exception("the action %r on lock %r was not recorded", str(action), action.key)
+    return action

@@ -6,8 +6,6 @@ A guid and a token name the znode. The server uses no name twice, so no other co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from django_zklock import signals
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.exceptions import ZooKeeperUnavailable
@@ -17,20 +15,10 @@ from django_zklock.operations.audit import Action, check_by, check_reason, recor
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A lock that was broken."""
-
-    key: str
-    holder: ContenderInfo
-    reason: str
-    by: str
-
-
 @blocking
 def break_lock(
     key: str, *, token: int, guid: str = "", reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT
-) -> Broken:
+) -> Action:
     """
     Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
@@ -69,7 +57,7 @@ def break_lock(
                 record(action, sure=False)
             raise
         if done or delete.tried:
-            record(action, sure=done)
+            action = record(action, sure=done)
             events.send(client.session, signals.lock_broken, lock=key, holder=holder, reason=reason, by=by)
-            return Broken(key=key, holder=holder, reason=reason, by=by)
+            return action
     raise client.changed_hands(token)

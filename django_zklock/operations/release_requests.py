@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -19,21 +18,10 @@ from django_zklock.operations.audit import Action, check_by, check_reason, recor
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseRequested:
-    """A lock whose holders were asked to release it."""
-
-    key: str
-    holders: tuple[ContenderInfo, ...]
-    """The holders that were asked."""
-    reason: str
-    by: str
-
-
 @blocking
 def request_release(
     key: str, reason: str, *, by: str, guid: str = "", token: int = 0, reply_timeout: float = REPLY_TIMEOUT
-) -> ReleaseRequested:
+) -> tuple[Action, ...]:
     """
     Ask the holder of a lock to release it, or all holders if several share it. No work is aborted.
 
@@ -60,7 +48,7 @@ def request_release(
     client = QueueClient(key, reply_timeout)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     request = release_request.release_request(by=by, reason=reason, at=at)
-    asked: list[ContenderInfo] = []
+    asked: list[Action] = []
     problem = ""
     for child, node in client.holders(guid, token or None):
         unsupported = _why_unsupported(client.key, child, node)
@@ -77,13 +65,12 @@ def request_release(
             record(action, sure=False)
             raise
         if isinstance(reply, Node):
-            record(action)
-            asked.append(holder)
+            asked.append(record(action))
         elif not isinstance(reply, NodeMissing):  # else it has released by itself
             raise client.with_key(reply)
     if not asked:
         raise ValueError(problem) if problem else client.changed_hands(token or guid)
-    return ReleaseRequested(key=key, holders=tuple(asked), reason=reason, by=by)
+    return tuple(asked)
 
 
 def _write(client: QueueClient, node: Node, request: ReleaseRequest) -> NodeReply:

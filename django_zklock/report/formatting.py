@@ -173,12 +173,8 @@ def kind_text(lock: LockInfo) -> str:
 
 
 def state_text(lock: LockInfo, state: str) -> str:
-    """Return the label of a state; for a queue that cannot be read, with the cause; for a lasting hold, its kind."""
-    if state == "lasting":
-        return str(LASTING_LABELS[lock.lasts])
-    if state != "unreadable":
-        return str(STATE_LABELS[state])
-    return _("Blocked: counter used up") if lock.is_used_up else _("Blocked: unknown znode in the queue")
+    """Return the label of a state; for a lasting hold, its kind."""
+    return str(LASTING_LABELS[lock.lasts] if state == "lasting" else STATE_LABELS[state])
 
 
 def role_text(contender: ScannedContender) -> str:
@@ -204,8 +200,6 @@ def reasons(lock: LockInfo) -> list[str]:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
     holds = [hold.operator for hold in lock.expired_holds if hold.operator is not None]
     expired = [text % {"name": hold.by, "until": time_text(hold.until)} for hold in holds]
-    if lock.counter_used_up:
-        expired.append(_("No acquisition is left: each new caller is refused."))
     if not lock.holders:
         return [*([_("The lock is being handed over to the first waiter.")] if lock.waiting else []), *expired]
     texts = [_held_by(lock), *expired]

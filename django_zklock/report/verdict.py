@@ -27,7 +27,6 @@ CAUSES: Final[dict[str, type[Incident]]] = {
         servers.Split,
         servers.Denied,
         holders.Deadlock,
-        queues.Counter,
         queues.Unreadable,
         holders.Orphan,
         holders.Host,

@@ -20,7 +20,7 @@ from django_zklock.management.zklock.interventions import INTERVENTIONS
 
 EXAMPLES: Final = {
     "status": ("", "--json --reply-timeout 2s"),
-    "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --longer-than=5m"),
+    "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended"),
     "show": ("-- orders/4711", "--field=pk=4711 --json -- 'orders/{pk}'"),
     "break": ("--token=4294967311 --reason='web-3 hangs' -- orders/7",),
     "request-release": ("--reason='deploy at 14:00' -- orders/7", "--reason=deploy --token=4294967311 -- orders/7"),

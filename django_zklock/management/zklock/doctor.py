@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import platform
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,8 +16,8 @@ from django_zklock.conf import Config
 from django_zklock.core import clock
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Callback, Gateway, Node
+from django_zklock.core.zk.errors import NodeMissing, ZkError
+from django_zklock.core.zk.gateway import Callback, Gateway
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
@@ -28,8 +27,6 @@ from django_zklock.report import servers, verdict
 from django_zklock.report.formatting import different_limits, key_text, process_of
 from django_zklock.report.verdict import Look
 
-FOLDER: Final = "!doctor"
-"""The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
 NEW: Final = " (new: no process has used it. Is it the address of your other hosts?)"
 TOO_SHORT: Final = "The time was too short for all checks. Raise --reply-timeout."
 _WORLD: Final = ("world", "anyone")
@@ -138,8 +135,7 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
         else:
             text = f"{config.session_timeout:g} s requested, {session.timeout:g} s negotiated"
             yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
-        yield _rights(config.base, ask)
-        yield from _access_list(config, ask)  # the node exists now, also on new servers
+        yield from _access_list(config, ask)
     except ZkError as error:
         yield Check("answers", "error", str(error))
     except ZooKeeperUnavailable as error:
@@ -147,25 +143,6 @@ def _connection(reply_timeout: float) -> Iterator[Check]:
             yield Check("answers", "error", TOO_SHORT if session.connected else str(error))
         else:
             yield Check("connection", "error", str(error))
-
-
-def _rights(base: str, ask: Ask) -> Check:
-    """Do what locks do, until a request is refused."""
-    folder = node = f"{base}/{FOLDER}"
-    requests: tuple[tuple[str, Request], ...] = (
-        ("create", lambda gateway, done: gateway.ensure_path(folder, done)),
-        ("create", lambda gateway, done: gateway.create_and_list(folder, f"{uuid.uuid4()}-", b"", done, None)),
-        ("read", lambda gateway, done: gateway.read(node, done)),
-        ("list", lambda gateway, done: gateway.children(folder, done)),
-        ("delete", lambda gateway, done: gateway.delete(node, done)),
-    )
-    for right, request in requests:
-        reply = ask(request)
-        if isinstance(reply, ZkError) and not isinstance(reply, NodeExists):
-            return Check("rights", "error", f"this client may not {right} nodes below {base} ({reply})")
-        node = reply.path if isinstance(reply, Node) else node
-    ask(lambda gateway, done: gateway.delete(folder, done))
-    return Check("rights", "ok", f"this client may create, list and delete below {base}")
 
 
 def _access_list(config: Config, ask: Ask) -> Iterator[Check]:

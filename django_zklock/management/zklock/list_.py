@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.info import to_json
-from django_zklock.management.arguments import add_answer, integer, seconds
+from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
 from django_zklock.management.zklock.status import fail_if_incomplete, read_all, write_skipped
 from django_zklock.report import formatting, verdict
@@ -27,7 +27,6 @@ ORDERS: Final[dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", default="*", help="only keys like this, such as 'orders/*'")
-    parser.add_argument("--longer-than", type=seconds, default=0.0, metavar="TIME", help="only locks held for longer")
     parser.add_argument("--host", help="only locks with a holder on this host")
     parser.add_argument("--state", choices=[*formatting.STATE_LABELS][:-1], help="only locks in this state")
     parser.add_argument("--sort", choices=[*ORDERS, "key"], default="trouble", help="(default: %(default)s)")
@@ -60,7 +59,7 @@ def _write(
     if locks:
         write_table(out, HEAD, [_row(lock, states[lock.key]) for lock in locks], colours=colours, cut=CUT)
     for lock in locks:
-        if lock.problem or lock.expired_holds or lock.is_used_up:
+        if lock.problem or lock.expired_holds:
             write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
     total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
     age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
@@ -73,7 +72,6 @@ def _is_wanted(lock: LockInfo, state: str, options: argparse.Namespace) -> bool:
         any(fnmatch.fnmatchcase(text, options.pattern) for text in (lock.key, formatting.key_text(lock.key)))
         and options.state in (None, state, *lock.states)
         and options.host in (None, *(holder.host for holder in lock.holders))
-        and (not options.longer_than or lock.held_longer_than(options.longer_than))
     )
 
 

@@ -6,13 +6,11 @@ import argparse
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC
 from typing import Any, Final
 
 from django.core.management.base import CommandError
 
 from django_zklock import inspection, operations
-from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.detail import Detail, Row, read_details
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.info import to_json
@@ -31,6 +29,7 @@ from django_zklock.report.formatting import duration, time_text
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
+GRANT: Final = ("at", "host", "pid", "work", "token", "waited", "held", "outcome", "reason")
 MAX_GRANTS: Final = 5
 
 
@@ -61,20 +60,19 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _more_json(shown: Detail, grants: Sequence[Any]) -> dict[str, Any]:
-    more = {
+    return {
         "reasons": shown.reasons,
         "advice": shown.advice or None,
         "chain": to_json(shown.chain),
-        "grants": [_grant_json(grant) for grant in grants],
+        "grants": [to_json(grant, GRANT) for grant in grants],
         "commands": shown.next_commands,
     }
-    return more
 
 
 def _write_queue(out: Output, shown: Detail) -> None:
     for text in filter(None, _texts(shown)):
         write_line(out, text)
-    rows = [_cells(row) for row in (*shown.holders, *shown.waiters)]
+    rows = [_cells(row) for row in shown.rows]
     if rows:
         write_table(out, HEAD, rows, cut=("who", "runs"))
 
@@ -88,20 +86,12 @@ def _write_grants(out: Output, grants: Sequence[Any]) -> None:
         write_table(out, GRANTS, rows, cut=("to", "what"))
 
 
-def _grant_json(grant: Any) -> dict[str, Any]:
-    values = {name: getattr(grant, name) for name in ("host", "pid", "work", "waited", "held", "outcome", "reason")}
-    values["at"] = grant.at.astimezone(UTC).isoformat()
-    values["token"] = str(grant.token)
-    values["session"] = session_hex(grant.session)
-    return {name: None if value == "" else value for name, value in values.items()}
-
-
 def _texts(shown: Detail) -> Iterator[str]:
     """Yield the lines about the state of a lock. Some may be empty."""
     lock = shown.info
     yield f"{formatting.key_text(lock.key)} ({formatting.kind_text(lock)}) at {lock.path}"
     yield from (f"{shown.state_label}.", shown.limit_set, *shown.reasons)
-    yield f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
+    yield f"{'DEADLOCK: ' if lock.deadlocked else ''}{formatting.cycle_text(shown.chain)}"
     yield shown.advice
     for holder in lock.holders:
         if holder.release_request is not None:

@@ -11,7 +11,6 @@ from support.refused import on_real_server
 from support.zoo import eventually
 
 from django_zklock import inspection
-from django_zklock.core.zk.multi import Read
 from django_zklock.inspection import scan
 from django_zklock.report import verdict
 
@@ -42,8 +41,7 @@ def cost(proxy):
 
 
 def test_hundreds_of_locks_are_a_few_requests(many, proxy):
-    assert cost(proxy) <= 30
-    assert cost(proxy) <= 5  # the root, its directories, the queues; the contenders
+    assert cost(proxy) <= 10  # the root, its directories, the queues; the contenders
     assert proxy.reads == 1 + 2 + 2 * LOCKS + WAITERS
 
 
@@ -146,31 +144,3 @@ def test_a_holder_beyond_the_limit_is_unknown_and_its_lock_is_not_free(many, mon
     assert sum(lock.is_unread for lock in shown.locks) == LOCKS - 10
     assert not shown.complete
     assert {lock.state for lock in shown.locks if lock.is_unread} == {"unread"}
-
-
-def sizes(known):
-    read = scan.ReplySizes(connected())
-    read.known = known
-    return read
-
-
-@pytest.mark.parametrize(
-    ("known", "most"), [({}, 31), (dict.fromkeys(map(str, range(5000)), 100), 1000), ({"7": 10**7}, 31)]
-)
-def test_a_reply_is_not_expected_to_be_large(proxy, known, most):
-    reads = [Read(str(number)) for number in range(5000)]
-    packets = list(sizes(known).packets(reads))
-    assert [read for packet in packets for read in packet] == reads
-    assert max(map(len, packets)) == most
-    assert all(len(packet) == 1 for packet in packets if known.get(packet[0].path, 0) > scan.REPLY_SIZE)
-
-
-def test_sizes_of_locks_that_are_over_are_forgotten(many, zoo):
-    path = many.join_queue("late", Part("web-9", 9))
-    look()
-    known = connected().attached(scan.ReplySizes).known
-    assert path in known
-    many.quit_queue(path)
-    look()
-    assert path not in connected().attached(scan.ReplySizes).known
-    assert len(connected().attached(scan.ReplySizes).known) < len(known) + 2

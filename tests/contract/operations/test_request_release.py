@@ -52,7 +52,7 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo, asked):
         assert hold.wait_release_requested(0) is None
         hold.add_release_request_callback(lambda hold: called.set())
         outcome = request_release("k/1", WHY, **WHO)
-        assert [(holder.token, holder.guid) for holder in outcome.holders] == [(hold.token, guid_of(hold.path))]
+        assert [action.holder.guid for action in outcome] == [guid_of(hold.path)]
         assert request_to(hold) == ("anna", WHY)
         assert called.wait(30)
         eventually(lambda: asked)
@@ -121,9 +121,9 @@ def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo):
         waiter = BackgroundCall(wait)
         zoo.wait_contenders("k", 3)
         outcome = request_release("k", WHY, **WHO, guid=guid_of(holds[0].path))
-        assert [holder.token for holder in outcome.holders] == [holds[0].token]
+        assert [action.token for action in outcome] == [holds[0].token]
         assert request_to(holds[0]) == ("anna", WHY)
-        assert len(request_release("k", "all", by="ben").holders) == 2
+        assert len(request_release("k", "all", by="ben")) == 2
         assert request_to(holds[1]) == ("ben", "all")
     assert waiter.result() is None
 

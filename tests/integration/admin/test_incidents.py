@@ -168,7 +168,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend,
     hold = operations.hold_lock("stock", seconds=600, reason="maintenance", by="alice")
     for key in ("slow", "x", "stock"):
         contend(key, "worker-2", 5)
-    causes = ["deadlock", "counter", "host", "foreign", "hung", "operator"]
+    causes = ["deadlock", "unreadable", "host", "foreign", "hung", "operator"]
     eventually(lambda: [card["cause"] for card in cards(operator)] == causes, 30)
     assert 'lock/?host=worker-1">All locks of this host</a>' in operator.get(LIST).content.decode()
     printed, code = status()
@@ -179,7 +179,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend,
         assert card["commands"][0] in first
     assert code == ExitCode.INCIDENT
     ages = {incident["cause"]: incident["age"] for incident in json.loads(status("--json")[0])["incidents"]}
-    assert ages["foreign"] is ages["counter"] is None
+    assert ages["foreign"] is ages["unreadable"] is None
     assert ages["hung"] > HUNG
     operations.end_hold("stock", token=hold.token, by="alice", reason="done")
     for path in (foreign, worn):
@@ -188,7 +188,7 @@ def test_the_causes_of_a_whole_night_fit_into_the_first_lines(operator, contend,
 
 def test_an_unknown_znode_says_what_to_look_for(operator, zoo):
     path = zoo.client.create(f"{zoo.base}/orders/9/mine-", ephemeral=True, sequence=True, makepath=True)
-    assert_named(operator, "unreadable", "orders/9", "Find the program that made the znode")
+    assert_named(operator, "unreadable", "orders/9", "Do what this text says.")
     zoo.client.delete(path)
 
 

@@ -73,7 +73,7 @@ def test_an_action_goes_to_the_handlers_of_the_project(zoo, capsys):
     handler = logging.StreamHandler(written := io.StringIO())
     logger = logging.getLogger("zklock.audit")
     logger.addHandler(handler)
-    assert zklock("limit", "k", 2, WHY).count("the printer is slow") == 1
+    zklock("limit", "k", 2, WHY)
     logger.removeHandler(handler)
     assert written.getvalue().count("the printer is slow") == 1
     assert capsys.readouterr().err == ""

@@ -128,9 +128,8 @@ def test_the_doctor_finds_a_healthy_ensemble_healthy_and_says_that_an_address_is
     checks = {check["name"]: check for check in data["checks"]}
     assert data["healthy"] is True
     assert new not in checks["address"]["text"]
-    of_importance = {checks[name]["result"] for name in ("connection", "session timeout", "write", "rights")}
+    of_importance = {checks[name]["result"] for name in ("connection", "session timeout", "write")}
     assert of_importance <= {"ok", "warning"}, "a busy machine is slow"
-    assert "!doctor" not in zoo.names(zoo.base)
 
 
 @pytest.fixture
@@ -171,7 +170,7 @@ def test_the_doctor_reports_missing_rights(zoo):
     zoo.client.create(zoo.base, b"", acl=[make_acl("world", "anyone", read=True)])
     status, text, _ = ending("doctor")
     assert status == ExitCode.FAILED
-    assert "may not create nodes below" in text
+    assert "ZooKeeper gives callers no lock" in text
     assert "world:anyone:r" in text
 
 

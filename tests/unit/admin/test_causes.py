@@ -270,8 +270,8 @@ UNASKED = replace(DOWN, state="unknown", problem="may not be asked until srvr is
 def test_a_server_that_is_down_is_in_the_verdict():
     (incident,) = verdict(servers=judged(*RUNS[:2], DOWN)).incidents
     shown = incident.describe()
-    assert shown["title"] == "ZooKeeper runs on 2 of 3 servers"
-    assert shown["explanation"].startswith("zk3:2181 does not answer: Connection refused. Locks go on.")
+    assert shown["title"] == "ZooKeeper: 2 of 3 servers run. One more failure stops all locks"
+    assert shown["explanation"] == "zk3:2181 does not answer: Connection refused."
 
 
 @pytest.mark.parametrize(
