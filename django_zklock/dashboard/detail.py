@@ -14,7 +14,7 @@ from django_zklock import conf
 from django_zklock.dashboard.acts import Target
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
-from django_zklock.report.formatting import MAX_ERROR, clean, commands, key_text, limit_text, reasons, state_text
+from django_zklock.report.formatting import MAX_ERROR, STATE_LABELS, clean, commands, key_text, limit_text, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +75,7 @@ class Detail:
 
     @property
     def state_label(self) -> str:
-        return state_text(self.info, self.state)
+        return str(STATE_LABELS[self.state])
 
     @cached_property
     def chain(self) -> tuple[Wait, ...]:

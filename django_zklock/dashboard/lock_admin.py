@@ -84,7 +84,7 @@ class LockAdminMixin(LockViews):
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
         state = verdict.state_of(lock.info, lock.incident)
-        label = formatting.state_text(lock.info, state)
+        label = formatting.STATE_LABELS[state]
         shown = format_html('<span class="zklock-state zklock-{}">{}</span>', state, label)
         if lock.info.kind == "lock":
             return shown
@@ -166,7 +166,6 @@ class LockAdminMixin(LockViews):
         snapshot = self.snapshot(request)
         ensemble = lazy.inspection.ensemble(reply_timeout=self.reply_timeout, max_age=max_age(request))
         seen = verdict.look(snapshot, ensemble)
-        lazy.background.last.store(seen)
         context = {
             "title": _("Attention"),
             "tab": "attention",

@@ -14,7 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, path, re_path, reverse
+from django.urls import path, re_path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -23,7 +23,6 @@ from django.views.decorators.http import require_safe
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard.acts import ACTS, MAX_TARGETS, Act, Target
 from django_zklock.dashboard.detail import Detail, Row, read_details
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
@@ -56,8 +55,6 @@ MAX_TIME: Final = 15.0
 """Seconds after which a page begins nothing more. Web servers end requests that take longer."""
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
-MAX_STORED: Final = 255
-"""Characters of a key in the table of events."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that the probe of incidents waits for ZooKeeper. It reads all locks."""
 
@@ -190,17 +187,6 @@ class LockViews:
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
-
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the events of the lock; on a site without their list, the actions in Django's own log."""
-        self._require(request)
-        try:
-            events = reverse("admin:zklock_events_event_changelist", current_app=self.admin_site.name)
-        except NoReverseMatch:
-            return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-        return HttpResponseRedirect(f"{events}?{urlencode({'key': shortened(unquote(object_id), MAX_STORED)})}")
 
     # --- Acts: a form that names each holder, a reason, and one message for each result ------------------------------
 

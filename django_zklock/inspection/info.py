@@ -9,7 +9,7 @@ of time are in seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.utils.functional import cached_property
@@ -353,7 +353,7 @@ def to_json(value: Any, names: tuple[str, ...] | None = None) -> Any:
     if names is not None:
         return {name: to_json(_field(value, name)) for name in names}
     if isinstance(value, datetime):
-        return value.isoformat()
+        return value.astimezone(UTC).isoformat()
     return [to_json(item) for item in value] if isinstance(value, tuple) else value
 
 

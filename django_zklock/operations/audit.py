@@ -25,13 +25,12 @@ _acting: ContextVar[tuple[str, list[Action] | None]] = ContextVar("zklock_acting
 MAX_TEXT: Final = 500
 """Characters of a reason, a name or an action that are logged."""
 UNSURE: Final = "Perhaps, as the reply was lost: "
-_HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """
-    What an operator did to a lock, or may have done.
+    An operation on a lock that was done, or may have been.
 
     Its text is what the log, the admin, the table of events and the commands say.
     """
@@ -59,8 +58,7 @@ class Action:
     def attributes(self) -> dict[str, object]:
         """Return the attributes of its log record, for handlers that write more than the message."""
         own = {"lock": self.key, "user": self.by, "reason": self.reason, "via": self.via, "token": self.token}
-        holder = {} if self.holder is None else {name: getattr(self.holder, name) for name in _HOLDER_FIELDS}
-        return {**own, "host": socket.gethostname(), **({"holder": holder} if holder else {})}
+        return {**own, "host": socket.gethostname()}
 
 
 def check_by(by: str) -> str:

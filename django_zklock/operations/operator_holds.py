@@ -58,7 +58,7 @@ def hold_lock(
     client = QueueClient(key, reply_timeout + wait)
     check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
-    text = f"Held until {hold.until:%Y-%m-%d %H:%M:%S} UTC"
+    text = f"Held until {hold.until:%Y-%m-%d %H:%M:%S} UTC with token {hold.token}"
     record(Action(text=text, key=client.key, by=by, reason=reason, token=hold.token))
     return hold
 

@@ -42,12 +42,6 @@ STATE_LABELS: Final = {
     "free": gettext_lazy("Free"),
 }
 """Labels of `LockInfo.state`, and of the states that incidents give to their locks."""
-LASTING_LABELS: Final = {
-    "leader": gettext_lazy("Leader"),
-    "run": gettext_lazy("Command"),
-    "lease": gettext_lazy("Lease"),
-}
-"""Labels of `LockInfo.lasts`."""
 LASTING_TEXTS: Final = {
     "leader": gettext_lazy("A leader holds it until it ends. The others stand by."),
     "run": gettext_lazy("A command holds it for as long as it runs."),
@@ -170,11 +164,6 @@ def kind_text(lock: LockInfo) -> str:
             return _("at most %(used)d of %(limit)d permits") % values
         return _("%(used)d of %(limit)d permits") % values
     return str(KIND_LABELS[lock.kind])
-
-
-def state_text(lock: LockInfo, state: str) -> str:
-    """Return the label of a state; for a lasting hold, its kind."""
-    return str(LASTING_LABELS[lock.lasts] if state == "lasting" else STATE_LABELS[state])
 
 
 def role_text(contender: ScannedContender) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock import conf
 from django_zklock.report import formatting
 from django_zklock.report.incident import MANY, Incident
 
@@ -50,7 +49,7 @@ class Crowded(Incident):
 
     cause = "crowded"
     title = _("Long queue: %(keys)s")
-    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time, or %(limit)s.")
+    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time, or set `max_waiters`.")
     ends = "The queue is shorter."
     command = "show"
 
@@ -61,14 +60,11 @@ class Crowded(Incident):
                 continue
             waiting, behind = facts.behind([lock.key])
             why = _crowd(lock, waiting)
-            if why is None or (lock.holders and all(facts.waits_elsewhere(lock, holder) for holder in lock.holders)):
+            if why is None or facts.is_victim(lock):
                 continue
-            detail = " ".join([*formatting.reasons(lock)[:1], why])
-            limits = conf.current().options_of_key(lock.key).get("max_waiters") is not None
-            limit = gettext("lower `max_waiters`") if limits else gettext("set `max_waiters`")
-            values = {"detail": detail.rstrip(), "limit": limit}
+            detail = " ".join([*formatting.reasons(lock)[:1], why]).rstrip()
             kind: type[Any] = LongWait if why and lock.waiting < MANY else cls
-            yield kind(keys=(lock.key,), blocked=waiting, behind=behind, values=values)
+            yield kind(keys=(lock.key,), blocked=waiting, behind=behind, detail=detail)
 
 
 class LongWait(Crowded):

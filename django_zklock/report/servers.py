@@ -64,7 +64,6 @@ class OfServers(Incident):
 
     act = "health"
     command = "doctor"
-    of_host = True
 
 
 class Quorum(OfServers):
@@ -87,11 +86,7 @@ class Quorum(OfServers):
         detail = summary(report) if report.is_lost and kind is Quorum else snapshot.problem
         silent = sorted(server.address for server in report.servers if server.is_down)
         named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(silent)} if silent else ""
-        yield kind(
-            detail=f"{detail} {named}".rstrip(),
-            blocked=sum(lock.waiting for lock in snapshot.locks),
-            since=silent,
-        )
+        yield kind(detail=f"{detail} {named}".rstrip(), blocked=sum(lock.waiting for lock in snapshot.locks))
 
 
 class Refused(Quorum):
@@ -118,10 +113,9 @@ class Split(OfServers):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         if facts.servers.is_split:
-            servers = [server for server in facts.servers.servers if server.serves]
-            leading = [f"{it.address} ({it.role}, zxid {it.zxid:#x})" for it in servers if it.leads]
-            sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers)
-            yield cls(detail=", ".join(leading), since=sides)
+            leading = [server for server in facts.servers.servers if server.serves and server.leads]
+            texts = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in leading]
+            yield cls(detail=", ".join(texts))
 
 
 class Down(OfServers):
@@ -145,7 +139,6 @@ class Down(OfServers):
             remedy = gettext("Look at the log of this server, at its disk and its network.")
         yield cls(
             detail=" ".join(map(problem_text, servers)),
-            since=sorted(server.address for server in servers),
             values={"summary": summary(report).rstrip("."), "remedy": remedy},
         )
 

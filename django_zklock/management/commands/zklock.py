@@ -13,9 +13,8 @@ from django.core.management.base import BaseCommand, CommandParser, no_translati
 from django.core.management.color import no_style
 
 from django_zklock.core.queue.command_line import command
-from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import discard, write_table
+from django_zklock.management.output import discard
 from django_zklock.management.zklock.interventions import INTERVENTIONS
 
 EXAMPLES: Final = {
@@ -56,7 +55,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(
-            dest="subcommand", metavar="sub-command", required=False, parser_class=_SubcommandParser
+            dest="subcommand", metavar="sub-command", required=True, parser_class=_SubcommandParser
         )
         for name, (module, examples) in SUBCOMMANDS.items():
             summary, _, more = module.__doc__.strip().partition("\n")
@@ -70,15 +69,10 @@ class Command(BaseCommand):
             )
             module.add_arguments(subparser)
             _add_common_arguments(subparser)
-        subparsers.choices = _Names(subparsers.choices)
 
     @no_translations
-    def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
-        """Run the sub-command. Without one, list them all."""
-        if subcommand is None:
-            rows = [(name, module.__doc__.strip().partition("\n")[0]) for name, (module, _) in SUBCOMMANDS.items()]
-            write_table(self.stdout, ("sub-command", "what it does"), rows)
-            raise failure("Give a sub-command. Its --help has the options and examples.", ExitCode.USAGE)
+    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
+        """Run the sub-command."""
         # Without any handler, Python would write to standard error what the sub-command says there itself.
         for name in ("zklock.audit", "django_zklock") if "reply_timeout" in options else ("zklock.audit",):
             logging.getLogger(name).addHandler(_NO_HANDLER)
@@ -93,16 +87,6 @@ class Command(BaseCommand):
         except BrokenPipeError:  # `head` has read enough
             discard(self.stdout)
             raise SystemExit(128 + signal.SIGPIPE) from None
-
-
-class _Names(dict[str, Any]):
-    """The parsers by name. argparse asks whether they contain a name, and refuses it otherwise."""
-
-    def __contains__(self, name: object) -> bool:
-        if super().__contains__(name):
-            return True
-        hint = did_you_mean(str(name), self) or f"Choose from {', '.join(self)}."
-        raise argparse.ArgumentError(None, f"There is no sub-command {name!r}. {hint}")
 
 
 class _SubcommandParser(CommandParser):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django_zklock.core.queue.command_line import command
 from django_zklock.dashboard.acts import ACTS, Target
 from django_zklock.exceptions import LockChangedHands
 from django_zklock.management.arguments import (
@@ -38,8 +37,6 @@ class Intervention:
     __doc__: str
     act: str
     """The name of the act."""
-    reason: str
-    """The help of `--reason`: who reads it."""
     arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Those of the act, by the names of its fields."""
 
@@ -47,7 +44,7 @@ class Intervention:
         add_name(parser)
         for name, more in self.arguments.items():
             parser.add_argument(name, **more)
-        add_reason(parser, self.reason)
+        add_reason(parser)
         add_answer(parser)
 
     def run(self, out: Output, options: argparse.Namespace) -> None:
@@ -64,8 +61,6 @@ class Intervention:
             return
         for action in actions:
             write_line(out, f"{key_text(key)}: {action}.")
-            if self.act == "hold":
-                write_line(out, f"To end it earlier: {command('end-hold', key, token=action.token, reason='')}")
 
 
 def _as_json(action: Action) -> dict[str, object]:
@@ -82,7 +77,7 @@ def _changed(key: str, options: argparse.Namespace, error: LockChangedHands) -> 
     """Return the error that a lock has no such holder, with those that it has."""
     holders = read_lock(options).holders
     if not holders:
-        return no_holder(key, str(error), options)
+        return no_holder(key, str(error))
     now = "; ".join(f"{holder_text(holder)}, for {span(holder)}, token {holder.token}" for holder in holders)
     return LockChangedHands(f"{error} Its holders: {now}.", lock=key)
 
@@ -91,19 +86,16 @@ INTERVENTIONS: Final = {
     "break": Intervention(
         __doc__="Break a lock: delete the znode of its holder, without asking the holder.",
         act="break",
-        reason="for the audit log, and for the holder that loses the lock",
         arguments={"--token": {**TOKEN, "required": True}},
     ),
     "request-release": Intervention(
         __doc__="Ask the holder of a lock to release it. No work is aborted.",
         act="ask",
-        reason="for the audit log, and for the holder",
         arguments={"--token": TOKEN},
     ),
     "hold": Intervention(
         __doc__="Hold a lock yourself for a time. All waiters are shown the reason. The hold outlives this command.",
         act="hold",
-        reason="for the audit log, and for all waiters",
         arguments={
             "--for": {"type": _minutes, "dest": "minutes", "required": True, **SPAN},
             "--wait": {"type": seconds, "default": 0.0, **WAIT},
@@ -112,13 +104,11 @@ INTERVENTIONS: Final = {
     "end-hold": Intervention(
         __doc__="End an operator hold before its time.",
         act="end",
-        reason="for the audit log",
         arguments={"--token": {**TOKEN, "required": True}},
     ),
     "limit": Intervention(
         __doc__="Set the limit of a semaphore for all processes, or clear it. `show` has the present one.",
         act="limit",
-        reason="for the audit log, and shown with the limit",
         arguments={"permits": {"metavar": "N|none", "type": unless("none", integer()), "help": "the new limit"}},
     ),
 }

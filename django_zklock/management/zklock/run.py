@@ -176,8 +176,6 @@ class _Command:
     @abort.shielded
     def run(self) -> None:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
-        held = held_of(self.hold)
-        grant = held.grant
         started = clock.now()
         process = _start(
             self._arguments,
@@ -191,16 +189,18 @@ class _Command:
             while process.poll() is None and not self.lost:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(CHECK_INTERVAL)
-                # The guard of the block applies the policy: it makes a suspended lock a lost one.
-                reason = grant.why_invalid()
-                if reason is not None and self.must_stop:
-                    self.lost = reason
+                if self.must_stop:
+                    self.lost = self._why_lost()
         finally:
             if self.lost or process.poll() is None:
                 self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        self.lost = self.lost or grant.why_invalid() or ""
+        self.lost = self.lost or self._why_lost()
         self.seconds = clock.now() - started
+
+    def _why_lost(self) -> str:
+        """Return why the lock is lost, or an empty string. The guard of the block makes a suspended lock a lost one."""
+        return held_of(self.hold).grant.why_invalid() or ""
 
     def on_signal(self, number: int) -> None:
         """Pass a signal on to the process group of the command; in a signal handler."""

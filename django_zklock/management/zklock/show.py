@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -17,13 +16,11 @@ from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import (
     add_answer,
     add_name,
-    did_you_mean,
     entries_below,
     key_of,
 )
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
-from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
 from django_zklock.report.formatting import duration, time_text
 
@@ -40,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     (shown,) = read_details([key_of(options)], reply_timeout=options.reply_timeout)
-    lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS, default=())
+    lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS) or ()
     is_free = lock.state == "free"
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
@@ -56,7 +53,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure("It is not known who holds this lock.", ExitCode.PARTIAL)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
-        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
+        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}")
 
 
 def _more_json(shown: Detail, grants: Sequence[Any]) -> dict[str, Any]:
@@ -110,12 +107,9 @@ def read_lock(options: argparse.Namespace) -> LockInfo:
     return inspection.look_at(key, reply_timeout=options.reply_timeout) or LockInfo(key=key, path="")
 
 
-def no_holder(key: str, message: str, options: argparse.Namespace) -> CommandError:
-    """Return the error that a lock has no holder, with a hint at an entry of `LOCKS` or a similar key that is held."""
-    # A key with another number is another lock, not an error in writing.
-    similar = [lock.key for lock in read_all(options).locks if re.findall(r"\d", lock.key) == re.findall(r"\d", key)]
-    hint = entries_below(key) or did_you_mean(key, similar)
-    return failure(f"{message} {hint}".rstrip(), ExitCode.NO_HOLDER)
+def no_holder(key: str, message: str) -> CommandError:
+    """Return the error that a lock has no holder, with a hint at an entry of `LOCKS`."""
+    return failure(f"{message} {entries_below(key)}".rstrip(), ExitCode.NO_HOLDER)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

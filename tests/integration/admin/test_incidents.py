@@ -102,7 +102,7 @@ def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(operator, conte
     assert "/act/" not in user_with("view_lock").get(LIST).content.decode()
     operations.request_release("orders/1", by="anna", reason="deploy")
     time.sleep(1)  # until then it may show what it has seen before
-    assert_named(operator, "hung", "Asked by anna", "s ago: deploy.")
+    assert_named(operator, "hung", "Asked by anna: deploy (")
     assert cards(operator)[0]["identity"] == before["identity"]
 
 

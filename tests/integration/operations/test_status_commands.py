@@ -222,4 +222,4 @@ def test_a_look_ends_earlier_if_no_server_runs(zoo, command):
     with override_settings(ZKLOCK={"URL": f"zk://{hosts}/x"}), within(8):
         status, text, message = ending(*command, "--reply-timeout=20s")
     assert status == ExitCode.UNAVAILABLE, message
-    assert "0 of 3 servers answered" in text
+    assert "0 of 3 servers are in a quorum" in text

@@ -149,8 +149,8 @@ def test_processes_of_one_name_and_number_are_told_apart_by_their_sessions():
 @pytest.mark.parametrize(
     ("kind", "client", "title"),
     [
-        ("read-write", "zklock", "3 processes have held prices for 1 min 30 s"),
-        ("semaphore", "zklock", "3 processes have held prices for 1 min 30 s"),
+        ("read-write", "zklock", "web-1 · pid 1 has held prices for 1 min 30 s"),
+        ("semaphore", "zklock", "web-1 · pid 1 has held prices for 1 min 30 s"),
         ("semaphore", "Curator", "Another client blocks prices"),
     ],
 )
@@ -328,38 +328,6 @@ def test_a_server_that_runs_is_not_to_be_started(server, remedy):
 def test_silence_is_a_missing_reply_and_not_the_state_of_the_connection():
     said = verdict(servers=judged(*RUNS), silent=True, problem="ZooKeeper did not answer.", age=3.0)
     assert [incident.cause for incident in said.incidents] == ["quorum"]
-
-
-SERVER = replace(RUNS[0], zxid=5 << 32 | 7)
-
-
-def identity_in(*servers, problem=""):
-    connection = replace(NOTHING.connection, state="lost" if problem else "connected")
-    snapshot = replace(NOTHING, problem=problem, connection=connection)
-    (incident,) = look(snapshot, judged(*servers, has_quorum=not problem)).incidents
-    return incident.identity
-
-
-def split(*addresses, epoch=5, counter=7):
-    zxids = [(epoch + number) << 32 | counter for number in range(len(addresses))]
-    servers = [replace(SERVER, address=address, zxid=zxid) for address, zxid in zip(addresses, zxids, strict=True)]
-    return identity_in(*servers)
-
-
-def test_a_split_is_that_of_its_servers_and_their_epochs():
-    first = split("zk1:2181", "zk2:2181")
-    assert split("zk1:2181", "zk2:2181", counter=900) == first
-    assert len({first, split("zk2:2181", "zk3:2181"), split("zk1:2181", "zk2:2181", epoch=6)}) == 3
-    servers = [replace(SERVER, address=f"zk{number}:2181", zxid=number << 32) for number in (1, 2)]
-    assert identity_in(*servers) == identity_in(*reversed(servers))
-
-
-def test_a_lost_quorum_is_that_of_the_servers_that_are_down():
-    runs = replace(NO_QUORUM, address="zk1:2181")
-    others = [replace(DOWN, address=f"zk{number}:2181") for number in (2, 3)]
-    lost = identity_in(runs, *others, problem="no answer within 1.5 s")
-    assert identity_in(runs, *reversed(others), problem="no answer within 2.5 s") == lost
-    assert identity_in(replace(DOWN, address="zk1:2181"), *others, problem="no answer") != lost
 
 
 @pytest.mark.parametrize(

@@ -153,11 +153,6 @@ def test_the_fields_of_an_act_have_the_widgets_of_the_theme():
     assert form.fields["reason"].widget.attrs["autofocus"]
 
 
-def test_the_focus_is_on_the_first_field_with_an_error():
-    form = ACTS["hold"].form({"key": "k", "minutes": "0", "wait": "1", "reason": ""}, {}, needs_key=True)
-    assert [name for name, field in form.fields.items() if "autofocus" in field.widget.attrs] == ["minutes"]
-
-
 class Marked:
     """A class that another app lists before the class of each admin."""
 

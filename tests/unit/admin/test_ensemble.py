@@ -116,7 +116,7 @@ def test_an_answered_write_proves_the_quorum_that_no_server_tells_of():
 def test_a_server_without_quorum_runs_and_grants_nothing(reply):
     server = read(reply)
     assert (server.runs, server.serves, server.is_down) == (True, False, False)
-    assert found(server, DOWN, replace(DOWN, address="zk2:2181"))[0][1].startswith("1 of 3 servers answered")
+    assert found(server, DOWN, replace(DOWN, address="zk2:2181"))[0][1].startswith("0 of 3 servers are in a quorum.")
 
 
 def test_a_leader_that_serves_no_client_is_no_failure():
