@@ -76,7 +76,7 @@ def totals(snapshot: Snapshot) -> dict[str, int]:
         "shown": len(snapshot.locks),
         "held": sum(lock.held_for is not None for lock in snapshot.locks),
         "kept": sum(lock.idle_for is not None for lock in snapshot.locks),
-        "contended": sum(lock.contended for lock in snapshot.locks),
+        "contended": sum(lock.waiting > 0 for lock in snapshot.locks),
         "waiting": sum(lock.waiting for lock in snapshot.locks),
     }
 

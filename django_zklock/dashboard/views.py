@@ -181,7 +181,6 @@ class LockViews:
             "title": key_text(lock.key, MAX_KEY),
             "original": Breadcrumb(key_text(lock.key, MAX_KEY), pk=lock.key),
             "change": True,
-            "show_history": True,
             "lock": shown,
             "past": past.ask("timeline", shown.info, MOST_GRANTS),
             **(extra_context or {}),

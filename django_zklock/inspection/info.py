@@ -182,19 +182,9 @@ class LockInfo:
     """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
 
     @property
-    def held_at_most(self) -> bool:
-        """Whether `held_for` is an upper bound."""
-        return any(holder.held_at_most for holder in self.holders[:1])
-
-    @property
     def holders_at_most(self) -> bool:
         """Whether the limit was lowered or cleared, so that some of the holders may wait: nobody else can know."""
         return self.limit is not None and self.kind == "semaphore" and len(self.holders) > self.limit
-
-    @property
-    def contended(self) -> bool:
-        """Whether there are waiters."""
-        return self.waiting > 0
 
     @property
     def is_unread(self) -> bool:
@@ -331,7 +321,7 @@ NAMES: Final[dict[type, tuple[str, ...]]] = {
     Wait: ("who", "holds", "waits_for"),
     LockInfo: (
         *("key", "path", "kind", "state", "limit", "limit_set", "own_limits", "holders", "expired_holds", "waiters"),
-        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
+        *("waiting", "held_for", "idle_for", "longest_wait", "problem"),
     ),
     ScannedContender: (
         *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what"),

@@ -114,15 +114,6 @@ def template_of(name: str) -> str:
     return name
 
 
-def entries_below(key: str) -> str:
-    """Return a hint at an entry of `LOCKS` whose path begins with this key; empty if there is none."""
-    for name, options in conf.current().locks.items():
-        path = options["path"]
-        if path.startswith(f"{key}/"):
-            return f"LOCKS has {name!r} with the path {path!r}. {_usage(Template.parse(path))}"
-    return ""
-
-
 def _usage(template: Template) -> str:
     fields = " ".join(f"--field {name}=VALUE" for name in template.fields)
     return f"Give {fields}, or the whole key." if fields else "Give the whole key."

@@ -70,18 +70,13 @@ def check_by(by: str) -> str:
     return name
 
 
-def check_reason(reason: str) -> str:
-    """Return the reason, as it is logged. Raises `ValueError` if it is empty."""
-    text = check_optional_reason(reason)
-    if not text:
+def check_reason(reason: str, *, needed: bool = True) -> str:
+    """Return the reason, as it is logged. Raises `ValueError` if it is needed and empty."""
+    check_text("reason", reason, "a text that says why")
+    text = printable(reason.strip(), MAX_TEXT)
+    if needed and not text:
         raise ValueError("reason is empty; say why, as others will ask.")
     return text
-
-
-def check_optional_reason(reason: str) -> str:
-    """Return the reason, as it is logged; it may be empty."""
-    check_text("reason", reason, "a text that says why")
-    return printable(reason.strip(), MAX_TEXT)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -110,14 +110,6 @@ class QueueClient:
         what = f"is not held by the contender {named} any more" if named else "has no holder"
         return LockChangedHands(f"The lock {self.key!r} {what}.", lock=self.key)
 
-    def permit_limits(self, queue: Queue, nodes: Mapping[str, Node]) -> dict[str, int]:
-        """Return by name the limits by which the contenders with these znodes hold permits, if they want some."""
-        marker = self.read(queue.limit_marker) if queue.limit_marker else None
-        return {
-            name: permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
-            for name, node in nodes.items()
-        }
-
     def limits_in(self, queue: Queue) -> dict[str, int]:
         """
         Return by name the limits by which contenders hold permits; 1 if a znode is gone.
@@ -125,14 +117,17 @@ class QueueClient:
         Contenders further back than the highest known limit are not read. They wait, unless their own limit is higher.
         """
         limits: dict[str, int] = {}
+        marker = self.read(queue.limit_marker) if queue.limit_marker else None
         names = holders.permits_at_front(queue)
         while len(limits) < min(len(names), max(limits.values(), default=1)):
             paths = {f"{self.parent}/{name}": name for name in names[len(limits) : len(limits) + BATCH]}
             nodes = self.request(lambda gateway, done, paths=tuple(paths): gateway.read_all(paths, done))  # type: ignore[misc]
             if isinstance(nodes, ZkError):
                 raise self.with_key(nodes)
-            known = self.permit_limits(queue, {name: nodes[path] for path, name in paths.items() if path in nodes})
-            limits |= {**dict.fromkeys(paths.values(), 1), **known}
+            limits |= dict.fromkeys(paths.values(), 1)
+            for path, node in nodes.items():
+                change = None if marker is None or node.czxid > marker.czxid else marker.data
+                limits[paths[path]] = permit_limit(queue, node.data, change)
         return limits
 
     @contextmanager

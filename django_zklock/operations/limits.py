@@ -24,7 +24,6 @@ from typing import Final
 from django_zklock import signals
 from django_zklock.conf.arguments import read_limit
 from django_zklock.core.queue import markers, order
-from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.core.queue.markers import LimitRecord, SetLimit
 from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, Delete, SetData
@@ -90,8 +89,6 @@ def _change(key: str, limit: int | None, by: str, reason: str, reply_timeout: fl
     action = Action(text=text, key=client.key, by=by, reason=reason)
     try:
         done: bool = client.run(partial(_replace_marker, client.parent, limit or 0, LimitRecord(by=by, reason=reason)))
-        if limit is None:
-            client.run(partial(_remove_marker, client.parent))
     except ZooKeeperUnavailable:
         record(action, sure=False)
         raise
@@ -143,12 +140,3 @@ def _replace_marker(
     deletes = [Delete(path=f"{parent}/{name}") for name in present]
     create = Create(path=f"{parent}/{markers.limit_marker(limit)}", data=data)
     return Commit((set_data, *deletes, create), True)
-
-
-def _remove_marker(parent: str, directory: DirectoryState | None, session_id: int) -> Step:
-    """Remove the marker of a cleared limit if there are no contenders; else the last contender removes it."""
-    names = (directory or _MISSING).children
-    cleared = markers.limit_marker(0)
-    if cleared not in names or any(SEQUENCE_TAIL.search(name) for name in names):
-        return Done(True)
-    return Commit((Delete(path=f"{parent}/{cleared}"),), True)

@@ -26,7 +26,7 @@ from django_zklock.core.queue.operator_hold import LONGEST, HoldLabel, OperatorH
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import blocking, check_seconds, check_target
 from django_zklock.names.template import check_own_key
-from django_zklock.operations.audit import Action, check_by, check_optional_reason, check_reason, record
+from django_zklock.operations.audit import Action, check_by, check_reason, record
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 
 
@@ -73,7 +73,7 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: 
         ZooKeeperUnavailable: ZooKeeper did not answer in time.
 
     """
-    by, reason = check_by(by), check_optional_reason(reason)
+    by, reason = check_by(by), check_reason(reason, needed=False)
     check_target(token=token)
     client = QueueClient(key, reply_timeout)
     hold = _delete(client, token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -273,14 +274,8 @@ def _held_by(lock: LockInfo) -> str:
     return _("%(place)s has held it for %(age)s, for %(work)s.") % values
 
 
-def local(time: datetime) -> datetime:
-    """Return a time in the project's present time zone; without USE_TZ, in that of the system."""
-    try:
-        return time.astimezone(get_current_timezone())
-    except OverflowError:  # at the end of the year 9999, as znodes of others may say
-        return time
-
-
 def time_text(time: datetime) -> str:
-    """Return a time in that zone, with its name."""
-    return f"{local(time):%Y-%m-%d %H:%M:%S %Z}"
+    """Return a time in the project's present time zone, with its name; without USE_TZ, in that of the system."""
+    with suppress(OverflowError):  # at the end of the year 9999, as znodes of others may say
+        time = time.astimezone(get_current_timezone())
+    return f"{time:%Y-%m-%d %H:%M:%S %Z}"

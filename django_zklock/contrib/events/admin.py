@@ -76,7 +76,7 @@ class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.display(description=_("Lock"))
     def lock(self, event: Event) -> str:
         text = key_text(event.key)
-        if not event.key or len(event.key) == MAX_TEXT:  # a limit of all locks, or a key that was cut
+        if len(event.key) == MAX_TEXT:  # a key that was cut
             return text
         try:
             address = reverse("admin:zklock_lock_change", args=[quote(event.key)], current_app=self.admin_site.name)

@@ -62,18 +62,18 @@ class Writer:
         if self._loop is not None and (is_action or (len(self._events) == BATCH and not self._failures)):
             self._loop.post(self._write)
 
-    def flush(self, timeout: float) -> bool:
-        """Write what was signalled so far; return whether that was done, or failed, within `timeout` seconds."""
+    def flush(self, timeout: float) -> None:
+        """Write what was signalled so far, or fail to, within `timeout` seconds."""
         loop, session = self._loop, process.peek()
         if loop is None:
-            return True
+            return
         deadline = clock.now() + timeout
         signalled, written = threading.Event(), threading.Event()
         if session is not None:
             session.dispatch(signalled.set)  # after the signals that are under way
             signalled.wait(deadline - clock.now())
         loop.post(lambda: self._finish(loop, deadline, written))
-        return written.wait(deadline - clock.now())
+        written.wait(deadline - clock.now())
 
     def _start(self) -> None:
         if not self._starting.acquire(blocking=False):

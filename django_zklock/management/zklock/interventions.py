@@ -19,8 +19,9 @@ from django_zklock.management.arguments import (
     seconds,
     unless,
 )
+from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line
-from django_zklock.management.zklock.show import no_holder, read_lock
+from django_zklock.management.zklock.show import read_lock
 from django_zklock.operations import acting_via
 from django_zklock.operations.audit import Action
 from django_zklock.report.formatting import holder_text, key_text, span
@@ -77,7 +78,7 @@ def _changed(key: str, options: argparse.Namespace, error: LockChangedHands) -> 
     """Return the error that a lock has no such holder, with those that it has."""
     holders = read_lock(options).holders
     if not holders:
-        return no_holder(key, str(error))
+        return failure(str(error), ExitCode.NO_HOLDER)
     now = "; ".join(f"{holder_text(holder)}, for {span(holder)}, token {holder.token}" for holder in holders)
     return LockChangedHands(f"{error} Its holders: {now}.", lock=key)
 

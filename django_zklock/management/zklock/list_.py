@@ -7,11 +7,12 @@ import fnmatch
 from dataclasses import replace
 from typing import Any, Final
 
+from django_zklock import inspection
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
-from django_zklock.management.zklock.status import fail_if_incomplete, read_all, write_skipped
+from django_zklock.management.zklock.status import fail_if_incomplete, write_skipped
 from django_zklock.report import formatting, verdict
 
 HEAD: Final = ("lock", "state", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    snapshot = read_all(options)
+    snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0)
     incidents, _facts = verdict.by_key(snapshot)
     states = {lock.key: verdict.state_of(lock, incidents.get(lock.key)) for lock in snapshot.locks}
     locks = [lock for lock in snapshot.locks if _is_wanted(lock, states[lock.key], options)]
@@ -62,8 +63,7 @@ def _write(
         if lock.problem or lock.expired_holds:
             write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
     total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
-    age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
-    write_line(out, f"{total}{count(snapshot.total, 'lock')}{age}")
+    write_line(out, f"{total}{count(snapshot.total, 'lock')}")
     write_skipped(out, snapshot)
 
 

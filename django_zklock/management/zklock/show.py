@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from django.core.management.base import CommandError
-
 from django_zklock import inspection, operations
 from django_zklock.dashboard.detail import Detail, Row, read_details
 from django_zklock.inspection import LockInfo
@@ -16,7 +14,6 @@ from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import (
     add_answer,
     add_name,
-    entries_below,
     key_of,
 )
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -53,7 +50,7 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure("It is not known who holds this lock.", ExitCode.PARTIAL)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
-        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}")
+        raise failure(f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", ExitCode.NO_HOLDER)
 
 
 def _more_json(shown: Detail, grants: Sequence[Any]) -> dict[str, Any]:
@@ -105,11 +102,6 @@ def read_lock(options: argparse.Namespace) -> LockInfo:
     """Return the lock that was given, free or not."""
     key = key_of(options)
     return inspection.look_at(key, reply_timeout=options.reply_timeout) or LockInfo(key=key, path="")
-
-
-def no_holder(key: str, message: str) -> CommandError:
-    """Return the error that a lock has no holder, with a hint at an entry of `LOCKS`."""
-    return failure(f"{message} {entries_below(key)}".rstrip(), ExitCode.NO_HOLDER)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -305,3 +305,7 @@ def test_a_key_is_not_capitalised_in_breadcrumbs(client):
     response = client.get(f"{LIST}a/change/")
     assert capfirst(response.context["original"]) == "<bdi>a</bdi>"
     assert "<bdi>a</bdi>" in response.content.decode()
+
+
+def test_the_history_of_a_lock_is_the_list_of_its_events(client):
+    assert 'href="/admin/zklock_events/event/?key=a%2Fb"' in client.get(f"{LIST}a_2Fb/change/").content.decode()

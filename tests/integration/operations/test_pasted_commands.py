@@ -48,7 +48,7 @@ def test_each_printed_command_needs_only_a_reason(zoo, contend, project):
     assert not (project.directory / "pwned").exists()
 
 
-@pytest.mark.parametrize("reason", ["", "  ", "TEXT"])
+@pytest.mark.parametrize("reason", ["", "  "])
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -81,7 +81,8 @@ def test_no_printed_command_runs_what_others_have_written(zoo, contend, project)
         for key, host in (("--pythonpath=evil", "--pythonpath=evil"), ("-h", "--settings=evil"), ("k", quotes)):
             contend(key, host=host, template="k")
             printed.update(json.loads(ending("show", "--json", "--", key)[1])["commands"])
-            held = ending("hold", "--for=60", "--reason=deploy", "--", f"{key}/held")[1]
+            ending("hold", "--for=60", "--reason=deploy", "--", f"{key}/held")
+            held = ending("show", "--", f"{key}/held")[1]
             queued(f"task/t/{key}/free", host)
             reserved = ending("show", "--", lock_key(f"task/t/{key}/free"))[1]
             texts = (held + reserved).splitlines()

@@ -94,12 +94,10 @@ def test_an_idle_lock_is_listed_as_kept(zoo):
 
 def test_show_hints_at_an_entry_that_needs_fields(zoo):
     use = "Give --field sku=VALUE, or the whole key."
-    locks = {"inventory": {"path": "inventory/{sku}"}, "stock": {"path": "goods/{sku}"}}
+    locks = {"inventory": {"path": "inventory/{sku}"}}
     with zoo.configured(LOCKS=locks):
         message = f"'inventory' is an entry of LOCKS with the path 'inventory/{{sku}}'. {use}"
         assert ending("show", "inventory")[2] == message
-        message = f"The lock 'goods' is free. LOCKS has 'stock' with the path 'goods/{{sku}}'. {use}"
-        assert ending("show", "goods")[2] == message
 
 
 def test_hostile_payloads_are_harmless(zoo):
