@@ -14,7 +14,7 @@ from django_zklock import conf
 from django_zklock.dashboard.acts import Target
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
-from django_zklock.report.formatting import MAX_ERROR, STATE_LABELS, clean, commands, key_text, limit_text, reasons
+from django_zklock.report.formatting import MAX_ERROR, STATE_LABELS, clean, hold_commands, key_text, limit_text, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +88,7 @@ class Detail:
 
     @property
     def reasons(self) -> list[str]:
-        return list(reasons(self.info))
+        return reasons(self.info)
 
     @property
     def advice(self) -> str:
@@ -128,8 +128,10 @@ class Detail:
 
     @property
     def next_commands(self) -> list[str]:
-        """Commands that end the first hold."""
-        return [] if self.root else list(commands(self.info))
+        """Commands that end the first hold. A request ends no deadlock."""
+        holders = () if self.root else self.info.holders[:1]
+        mildest = -1 if self.info.deadlocked else 0
+        return [line for holder in holders for line in hold_commands(self.info.key, holder)[mildest:]]
 
 
 def read_details(keys: Iterable[str], *, reply_timeout: float) -> list[Detail]:

@@ -159,6 +159,7 @@ class LockAdminMixin(LockViews):
         snapshot = self.snapshot(request)
         ensemble = lazy.inspection.ensemble(reply_timeout=self.reply_timeout, max_age=max_age(request))
         seen = verdict.look(snapshot, ensemble)
+        lazy.background.last.store(seen)
         context = {
             "title": _("Attention"),
             "tab": "attention",

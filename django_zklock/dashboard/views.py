@@ -241,7 +241,7 @@ class LockViews:
     def _act(self, request: HttpRequest, act: Act, targets: list[Target], values: dict[str, Any]) -> list[str]:
         """Act on each target until the time is over; show the results. Return the keys of those that were not done."""
         deadline = clock.now() + MAX_TIME
-        by = clean(request.user.get_username(), 150)
+        by, done = clean(request.user.get_username(), 150), str(act.done)
         results: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # keys, by text and error
         with lazy.operations.acting_via("admin") as actions:
             for target in targets:
@@ -249,7 +249,7 @@ class LockViews:
                 if clock.now() <= deadline:
                     try:
                         act.run(target, by=by, **values)
-                        text = str(act.done)
+                        text = done
                     except ZooKeeperUnavailable as unanswered:
                         text, error = _("It is unknown whether it was done: %(lock)s. %(error)s"), str(unanswered)
                         deadline = 0.0  # the others would fail as slowly
@@ -260,9 +260,9 @@ class LockViews:
             self._log(request, action)
         for (text, error), keys in results.items():
             shown = text % {"lock": keys_text([*dict.fromkeys(keys)], MAX_NAMED), "error": error}
-            level = messages.SUCCESS if text == str(act.done) else messages.ERROR
+            level = messages.SUCCESS if text == done else messages.ERROR
             self.message_user(request, clean(shown, MAX_ERROR), level, fail_silently=True)  # type: ignore[attr-defined]
-        results.pop((str(act.done), ""), None)
+        results.pop((done, ""), None)
         return [*dict.fromkeys(key for keys in results.values() for key in keys)]
 
     def _log(self, request: HttpRequest, action: Action) -> None:

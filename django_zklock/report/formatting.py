@@ -237,12 +237,6 @@ def cycle_text(cycle: Sequence[Wait]) -> str:
     return "; ".join(text % values for values in waits)
 
 
-def commands(lock: LockInfo) -> list[str]:
-    """Return the commands by which an operator can end the first hold of a lock. A request ends no deadlock."""
-    mildest = -1 if lock.deadlocked else 0
-    return [line for first in lock.holders[:1] for line in hold_commands(lock.key, first)[mildest:]]
-
-
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:
     """Return the commands by which an operator can end a hold, the mildest first. The reason is to be filled in."""
     names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]

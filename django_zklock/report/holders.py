@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -138,7 +138,16 @@ class Hung(Incident):
     def find(cls, facts: Facts) -> Iterator[Self]:
         stuck = [pair for stuck, late in facts.hung if not _is_many(late) for pair in stuck]
         for held in _by_lock(stuck):
-            yield from cls.of(facts, held, detail=_hung_text(facts, held[0][0], len(held)))
+            processes = {(holder.session_id, holder.host, holder.pid) for _lock, holder in held}
+            kind: type[Any] = HungProcesses if len(processes) > 1 else cls
+            detail = _hung_text(facts, held[0][0], len(held))
+            yield from kind.of(facts, held, detail=detail, values={"number": len(processes)})
+
+
+class HungProcesses(Hung):
+    """Several readers, or holders of permits."""
+
+    title = _("%(number)d processes have held %(keys)s for %(time)s")
 
 
 class Operator(Incident):

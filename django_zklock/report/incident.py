@@ -127,7 +127,7 @@ class Incident:
 
     def commands(self) -> list[str]:
         """Return the commands of its remedy: its own one, and those that end the first holds, the mildest first."""
-        host = (self.host or None) if self.command.startswith("list") else None
+        host = (self.host or None) if self.command == "list" else None
         own = [command(self.command, *self.keys[: self.command == "show"], host=host)] if self.command else []
         mildest = 0 if self.act == "ask" else -1
         holds = [(key, holder) for key, holder in self.holders[:MAX_NAMED] if holder.holds]

@@ -1,5 +1,5 @@
 """
-Import `inspection` and `operations` when they are first used.
+Import `inspection`, `operations` and `background` when they are first used.
 
 Django imports the admin of every app when it starts, and these import kazoo.
 """
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from django_zklock import inspection, operations
+    from django_zklock.report import background
 
-__all__ = ["inspection", "operations"]
+__all__ = ["background", "inspection", "operations"]
 
 _MODULES: Final = {
     "inspection": "django_zklock.inspection",
     "operations": "django_zklock.operations",
+    "background": "django_zklock.report.background",
 }
 
 

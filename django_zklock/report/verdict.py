@@ -120,7 +120,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport) -> Verdict:
     """Return what needs attention, and what was looked at."""
     facts = Facts(snapshot, servers)
     present = found(facts)
-    running = max(sum(server.runs for server in servers.servers), int(servers.has_quorum))  # a proxy may cut `srvr`
+    running = max(sum(server.runs for server in servers.servers), servers.has_quorum)  # a proxy may cut `srvr`
     servers_seen = running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
     if not any(incident.cause == "quorum" for incident in present):  # it says the same

@@ -234,10 +234,6 @@ class Metrics:
         self.waiting_tasks = waiting
 
 
-def _tasks(metrics: Metrics) -> _Values:
-    return {(): [metrics.waiting_tasks]}
-
-
 def _states(metrics: Metrics) -> _Values:
     session = process.peek()
     return {} if session is None else {(state,): [state == str(session.state)] for state in STATES}
@@ -268,7 +264,12 @@ READINGS: Final = {
     "oldest_hold_seconds": Reading("Longest hold that has no end yet.", Metrics.holds),
     "waiting": Reading("Callers that wait now.", Metrics.waits, len),
     "oldest_wait_seconds": Reading("Longest wait that has no end yet.", Metrics.waits),
-    "waiting_tasks": Reading("Messages that wait for locks in this Celery worker.", _tasks, labels=(), mode="livesum"),
+    "waiting_tasks": Reading(
+        "Messages that wait for locks in this Celery worker.",
+        lambda it: {(): [it.waiting_tasks]},
+        labels=(),
+        mode="livesum",
+    ),
     "session_state": Reading(
         "1 for the state of the connection; with several processes, their number.",
         _states,

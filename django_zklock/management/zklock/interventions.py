@@ -65,7 +65,7 @@ class Intervention:
 
 
 def _as_json(action: Action) -> dict[str, object]:
-    token = None if action.token is None else str(action.token)
+    token = action.token and str(action.token)  # 64 bits; numbers in JavaScript have 53
     return {"action": str(action), "token": token, "by": action.by, "reason": action.reason}
 
 

@@ -80,9 +80,8 @@ def _row(lock: LockInfo, state: str) -> tuple[str, ...]:
     shown = (formatting.key_text(lock.key), state, formatting.kind_text(lock))
     if not lock.holders:
         return (*shown, "", "", "", str(lock.waiting), wait, "")
-    first, more = lock.holders[0], f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
+    first, *others = lock.holders
+    more = f" +{len(others)}" if others else ""
     held = "" if lock.held_for is None else formatting.span(first)
-    return (
-        *(*shown, f"{formatting.process_of(first)}{more}", formatting.use_of(first)),
-        *(held, str(lock.waiting), wait, str(first.token)),
-    )
+    who, work = f"{formatting.process_of(first)}{more}", formatting.use_of(first)
+    return (*shown, who, work, held, str(lock.waiting), wait, str(first.token))

@@ -29,7 +29,7 @@ from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.management.arguments import add_name, integer, seconds, template_of, unless
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output
+from django_zklock.management.output import LINE, Output
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; in a container, perhaps nothing reaps the dead processes
@@ -148,8 +148,8 @@ def _report(command: _Command, waited: float, *, as_json: bool) -> None:
     if command.lost and command.must_stop:
         raise failure(f"The lock {key!r} was lost: {command.lost}. The command was stopped.", ExitCode.LOST)
     if command.lost:
-        why = printable(command.lost)
-        print(f"The lock {key!r} was lost while the command ran; the policy let it finish: {why}.", file=sys.stderr)
+        text = f"The lock {key!r} was lost while the command ran; the policy let it finish: {command.lost}."
+        print(printable(text, LINE), file=sys.stderr)
     if command.status:
         raise SystemExit(command.status)
 

@@ -108,7 +108,14 @@ def _cells(row: Row) -> tuple[str, ...]:
     contender, role = row.info, str(row.number)
     if not contender.waits_behind:
         role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
-    since = formatting.time_text(contender.since)
-    process, use = formatting.process_of(contender), formatting.use_of(contender)
-    cells = (role, process, contender.kind, use, since, formatting.span(contender))
-    return (*cells, str(contender.token), contender.thread, contender.session or "none")
+    return (
+        role,
+        formatting.process_of(contender),
+        contender.kind,
+        formatting.use_of(contender),
+        formatting.time_text(contender.since),
+        formatting.span(contender),
+        str(contender.token),
+        contender.thread,
+        contender.session or "none",
+    )

@@ -149,8 +149,8 @@ def test_processes_of_one_name_and_number_are_told_apart_by_their_sessions():
 @pytest.mark.parametrize(
     ("kind", "client", "title"),
     [
-        ("read-write", "zklock", "web-1 · pid 1 has held prices for 1 min 30 s"),
-        ("semaphore", "zklock", "web-1 · pid 1 has held prices for 1 min 30 s"),
+        ("read-write", "zklock", "3 processes have held prices for 1 min 30 s"),
+        ("semaphore", "zklock", "3 processes have held prices for 1 min 30 s"),
         ("semaphore", "Curator", "Another client blocks prices"),
     ],
 )
