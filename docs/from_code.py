@@ -53,11 +53,8 @@ def texts(argument: ast.expr, logger: str) -> list[str]:
     """Return the messages that an argument can be."""
     if isinstance(argument, ast.JoinedStr):
         return ["".join(str(part.value) if isinstance(part, ast.Constant) else "%s" for part in argument.values)]
-    if isinstance(argument, ast.Constant):
-        return [PASSED_ON[logger] if argument.value == "%s" else str(argument.value)]
-    from django_zklock.operations import audit  # noqa: PLC0415
-
-    return list(audit._MESSAGES.values())
+    text = str(ast.literal_eval(argument))
+    return [PASSED_ON[logger] if text == "%s" else text]
 
 
 def logged() -> Iterator[tuple[str, str, str]]:

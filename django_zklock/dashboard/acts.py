@@ -15,7 +15,6 @@ from django.utils.translation import gettext_lazy as _
 from django_zklock.core.queue.markers import MOST_PERMITS
 from django_zklock.names.template import MAX_KEY, is_key
 from django_zklock.report import lazy
-from django_zklock.report.formatting import clean
 
 MAX_REASON: Final = 300
 MAX_TARGETS: Final = 50
@@ -47,18 +46,6 @@ class Target:
         return cls(match[3], match[1], int(match[2])) if match and is_key(match[3]) else None
 
 
-class ReasonField(forms.CharField):
-    """Why, in one line that prints."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            label=_("Reason"), max_length=MAX_REASON, help_text=_("For the audit log, and for those who wait.")
-        )
-
-    def clean(self, value: Any) -> str:
-        return clean(" ".join(super().clean(value).split()), MAX_REASON)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
     """Something that an operator can do. `run` gets the target, `by`, `reason` and the values of the fields."""
@@ -78,9 +65,10 @@ class Act:
         fields: dict[str, forms.Field] = {name: make() for name, make in self.fields.items()}
         if needs_key:
             fields = {"key": _key_field(), **fields}
-        form: forms.Form = type("ActForm", (forms.Form,), {**fields, "reason": ReasonField()})(data)
+        form: forms.Form = type("ActForm", (forms.Form,), {**fields, "reason": _reason()})(data)
         _use_widgets(form, overrides)
-        _focus_first(form)
+        empty = [field for field in form.fields.values() if field.required and field.initial is None]
+        empty[0].widget.attrs["autofocus"] = True
         return form
 
 
@@ -93,12 +81,9 @@ def _use_widgets(form: forms.Form, overrides: Mapping[Any, Mapping[str, Any]]) -
         field.widget.attrs["autocomplete"] = "off"
 
 
-def _focus_first(form: forms.Form) -> None:
-    """Let the browser focus the first field with an error, which screen readers then read; else the first empty one."""
-    for name, field in form.fields.items():
-        if name in form.errors or (not form.is_bound and field.required and field.initial is None):
-            field.widget.attrs["autofocus"] = True
-            return
+def _reason() -> forms.Field:
+    text = _("For the audit log, and for those who wait.")
+    return forms.CharField(label=_("Reason"), max_length=MAX_REASON, help_text=text)
 
 
 def _key_field() -> forms.Field:

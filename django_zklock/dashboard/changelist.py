@@ -76,7 +76,7 @@ def totals(snapshot: Snapshot) -> dict[str, int]:
         "shown": len(snapshot.locks),
         "held": sum(lock.held_for is not None for lock in snapshot.locks),
         "kept": sum(lock.idle_for is not None for lock in snapshot.locks),
-        "contended": sum(lock.contended for lock in snapshot.locks),
+        "contended": sum(lock.waiting > 0 for lock in snapshot.locks),
         "waiting": sum(lock.waiting for lock in snapshot.locks),
     }
 
@@ -94,7 +94,7 @@ class StateFilter(admin.SimpleListFilter):
         value = self.value()
         if not value:
             return queryset
-        return queryset.selected(lambda lock: value in (state_of(lock.info, lock.incident), *lock.info.states()))
+        return queryset.selected(lambda lock: value in (state_of(lock.info, lock.incident), *lock.info.states))
 
 
 class HostFilter(admin.SimpleListFilter):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import string
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from django_zklock import conf
 from django_zklock.dashboard.acts import Target
 from django_zklock.names import template as names
 from django_zklock.report import lazy, verdict
-from django_zklock.report.formatting import MAX_ERROR, clean, commands, key_text, limit_text, reasons, state_text
+from django_zklock.report.formatting import MAX_ERROR, STATE_LABELS, clean, hold_commands, key_text, limit_text, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +75,7 @@ class Detail:
 
     @property
     def state_label(self) -> str:
-        return state_text(self.info, self.state)
+        return str(STATE_LABELS[self.state])
 
     @cached_property
     def chain(self) -> tuple[Wait, ...]:
@@ -83,16 +83,12 @@ class Detail:
         return self._look[1].graph.chain(self.info.key)
 
     @property
-    def is_cycle(self) -> bool:
-        return self.info.deadlocked
-
-    @property
     def limit_set(self) -> str:
         return limit_text(self.info.limit_set) if self.info.limit_set else ""
 
     @property
     def reasons(self) -> list[str]:
-        return list(reasons(self.info))
+        return reasons(self.info)
 
     @property
     def advice(self) -> str:
@@ -102,8 +98,9 @@ class Detail:
         return str(self._incident.describe()["remedy"]) if self._incident else ""
 
     @cached_property
-    def waiters(self) -> list[Row]:
-        return [self._row(waiter, number) for number, waiter in enumerate(self.info.waiters, 1)]
+    def rows(self) -> list[Row]:
+        """The holders, and then the waiters with their numbers."""
+        return self.holders + [self._row(waiter, number) for number, waiter in enumerate(self.info.waiters, 1)]
 
     @cached_property
     def holders(self) -> list[Row]:
@@ -116,7 +113,7 @@ class Detail:
             number=number,
             links=links(self.info.key, info),
             target=str(Target(self.info.key, info.guid, info.token)),
-            waits=self._look[1].waits_elsewhere(self.info, info) and not self.is_cycle,
+            waits=self._look[1].waits_elsewhere(self.info, info) and not self.info.deadlocked,
         )
 
     @property
@@ -131,8 +128,10 @@ class Detail:
 
     @property
     def next_commands(self) -> list[str]:
-        """Commands that end the first hold."""
-        return [] if self.root else list(commands(self.info))
+        """Commands that end the first hold. A request ends no deadlock."""
+        holders = () if self.root else self.info.holders[:1]
+        mildest = -1 if self.info.deadlocked else 0
+        return [line for holder in holders for line in hold_commands(self.info.key, holder)[mildest:]]
 
 
 def read_details(keys: Iterable[str], *, reply_timeout: float) -> list[Detail]:
@@ -152,10 +151,9 @@ def links(key: str, contender: ContenderInfo) -> list[tuple[str, str]]:
     Each value is percent-encoded, slashes included, so that none can change where a link leads to.
     """
     facts = {name: str(getattr(contender, name) or "") for name in ("host", "pid", "what", "guid", "token")}
-    values = {"key": key, **facts, **contender.about}
+    values = {name: quote(value, safe="") for name, value in {"key": key, **facts, **contender.about}.items() if value}
     addresses = []
     for label, template in conf.current().admin_links.items():
-        fields = [name for _text, name, *_spec in string.Formatter().parse(template) if name]
-        if all(values.get(name) for name in fields):
-            addresses.append((label, template.format_map({name: quote(values[name], safe="") for name in fields})))
+        with suppress(KeyError):
+            addresses.append((label, template.format_map(values)))
     return addresses

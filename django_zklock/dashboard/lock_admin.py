@@ -24,7 +24,6 @@ from django_zklock.report import formatting, lazy, servers, verdict
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    from django_zklock.inspection import ContenderInfo
 
 TUTORIAL: Final = "https://django-zklock.readthedocs.io/en/latest/tutorial/"
 UUID: Final = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
@@ -84,7 +83,7 @@ class LockAdminMixin(LockViews):
     @admin.display(description=gettext_lazy("state"))
     def state(self, lock: Lock) -> str:
         state = verdict.state_of(lock.info, lock.incident)
-        label = formatting.state_text(lock.info, state)
+        label = formatting.STATE_LABELS[state]
         shown = format_html('<span class="zklock-state zklock-{}">{}</span>', state, label)
         if lock.info.kind == "lock":
             return shown
@@ -93,25 +92,19 @@ class LockAdminMixin(LockViews):
     @admin.display(description=gettext_lazy("holder"), empty_value="–")
     def holder(self, lock: Lock) -> str | None:
         """Return the first holder in one line: ids are cut, and shown whole below the mouse and on focus."""
-        holders = lock.info.holders
-        if not holders:
+        if not lock.info.holders:
             return None
-        work = formatting.use_of(holders[0])
+        first, *others = lock.info.holders
+        who, work = formatting.process_of(first), formatting.use_of(first)
+        link = format_html('<a href="?{}">{}</a>', urlencode({"host": first.host}), who) if first.pid else who
         return format_html(
             '<span class="zklock-holder" dir="auto" title="{} · {}">{} {} <span class="zklock-work">{}</span></span>',
-            formatting.process_of(holders[0]),
+            who,
             work,
-            self.process_link(holders[0]),
-            f"+{len(holders) - 1}" if holders[1:] else "",
+            link,
+            f"+{len(others)}" if others else "",
             UUID.sub(r"\1", work),
         )
-
-    def process_link(self, holder: ContenderInfo) -> str:
-        """Return host and process, with a link to the locks of that host."""
-        text = formatting.process_of(holder)
-        if not holder.pid:
-            return text
-        return format_html('<a href="?{}">{}</a>', urlencode({"host": holder.host}), text)
 
     @admin.display(description=gettext_lazy("held for"), ordering="-held_for", empty_value="–")
     def held(self, lock: Lock) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import messages
@@ -13,7 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, path, re_path, reverse
+from django.urls import path, re_path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -22,10 +23,9 @@ from django.views.decorators.http import require_safe
 
 from django_zklock.core import clock
 from django_zklock.core.log import Logger
-from django_zklock.core.queue.escaping import shortened
 from django_zklock.dashboard.acts import ACTS, MAX_TARGETS, Act, Target
-from django_zklock.dashboard.detail import Detail, read_details
-from django_zklock.exceptions import LockChangedHands, ZkLockError, ZooKeeperUnavailable
+from django_zklock.dashboard.detail import Detail, Row, read_details
+from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 from django_zklock.models import Lock
 from django_zklock.names.template import MAX_KEY, is_key
 from django_zklock.report import lazy, past, verdict
@@ -33,7 +33,7 @@ from django_zklock.report.formatting import MAX_ERROR, clean, key_text, keys_tex
 from django_zklock.report.incident import MAX_NAMED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from django.contrib.admin import AdminSite
     from django.forms import Form
@@ -55,8 +55,6 @@ MAX_TIME: Final = 15.0
 """Seconds after which a page begins nothing more. Web servers end requests that take longer."""
 MOST_GRANTS: Final = 20
 """Grants on the page of a lock."""
-MAX_STORED: Final = 255
-"""Characters of a key in the table of events."""
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that the probe of incidents waits for ZooKeeper. It reads all locks."""
 
@@ -183,23 +181,11 @@ class LockViews:
             "title": key_text(lock.key, MAX_KEY),
             "original": Breadcrumb(key_text(lock.key, MAX_KEY), pk=lock.key),
             "change": True,
-            "show_history": True,
             "lock": shown,
             "past": past.ask("timeline", shown.info, MOST_GRANTS),
             **(extra_context or {}),
         }
         return self.page(request, "detail", context)
-
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the events of the lock; on a site without their list, the actions in Django's own log."""
-        self._require(request)
-        try:
-            events = reverse("admin:zklock_events_event_changelist", current_app=self.admin_site.name)
-        except NoReverseMatch:
-            return super().history_view(request, object_id, extra_context)  # type: ignore[misc,no-any-return]
-        return HttpResponseRedirect(f"{events}?{urlencode({'key': shortened(unquote(object_id), MAX_STORED)})}")
 
     # --- Acts: a form that names each holder, a reason, and one message for each result ------------------------------
 
@@ -214,31 +200,34 @@ class LockViews:
         act = ACTS[name]
         data = request.POST if name in request.POST else None
         form = act.form(data, self.formfield_overrides, needs_key=not (keys or act.of_holders))
-        targets = self._targets(request, form, keys) if act.of_holders else [_lock_of(form, keys)]
+        targets = self._targets(request, act, form, keys)
         if form.is_valid():
-            values = {field: value for field, value in form.cleaned_data.items() if field != "key"}
-            failed = self._act(request, act, targets, values)
-            if not failed:
+            keys = self._act(request, act, targets, form.cleaned_data)
+            if not keys:
                 return HttpResponseRedirect(self._after(targets))
-            keys = failed
+        status = CONFLICT if form.is_valid() else 200
         locks = self.read_locks(keys) if keys else []
+        rows = _rows(locks, targets)
         is_away = any(lock.problem for lock in locks)
         context = {
-            "title": f"{act.label}: {', '.join(key_text(key) for key in keys)}" if keys else act.label,
+            "title": f"{act.label}: {', '.join(map(key_text, keys))}" if keys else act.label,
             "name": name,
             "act": act,
             "form": form,
             "form_url": f"{self.url('act', name)}?{urlencode({'key': keys}, doseq=True)}",
             "locks": locks,
             "is_away": is_away,
-            **(_ticks(locks, targets if form.is_bound else None) if act.of_holders else {}),
+            "rows": rows[:MAX_TARGETS],
+            "hidden": max(0, len(rows) - MAX_TARGETS),
         }
-        status = UNAVAILABLE if is_away else CONFLICT if form.is_valid() else 200
-        return self.page(request, "act", context, status)
+        return self.page(request, "act", context, UNAVAILABLE if is_away else status)
 
-    def _targets(self, request: HttpRequest, form: Form, keys: Collection[str]) -> list[Target]:
-        """Return the ticked holders. A form without one is not valid."""
-        parsed = [Target.parse(text) for text in request.POST.getlist("target")[:MAX_TARGETS]]
+    def _targets(self, request: HttpRequest, act: Act, form: Form, keys: Collection[str]) -> list[Target]:
+        """Return the ticked holders, or the lock that the page is about or that was typed. One at least is needed."""
+        if not act.of_holders:
+            typed = form.cleaned_data.pop("key", "") if form.is_valid() else ""
+            return [Target(typed or next(iter(keys), ""))]
+        parsed = map(Target.parse, request.POST.getlist("target")[:MAX_TARGETS])
         targets = [target for target in parsed if target is not None]
         if form.is_bound and not targets:
             form.add_error(None, _("No holder was chosen, so nothing was done."))
@@ -246,59 +235,39 @@ class LockViews:
 
     def _after(self, targets: list[Target]) -> str:
         """Return the address of the page after an act that was done."""
-        keys = _keys(targets)
-        return self.url("change", quote(keys[0])) if len(keys) == 1 else self.url("changelist")
+        keys = {target.key for target in targets}
+        return self.url("change", quote(keys.pop())) if len(keys) == 1 else self.url("changelist")
 
     def _act(self, request: HttpRequest, act: Act, targets: list[Target], values: dict[str, Any]) -> list[str]:
         """Act on each target until the time is over; show the results. Return the keys of those that were not done."""
         deadline = clock.now() + MAX_TIME
-        by = clean(request.user.get_username(), 150)
-        keys = [target.key for target in targets]
-        failed: dict[Target, str] = {}
-        late: list[Target] = []
+        by, done = clean(request.user.get_username(), 150), str(act.done)
+        results: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # keys, by text and error
         with lazy.operations.acting_via("admin") as actions:
             for target in targets:
-                if clock.now() > deadline:
-                    late.append(target)
-                    continue
-                # A semaphore may have several holders here, each with a result of its own.
-                token = f" (token {target.token})" if keys.count(target.key) > 1 else ""
-                shown = {"lock": f"{key_text(target.key)}{token}"}
-                try:
-                    act.run(target, by=by, **values)
-                except LockChangedHands:
-                    failed[target] = _("The holder of %(lock)s has changed, so nothing was done.") % shown
-                except ZooKeeperUnavailable as error:
-                    text = _("It is unknown whether it was done: %(lock)s. %(error)s")
-                    failed[target] = text % {**shown, "error": error}
-                    deadline = 0.0  # the others would fail as slowly
-                except (ZkLockError, ValueError) as error:
-                    failed[target] = _("Nothing was done: %(lock)s. %(error)s") % {**shown, "error": error}
+                text, error = _("The time was too short, so nothing was done yet: %(lock)s. Try again."), ""
+                if clock.now() <= deadline:
+                    try:
+                        act.run(target, by=by, **values)
+                        text = done
+                    except ZooKeeperUnavailable as unanswered:
+                        text, error = _("It is unknown whether it was done: %(lock)s. %(error)s"), str(unanswered)
+                        deadline = 0.0  # the others would fail as slowly
+                    except (ZkLockError, ValueError) as refusal:
+                        text, error = _("Nothing was done: %(lock)s. %(error)s"), str(refusal)
+                results[text, error].append(target.key)
         for action in actions:
             self._log(request, action)
-        undone = [*failed, *late]
-        done = _keys(target for target in targets if target not in undone)
-        self._tell_results(request, act, done, failed.values(), _keys(late))
-        return _keys(undone)
-
-    def _tell_results(
-        self, request: HttpRequest, act: Act, done: list[str], failures: Iterable[str], late: list[str]
-    ) -> None:
-        """Show what was done, each failure, and the locks that the time was too short for."""
-        if done:
-            self._tell(request, act.done % {"lock": keys_text(done, MAX_NAMED)}, messages.SUCCESS)
-        for text in failures:
-            self._tell(request, text, messages.ERROR)
-        if late:
-            text = _("The time was too short, so nothing was done yet: %(locks)s. Try again.")
-            self._tell(request, text % {"locks": keys_text(late, MAX_NAMED)}, messages.WARNING)
-
-    def _tell(self, request: HttpRequest, text: str, level: int) -> None:
-        self.message_user(request, clean(text, MAX_ERROR), level, fail_silently=True)  # type: ignore[attr-defined]
+        for (text, error), keys in results.items():
+            shown = text % {"lock": keys_text([*dict.fromkeys(keys)], MAX_NAMED), "error": error}
+            level = messages.SUCCESS if text == done else messages.ERROR
+            self.message_user(request, clean(shown, MAX_ERROR), level, fail_silently=True)  # type: ignore[attr-defined]
+        results.pop((done, ""), None)
+        return [*dict.fromkeys(key for keys in results.values() for key in keys)]
 
     def _log(self, request: HttpRequest, action: Action) -> None:
         """Write an action to Django's own log. It is in the audit log by then, so a failure is only logged."""
-        text = f"{action}: {action.reason}" if action.reason else str(action)
+        text = f"{action}: {action.reason}"
         try:
             with transaction.atomic():
                 LogEntry.objects.log_actions(  # type: ignore[call-overload]
@@ -308,30 +277,11 @@ class LockViews:
             logger.exception("an action on the lock %r is not in the history: %r", action.key, text)
 
 
-def _keys(targets: Iterable[Target]) -> list[str]:
-    """Return the keys of the targets, each once."""
-    return list(dict.fromkeys(target.key for target in targets))
-
-
-def _lock_of(form: Form, keys: Collection[str]) -> Target:
-    """Return the lock that the page is about, or that was typed."""
-    typed = form.cleaned_data.get("key", "") if form.is_bound and form.is_valid() else ""
-    return Target(typed or next(iter(keys), ""))
-
-
-def _ticks(locks: Collection[Detail], chosen: Collection[Target] | None) -> dict[str, Any]:
-    """Return the rows of the holders, whether each is ticked, and how many have no row."""
-    ticked = None if chosen is None else {str(target) for target in chosen}
-    rows = [
-        (lock, row, row.target in ticked if ticked is not None else not row.waits)
-        for lock in locks
-        for row in lock.holders
-    ]
-    return {
-        "rows": rows[:MAX_TARGETS],
-        "hidden": max(0, len(rows) - MAX_TARGETS),
-        "is_free": not any(lock.problem or lock.info.problem for lock in locks),
-    }
+def _rows(locks: Collection[Detail], targets: Collection[Target]) -> list[tuple[Detail, Row, bool]]:
+    """Return the holders, and whether each is ticked: those that were chosen, else those that do not wait."""
+    chosen = {str(target) for target in targets}
+    holders = [(lock, row) for lock in locks for row in lock.holders]
+    return [(lock, row, row.target in chosen if chosen else not row.waits) for lock, row in holders]
 
 
 @never_cache

@@ -9,7 +9,7 @@ of time are in seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.utils.functional import cached_property
@@ -19,7 +19,6 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
-from django_zklock.core.queue.order import EXHAUSTED
 from django_zklock.core.queue.release_request import ReleaseRequest
 
 HOLDER_UNREAD: Final = "The znode of its holder was not read."
@@ -47,6 +46,11 @@ class ConnectionInfo:
     refused: bool = False
     """Whether a server refuses this process, or its settings are wrong. To start servers is no remedy."""
 
+    @property
+    def session(self) -> str:
+        """The session; empty if there is none."""
+        return session_hex(self.session_id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedContender(ContenderInfo):
@@ -60,12 +64,17 @@ class ScannedContender(ContenderInfo):
     """The name of the contender that must end first; empty for a holder."""
 
     @property
+    def session(self) -> str:
+        """Its session; empty if its znode has none."""
+        return session_hex(self.session_id)
+
+    @property
     def held_since(self) -> datetime | None:
         """When it got the lock, or when it came if that is not known; None for a waiter."""
         return self.since if self.holds else None
 
     @property
-    def at_most(self) -> bool:
+    def held_at_most(self) -> bool:
         """Whether `duration` is an upper bound: it holds the lock, and its client did not write since when."""
         return self.holds and self.granted is None and self.age > GRANT_WRITTEN_AFTER
 
@@ -82,7 +91,7 @@ class ScannedContender(ContenderInfo):
     @property
     def certain_duration(self) -> float:
         """Seconds for which it has certainly held the lock."""
-        return 0.0 if self.at_most else self.duration
+        return 0.0 if self.held_at_most else self.duration
 
     @property
     def long_after(self) -> float:
@@ -97,7 +106,7 @@ class ScannedContender(ContenderInfo):
     @property
     def ends(self) -> datetime | None:
         """When it loses the lock by itself (`max_hold`); None if it does not, if it waits, or if that is not known."""
-        certain = self.held_since is not None and self.max_hold and not self.at_most
+        certain = self.held_since is not None and self.max_hold and not self.held_at_most
         return self.since + timedelta(seconds=self.max_hold) if certain else None
 
     @property
@@ -171,23 +180,11 @@ class LockInfo:
 
     deadlocked: bool = False
     """Whether it is part of a deadlock. Only a snapshot of all locks can say so."""
-    counter_used_up: bool = False
-    """Whether its directory accepts no contender any more."""
 
     @property
     def holders_at_most(self) -> bool:
         """Whether the limit was lowered or cleared, so that some of the holders may wait: nobody else can know."""
         return self.limit is not None and self.kind == "semaphore" and len(self.holders) > self.limit
-
-    @property
-    def contended(self) -> bool:
-        """Whether there are waiters."""
-        return self.waiting > 0
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether it refuses all newcomers because the counter of its directory is used up."""
-        return self.counter_used_up or self.problem.endswith(EXHAUSTED)
 
     @property
     def is_unread(self) -> bool:
@@ -201,19 +198,15 @@ class LockInfo:
             return None
         return self.holders[0].duration
 
-    def held_longer_than(self, seconds: float) -> bool:
-        """Return whether its first holder has certainly held it for so long."""
-        return self.held_for is not None and self.holders[0].certain_duration >= seconds
-
     @property
     def is_unreadable(self) -> bool:
         """Whether nobody gets it: a znode of another program is in its queue, or its counter is used up."""
-        return (bool(self.problem) and not self.is_unread) or self.is_used_up
+        return bool(self.problem) and not self.is_unread
 
     @property
     def trouble(self) -> tuple[bool, bool, float, float]:
         """A value to sort by: deadlocks, unreadable queues, long waits and long holds are greater, in this order."""
-        return self.deadlocked, bool(self.problem) or self.is_used_up, self.longest_wait or 0.0, self.held_for or 0.0
+        return self.deadlocked, bool(self.problem), self.longest_wait or 0.0, self.held_for or 0.0
 
     @property
     def lasts(self) -> str:
@@ -230,8 +223,9 @@ class LockInfo:
         """Its operator hold: of an operator, a minimum hold, or of a reserved key."""
         return next((holder.operator for holder in self.holders if holder.operator is not None), None)
 
+    @property
     def states(self) -> tuple[str, ...]:
-        """Return all states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
+        """All states that it is in, as in `report.formatting.STATE_LABELS`; the worst first."""
         hold = self.operator
         is_long = self.held_for is not None and self.holders[0].is_long
         states = {
@@ -249,9 +243,10 @@ class LockInfo:
         }
         return tuple([state for state, is_in in states.items() if is_in]) or ("free",)
 
+    @property
     def state(self) -> str:
-        """Return the worst of its states."""
-        return self.states()[0]
+        """The worst of its states."""
+        return self.states[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,30 +315,19 @@ class Snapshot:
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
-_CONTENDER: Final = (
-    *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what", "about"),
-    *(
-        "template",
-        "operator",
-        "release_request",
-        "limit",
-        "max_hold",
-        "warn_after",
-        "session_timeout",
-        "idle_since",
-        "lasts",
-    ),
-)
 NAMES: Final[dict[type, tuple[str, ...]]] = {
     Snapshot: ("taken_at", "age", "problem", "skipped", "total", "connection", "cycles", "locks"),
     ConnectionInfo: ("state", "server", "session", "timeout", "hosts"),
     Wait: ("who", "holds", "waits_for"),
     LockInfo: (
         *("key", "path", "kind", "state", "limit", "limit_set", "own_limits", "holders", "expired_holds", "waiters"),
-        *("waiting", "held_for", "held_at_most", "idle_for", "longest_wait", "problem"),
+        *("waiting", "held_for", "idle_for", "longest_wait", "problem"),
     ),
-    ContenderInfo: _CONTENDER,
-    ScannedContender: (*_CONTENDER, "held_since", "held_at_most", "age", "waits_behind"),
+    ScannedContender: (
+        *("name", "path", "guid", "kind", "token", "session", "came", "client", "host", "pid", "thread", "what"),
+        *("about", "template", "operator", "release_request", "limit", "max_hold", "warn_after", "session_timeout"),
+        *("idle_since", "lasts", "held_since", "held_at_most", "age", "waits_behind"),
+    ),
     OperatorHold: ("by", "reason", "since", "until", "token"),
     ReleaseRequest: ("by", "reason", "at"),
     SetLimit: ("limit", "by", "reason", "when"),
@@ -353,24 +337,19 @@ _OR_ABSENT: Final = {"max_hold", "warn_after", "session_timeout", "pid"}
 """Names of numbers that are absent if they are 0. A text is absent if it is empty."""
 
 
-def to_json(value: Any) -> Any:
-    """Return a value of inspection for JSON."""
-    names = NAMES.get(type(value))
+def to_json(value: Any, names: tuple[str, ...] | None = None) -> Any:
+    """Return a value for JSON: one of inspection, or these attributes of any other."""
+    names = names or NAMES.get(type(value))
     if names is not None:
-        return {name: to_json(_attribute(value, name)) for name in names}
+        return {name: to_json(_field(value, name)) for name in names}
     if isinstance(value, datetime):
-        return value.isoformat()
+        return value.astimezone(UTC).isoformat()
     return [to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _attribute(value: Any, name: str) -> object:
+def _field(value: Any, name: str) -> object:
+    field = getattr(value, name)
     if name == "token":
-        return str(value.token)
-    if name == "session":
-        return session_hex(value.session_id) or None
-    if name == "state" and isinstance(value, LockInfo):
-        return value.state()
-    if name == "held_at_most":
-        return any(holder.at_most for holder in value.holders[:1]) if isinstance(value, LockInfo) else value.at_most
-    attribute = getattr(value, name)
-    return None if attribute == "" or (name in _OR_ABSENT and not attribute) else attribute
+        return str(field)
+    is_absent = field == "" or (name in _OR_ABSENT and not field)
+    return None if is_absent else field

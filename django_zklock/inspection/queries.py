@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.execution.waiters import ThreadWaiter
 from django_zklock.core.queue.markers import set_limit
-from django_zklock.core.queue.nodes import Child, Kind
+from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.order import Queue
 from django_zklock.core.zk import process
-from django_zklock.core.zk.gateway import Node, to_datetime
+from django_zklock.core.zk.gateway import to_datetime
 from django_zklock.core.zk.options import SessionOptions
 from django_zklock.core.zk.outage import address
 from django_zklock.core.zk.session import Session
@@ -77,7 +76,7 @@ def look_at_each(keys: Collection[str], reply_timeout: float) -> dict[str, LockI
     until = clock.now() + reply_timeout
     while True:
         scan = _scan(session, ScanLimits(None, MAX_WAITERS, tuple(keys)), reply_timeout)
-        if scan is None or not scan.listed or scan.problem:
+        if scan is None or scan.problem:  # or not all was listed
             raise ZooKeeperUnavailable(session.explain() if scan is None else scan.problem, lock=", ".join(keys))
         locks = Description(scan).locks()
         # If all that were listed have left meanwhile, others may have come.
@@ -90,8 +89,6 @@ Described: TypeAlias = Callable[..., Snapshot]
 
 _last: tuple[SessionOptions, Described, float] | None = None
 """The last snapshot that has listed all directories, and when it ended; written by any thread."""
-_known: Mapping[str, tuple[Child, Node, ScannedContender]] = {}
-"""The contenders of the last snapshot, by path; replaced as a whole, by any thread."""
 
 
 @Shared
@@ -116,10 +113,7 @@ def _snapshots(key: tuple[SessionOptions, ScanLimits, float], timeout: float) ->
 
 def _describe_scan(scan: ScanResult) -> Described:
     """Describe all locks, on the caller's thread: with thousands, it takes longer than a heartbeat may be late."""
-    global _known
-    description = Description(scan, _known)
-    locks = description.locks()
-    _known = description.contenders
+    locks = Description(scan).locks()
     waits = find_waits(locks, scan.queues, scan.ended_at)
     cycles = Graph(waits, locks).cycles
     if cycles:
@@ -148,14 +142,10 @@ def _scan(session: Session, limits: ScanLimits, timeout: float) -> ScanResult | 
 
 
 class Description:
-    """The locks of a scan. Nearly all znodes are as they were at the last one, so their descriptions are used again."""
+    """The locks of a scan."""
 
-    def __init__(
-        self, result: ScanResult, known: Mapping[str, tuple[Child, Node, ScannedContender]] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, result: ScanResult) -> None:
         self._result = result
-        self._known = known
-        self.contenders: dict[str, tuple[Child, Node, ScannedContender]] = {}
 
     def locks(self) -> tuple[LockInfo, ...]:
         """Return them, sorted by key."""
@@ -170,7 +160,7 @@ class Description:
         return tuple(sorted(locks, key=attrgetter("key")))
 
     def _info(self, key: str, **more: Any) -> LockInfo:
-        return LockInfo(key=key, path=path(self._result.base, key), counter_used_up=key in self._result.used_up, **more)
+        return LockInfo(key=key, path=path(self._result.base, key), **more)
 
     def _lock(self, key: str, queue: Queue) -> LockInfo | None:
         """Return the lock of a queue, or None if it is free and can be acquired."""
@@ -182,7 +172,7 @@ class Description:
         waiting = len(waiters) + len(unread - held)
         problem = HOLDER_UNREAD if unread & held else ""
         if not (holders or waiting or problem):
-            return self._info(key) if key in self._result.used_up else None
+            return None
         return self._info(
             key,
             kind=kind_of_queue(queue),
@@ -204,22 +194,16 @@ class Description:
             if node is not None:
                 is_over = identity in self._result.expired_holds
                 waits_behind = "" if is_over else waits_for(queue, index, held)
-                contenders.append(self._contender(key, child, node, not (waits_behind or is_over), waits_behind))
+                contender = ScannedContender.from_node(
+                    key,
+                    child,
+                    node,
+                    age=max(0.0, self._result.ended_at - node.ctime),
+                    holds=not (waits_behind or is_over),
+                    waits_behind=waits_behind,
+                )
+                contenders.append(contender)
         return contenders
-
-    def _contender(self, key: str, child: Child, node: Node, holds: bool, waits_behind: str) -> ScannedContender:
-        position: dict[str, Any] = {
-            "age": max(0.0, self._result.ended_at - node.ctime),
-            "holds": holds,
-            "waits_behind": waits_behind,
-        }
-        before = self._known.get(node.path)
-        if before is not None and before[:2] == (child, node):
-            contender = replace(before[2], **position)
-        else:
-            contender = ScannedContender.from_node(key, child, node, **position)
-        self.contenders[node.path] = child, node, contender
-        return contender
 
     def _limits(self, key: str, queue: Queue, contenders: Sequence[ScannedContender]) -> dict[str, Any]:
         """Return the limit of a semaphore, and where it comes from."""

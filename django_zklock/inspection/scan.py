@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -25,16 +25,11 @@ from django_zklock.inspection.reads import Read, read_many
 from django_zklock.locks.holders import end_of_holders, holder_indexes, permit_limit, permits_at_front
 from django_zklock.names.template import MAX_KEY, path
 
-MOST_READS: Final = 1000  # in one request
-REPLY_SIZE: Final = 512 * 1024  # bytes that the reply to one request may have, by the sizes at the last scan
-UNKNOWN_LIST: Final = 4 * 1024  # bytes that count for a directory that was not listed before
-UNKNOWN_DATA: Final = 16 * 1024  # the same for a znode that was not read before; it may have a megabyte
-READ_SIZE: Final = 100  # bytes of a reply besides the data or the names
+TOGETHER: Final = 100  # reads in one request: the server builds the reply in its memory, and heartbeats wait behind it
 MAX_DATA: Final = 64 * 1024  # bytes in a znode; no contender needs more
 MAX_HELD: Final = 32 * 1024 * 1024  # bytes of all znodes that a scan keeps; no ordinary scan needs a third of it
 KEPT_DATA: Final = 256  # bytes that are kept of a znode that exceeds one of these limits
 MAX_SKIPPED: Final = 10
-NEAR_END: Final = 1_000_000  # numbers from the last one, from where on the counter of a directory is read as well
 MAX_READS: Final = 60_000  # contenders that are read, unless all are requested
 
 MARGIN: Final = 1.0  # seconds by which the monotonic clock may run ahead between two requests
@@ -58,10 +53,6 @@ class ScanLimits:
     keys: tuple[str, ...] = ()
     """The only locks to read; empty: all locks."""
 
-    def rank(self, key: str, queue: Queue, *, used_up: bool) -> tuple[bool, bool, int]:
-        """Return a value to sort by: the locks to read come first. There may be a reservation for each queued task."""
-        return not used_up, key.startswith(f"{RESERVATIONS}/"), -len(queue)
-
 
 @dataclass(slots=True, kw_only=True)
 class ScanResult:
@@ -76,8 +67,6 @@ class ScanResult:
     """The znodes that were read, by key and name; None if the znode was gone."""
     unreadable: dict[str, tuple[int, str]] = field(default_factory=dict)
     """The number of contenders, and why their order is unknown, by key."""
-    used_up: set[str] = field(default_factory=set)
-    """The keys of the directories whose counter is used up, so that they accept no contender."""
     total: int = 0
     """The number of all queues."""
     skipped: tuple[str, ...] = ()
@@ -117,33 +106,6 @@ class ScanResult:
         return permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
 
 
-class ReplySizes:
-    """How large the replies of the last scan were, in bytes by path; used on the protocol's thread."""
-
-    def __init__(self, session: Session) -> None:
-        self.known: dict[str, int] = {}
-
-    def packets(self, reads: Iterable[Read]) -> Iterator[list[Read]]:
-        """
-        Yield these reads in groups, for one request each.
-
-        The server builds a reply in its memory, and a heartbeat waits behind it. So a scan of what is not known yet
-        needs more requests than the next one.
-        """
-        packet: list[Read] = []
-        size = 0
-        for read in reads:
-            unknown = UNKNOWN_LIST if read.lists else UNKNOWN_DATA
-            expected = READ_SIZE + len(read.path) + self.known.get(read.path, unknown)
-            if packet and (len(packet) == MOST_READS or size + expected > REPLY_SIZE):
-                yield packet
-                packet, size = [], 0
-            packet.append(read)
-            size += expected
-        if packet:
-            yield packet
-
-
 @dataclass(eq=False)
 class Scan:
     """
@@ -167,11 +129,9 @@ class Scan:
         self._replied = clock.now()
         self._listed_queues: dict[str, Queue] = {}
         self._below: list[str] = []  # keys whose directories are not listed yet
-        self._counted: list[str] = []  # keys of directories whose counter may be used up
         self._unread: list[tuple[str, str]] = []  # by key and name
         self._reads: set[tuple[str, str]] = set()  # these, and those that were read
         self._held = 0  # bytes of data in the znodes of the result
-        self._sizes: dict[str, int] = {}
 
     def begin(self) -> None:
         """Begin as soon as there is a connection, and again after each loss of it."""
@@ -183,12 +143,9 @@ class Scan:
         self._reset()
         self._session.attached(ServerTime).refresh(self._session.gateway)
         yield from self._list_all()
-        yield from self._read_counters()
         self._choose_queues()
         self._choose_contenders()
         yield from self._read_contenders()
-        if not self._limits.keys:
-            self._session.attached(ReplySizes).known = {}  # the paths of locks that are over
 
     def _on_timeout(self) -> None:
         silence, connected = clock.now() - self._replied, self._session.connected
@@ -204,7 +161,8 @@ class Scan:
 
     def _each(self, asked: Mapping[Read, Any], on_reply: Callable[[Any, Any], object]) -> Story[None]:
         """Carry out reads. `on_reply` gets what belongs to each in `asked`, and its reply."""
-        for packet in self._session.attached(ReplySizes).packets(asked):
+        reads = list(asked)
+        for packet in (reads[first : first + TOGETHER] for first in range(0, len(reads), TOGETHER)):
             replies: list[Any] = yield partial(read_many, self._session.gateway, packet)
             self._replied = clock.now()
             for read, reply in zip(packet, replies, strict=True):
@@ -233,13 +191,10 @@ class Scan:
         if isinstance(names, ZkError):
             self._on_unlisted(key, names)
             return
-        self._sizes[self._path(key)] = sum(map(len, names))
         # Only the ends are searched: the names are long, and there are many.
         others = [name for name in names if not SEQUENCE_TAIL.match(name[-SEQUENCE_DIGITS:])]
         if key and len(others) < len(names):
             self._add_queue(key, names, len(names) - len(others))
-        elif key and not others:  # above other keys, an empty directory may be no lock at all
-            self._counted.append(key)
         if len(others) == len(names):
             self._delete_marker(key, others)
         for name in others if not self._limits.keys else ():
@@ -255,13 +210,9 @@ class Scan:
 
     def _add_queue(self, key: str, names: Iterable[str], contenders: int) -> None:
         try:
-            queue = self._listed_queues[key] = order.ordered(sorted(names))  # each process names the same znode
+            self._listed_queues[key] = order.ordered(sorted(names))  # each process names the same znode
         except UnreadableQueue as error:
             self._result.unreadable[key] = contenders, str(error)
-            self._counted.append(key)
-        else:
-            if order.is_used_up(queue[-1].sequence + NEAR_END):
-                self._counted.append(key)
 
     def _add_directory(self, key: str, name: str) -> None:
         if markers.is_marker(name):
@@ -277,29 +228,14 @@ class Scan:
         if (name := markers.limit_marker(0)) in names:
             self._session.gateway.delete(f"{self._path(key)}/{name}")
 
-    def _read_counters(self) -> Story[None]:
-        """Read how many children were created in directories of which the names do not tell it."""
-        yield from self._each({Read(self._path(key)): key for key in self._counted}, self._on_counted)
-
-    def _on_counted(self, key: str, reply: Node | ZkError) -> None:
-        if isinstance(reply, Node) and order.is_used_up(reply.created):
-            self._result.used_up.add(key)
-            if key not in self._result.unreadable:
-                self._listed_queues.setdefault(key, Queue())
-
     # --- Second step: read the contenders -----------------------------------------------------------------------
 
     def _choose_queues(self) -> None:
-        """Choose the locks to read, if there are too many."""
-        limits, result, queues = self._limits, self._result, self._listed_queues
-        result.total = len(queues) + len(result.unreadable)
-        keys = sorted(queues)
-        if limits.max_locks is not None and result.total > limits.max_locks:
-            unreadable = sorted(result.unreadable)[: limits.max_locks]
-            result.unreadable = {key: result.unreadable[key] for key in unreadable}
-            keys.sort(key=lambda key: limits.rank(key, queues[key], used_up=key in result.used_up))
-            keys = sorted(keys[: limits.max_locks - len(unreadable)])
-        result.queues = {key: queues[key] for key in keys}
+        """Choose the locks to read, if there are too many. There may be a reservation for each queued task."""
+        queues = self._listed_queues
+        self._result.total = len(queues) + len(self._result.unreadable)
+        ranked = sorted(queues, key=lambda key: (key.startswith(f"{RESERVATIONS}/"), -len(queues[key])))
+        self._result.queues = {key: queues[key] for key in sorted(ranked[: self._limits.max_locks])}
 
     def _choose_contenders(self) -> None:
         """Choose the znodes to read: markers and holders first, then the first waiter of each queue, and so on."""
@@ -336,7 +272,6 @@ class Scan:
             self._skip(f"{self._path(key)}/{name} cannot be read: {reply}")
         else:
             node, size = reply, len(reply.data)
-            self._sizes[reply.path] = size
             if size > MAX_DATA or self._held + size > MAX_HELD:
                 node = replace(reply, data=reply.data[:KEPT_DATA])
                 if size <= MAX_DATA:  # else no contender of ours has written it
@@ -361,7 +296,6 @@ class Scan:
 
     def _finish(self) -> None:
         self._timer.cancel()
-        self._session.attached(ReplySizes).known |= self._sizes
         result, server_time = self._result, self._session.gateway.clock.now()
         passed = 0.0 if server_time is None else server_time - MARGIN
         result.ended = clock.now()

@@ -29,8 +29,10 @@ def find_waits(locks: Sequence[LockInfo], queues: Mapping[str, Queue], now: floa
         keys.pop(holder.guid, None)  # it waits no longer
     for key, holder in held:
         wait = holder.wait
-        awaited = "" if wait is None or wait.is_over(now) else keys.get(wait.guid, "")
-        if wait is not None and awaited not in ("", key):
+        if wait is None or wait.is_over(now):
+            continue
+        awaited = keys.get(wait.guid, key)
+        if awaited != key:
             waits.add(Wait(_name(holder), key, awaited, wait.guid, bool(wait.may_end)))
     return tuple(sorted(waits, key=lambda wait: (wait.holds, wait.waits_for, wait.who))[:MAX_WAITS])
 

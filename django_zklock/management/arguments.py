@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import getpass
 import math
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from django_zklock import conf
@@ -31,9 +30,9 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     add("--field", dest="fields", action=_AddField, default={}, type=_field, metavar="NAME=VALUE", help=field)
 
 
-def add_reason(parser: argparse.ArgumentParser, explanation: str, *, required: bool = True) -> None:
-    """Declare `--reason` with this help text."""
-    parser.add_argument("--reason", type=_reason, required=required, default=None, help=explanation)
+def add_reason(parser: argparse.ArgumentParser) -> None:
+    """Declare `--reason`."""
+    parser.add_argument("--reason", type=_reason, required=True, help="for the audit log, the holder and the waiters")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +44,11 @@ def add_answer(parser: argparse.ArgumentParser) -> None:
 
 def acting(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of an operation that say why, by whom, and how long ZooKeeper may take."""
-    return {"reason": options.reason or "", "by": user(), "reply_timeout": options.reply_timeout}
+    return {"reason": options.reason, "by": user(), "reply_timeout": options.reply_timeout}
 
 
 def _reason(text: str) -> str:
-    if text.strip() in {"", "TEXT"}:  # our commands once had that word where a reason belongs
+    if not text.strip():
         raise argparse.ArgumentTypeError("write between the quotes why you do this: it is kept in the audit log")
     return text
 
@@ -113,21 +112,6 @@ def template_of(name: str) -> str:
         if Template.parse(text).render({}) == show_tails(name):
             return text
     return name
-
-
-def entries_below(key: str) -> str:
-    """Return a hint at an entry of `LOCKS` whose path begins with this key; empty if there is none."""
-    for name, options in conf.current().locks.items():
-        path = options["path"]
-        if path.startswith(f"{key}/"):
-            return f"LOCKS has {name!r} with the path {path!r}. {_usage(Template.parse(path))}"
-    return ""
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a hint at the most similar of these names; empty if none is similar, or if it is one of them."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-    return f"Did you mean {close[0]!r}?" if close and close[0] != name else ""
 
 
 def _usage(template: Template) -> str:

@@ -47,9 +47,15 @@ def failure(message: str, status: int = ExitCode.FAILED) -> CommandError:
 @contextmanager
 def errors_as_exit_codes(busy: int = ExitCode.BUSY) -> Iterator[None]:
     """Turn the errors of locks, and refused values, into a message and an exit code instead of a traceback."""
-    codes = {ZooKeeperUnavailable: ExitCode.UNAVAILABLE, LockNotAcquired: busy, LockChangedHands: ExitCode.CHANGED}
+    codes: dict[type[Exception], int] = {
+        ZooKeeperUnavailable: ExitCode.UNAVAILABLE,
+        LockNotAcquired: busy,
+        LockChangedHands: ExitCode.CHANGED,
+        ZkLockError: ExitCode.FAILED,
+        ImproperlyConfigured: ExitCode.FAILED,
+        ValueError: ExitCode.USAGE,
+    }
     try:
         yield
-    except (ZkLockError, ValueError, ImproperlyConfigured) as error:
-        code = next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
-        raise failure(str(error), code) from error
+    except tuple(codes) as error:
+        raise failure(str(error), next(code for kind, code in codes.items() if isinstance(error, kind))) from error

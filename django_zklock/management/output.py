@@ -43,15 +43,6 @@ def write_json(out: Output, answer: object) -> None:
     out.flush()
 
 
-def write_answer(out: Output, answer: Mapping[str, object], *lines: str, json: bool) -> None:
-    """Write what a sub-command has done: the answer as JSON, or these lines for people."""
-    if json:
-        write_json(out, answer)
-        return
-    for line in lines:
-        write_line(out, line)
-
-
 def write_table(
     out: Output,
     head: Sequence[str],

@@ -10,17 +10,16 @@ from __future__ import annotations
 from django_zklock.core.queue.markers import SetLimit
 from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.operations.audit import acting_via
-from django_zklock.operations.breaks import Broken, break_lock
+from django_zklock.operations.audit import Action, acting_via
+from django_zklock.operations.breaks import break_lock
 from django_zklock.operations.limits import clear_limit, limit_of, set_limit
 from django_zklock.operations.operator_holds import end_hold, hold_lock
-from django_zklock.operations.release_requests import ReleaseRequested, request_release
+from django_zklock.operations.release_requests import request_release
 
 __all__ = [
-    "Broken",
+    "Action",
     "OperatorHold",
     "ReleaseRequest",
-    "ReleaseRequested",
     "SetLimit",
     "acting_via",
     "break_lock",

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.queue.escaping import printable
-from django_zklock.core.queue.operator_hold import OperatorHold
 from django_zklock.locks.arguments import check_text
 from django_zklock.locks.events import events
 
@@ -24,55 +23,42 @@ _acting: ContextVar[tuple[str, list[Action] | None]] = ContextVar("zklock_acting
 """The origin of the operations of the present block, and its list of them."""
 
 MAX_TEXT: Final = 500
-"""Characters of a reason or a name that are logged."""
-_MESSAGES: Final = {
-    "broken": "lock %(key)r %(was)s broken by %(by)s%(why)s; its holder was %(holder)s",
-    "held": "lock %(key)r is held by %(hold)s",
-    "hold ended": "the hold of lock %(key)r by %(hold)s was ended by %(by)s%(why)s",
-    "limit set": "the limit of lock %(key)r %(was)s set to %(limit)d by %(by)s%(why)s",
-    "limit cleared": "the limit of lock %(key)r %(was)s cleared by %(by)s%(why)s",
-    "release requested": "the holder of lock %(key)r %(was)s asked to release by %(by)s%(why)s; it is %(holder)s",
-}
-_TEXTS: Final = {
-    "broken": "Broken; it was held by %(who)s",
-    "held": "Held by an operator for %(time)s",
-    "hold ended": "Operator hold ended",
-    "limit set": "Limit set to %(limit)d",
-    "limit cleared": "Limit cleared",
-    "release requested": "Release requested of %(who)s",
-}
-_HOLDER_FIELDS: Final = ("name", "guid", "token", "session_id", "host", "pid", "thread", "what", "about")
+"""Characters of a reason, a name or an action that are logged."""
+UNSURE: Final = "Perhaps, as the reply was lost: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """An action of an operator."""
+    """
+    An operation on a lock that was done, or may have been.
 
-    what: str
-    """A key of `_MESSAGES`."""
+    Its text is what the log, the admin, the table of events and the commands say.
+    """
+
+    text: str
     key: str
-    """The lock."""
     by: str
     reason: str
-    via: str
-    """Its origin: "admin", "command" or "code"."""
-    at: float
+    holder: ContenderInfo | None = None
+    """The holder that lost the lock, or was asked to release it."""
+    token: int | None = None
+    """The token of that holder, or of the operator hold."""
+    via: str = ""
+    """Its origin: "admin", "command" or "code". `record` sets this and what follows."""
+    at: float = 0.0
     """In seconds since 1970, by the clock of the process that acted."""
     sure: bool = True
     """False if ZooKeeper's reply was lost, so that it may not have happened."""
-    holder: str = ""
-    """Host, process and work of the holder that lost the lock or was asked; or the task."""
-    token: int | None = None
-    """The token of that holder, or of the operator hold."""
-    limit: int | None = None
-    """The new limit."""
-    seconds: float | None = None
-    """How long the operator hold lasts."""
 
     def __str__(self) -> str:
-        time_held = f"{self.seconds or 0.0:.0f} s"
-        text = _TEXTS[self.what] % {"who": self.holder, "limit": self.limit or 0, "time": time_held}
-        return text if self.sure else f"{text} (perhaps: the answer was lost)"
+        holder = self.holder
+        who = "" if holder is None else f" {holder} (guid {holder.guid}, token {holder.token})"
+        return printable(f"{'' if self.sure else UNSURE}{self.text}{who}", MAX_TEXT)
+
+    def attributes(self) -> dict[str, object]:
+        """Return the attributes of its log record, for handlers that write more than the message."""
+        own = {"lock": self.key, "user": self.by, "reason": self.reason, "via": self.via, "token": self.token}
+        return {**own, "host": socket.gethostname()}
 
 
 def check_by(by: str) -> str:
@@ -84,18 +70,13 @@ def check_by(by: str) -> str:
     return name
 
 
-def check_reason(reason: str) -> str:
-    """Return the reason, as it is logged. Raises `ValueError` if it is empty."""
-    text = check_optional_reason(reason)
-    if not text:
+def check_reason(reason: str, *, needed: bool = True) -> str:
+    """Return the reason, as it is logged. Raises `ValueError` if it is needed and empty."""
+    check_text("reason", reason, "a text that says why")
+    text = printable(reason.strip(), MAX_TEXT)
+    if needed and not text:
         raise ValueError("reason is empty; say why, as others will ask.")
     return text
-
-
-def check_optional_reason(reason: str) -> str:
-    """Return the reason, as it is logged; it may be empty."""
-    check_text("reason", reason, "a text that says why")
-    return printable(reason.strip(), MAX_TEXT)
 
 
 @contextmanager
@@ -113,58 +94,17 @@ def acting_via(origin: Literal["admin", "command"]) -> Iterator[list[Action]]:
         _acting.reset(before)
 
 
-def record_action(
-    what: str,
-    key: str,
-    by: str,
-    reason: str,
-    *,
-    holder: ContenderInfo | None = None,
-    hold: OperatorHold | None = None,
-    limit: int | None = None,
-    sure: bool = True,
-) -> None:
-    """
-    Record what an operator did to a lock, or may have done: in the log, then by the hook of `contrib.events`.
-
-    The record of the log has attributes for handlers that write more than the message.
-    """
-    contender = holder or hold
+def record(action: Action, *, sure: bool = True) -> Action:
+    """Record an action that was done, or may have been, in the log and by the hook of `contrib.events`; return it."""
     via, actions = _acting.get()
-    action = Action(
-        what=what,
-        key=key,
-        by=by,
-        reason=reason,
-        via=via,
-        at=time.time(),
-        sure=sure,
-        holder=printable(str(holder or ""), MAX_TEXT),
-        token=contender.token if contender is not None else None,
-        limit=limit,
-        seconds=hold.seconds if hold is not None else None,
-    )
-    host = socket.gethostname()
-    extra: dict[str, object] = {"lock": key, "user": by, "reason": reason, "via": via, "host": host}
-    if contender is not None:
-        extra["token"] = contender.token
-    values = {
-        "key": key,
-        "by": by,
-        "why": f": {reason}" if reason else "",
-        "hold": hold,
-        "limit": limit,
-        "holder": action.holder,
-        "was": "was" if sure else "may have been",
-    }
-    if holder is not None:
-        extra["holder"] = {name: getattr(holder, name) for name in _HOLDER_FIELDS}
-        values["holder"] = f"{holder} (guid {holder.guid}, token {holder.token})"
-    audit.warning(_MESSAGES[what], values, extra=extra)
+    action = replace(action, via=via, at=time.time(), sure=sure)
+    why = f": {action.reason}" if action.reason else ""
+    audit.warning("lock %r: %s; by %s%s", action.key, action, action.by, why, extra=action.attributes())
     if actions is not None:
         actions.append(action)
     if events.recorder is not None:
         try:
             events.recorder.acted(action)
         except Exception:
-            logger.exception("the action %r on lock %r was not recorded", what, key)
+            logger.exception("the action %r on lock %r was not recorded", str(action), action.key)
+    return action

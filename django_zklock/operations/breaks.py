@@ -6,32 +6,19 @@ A guid and a token name the znode. The server uses no name twice, so no other co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from django_zklock import signals
 from django_zklock.core.protocol.contender_info import ContenderInfo
-from django_zklock.core.queue import order
 from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.arguments import blocking, check_target
 from django_zklock.locks.events import events
-from django_zklock.operations.audit import check_by, check_reason, record_action
-from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A lock that was broken."""
-
-    key: str
-    holder: ContenderInfo
-    reason: str
-    by: str
+from django_zklock.operations.audit import Action, check_by, check_reason, record
+from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient
 
 
 @blocking
 def break_lock(
-    key: str, *, guid: str, token: int, reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT
-) -> Broken:
+    key: str, *, token: int, guid: str = "", reason: str, by: str, reply_timeout: float = REPLY_TIMEOUT
+) -> Action:
     """
     Break a lock: delete the znode of its holder, which learns at once that the lock is lost. The next waiter gets it.
 
@@ -42,8 +29,8 @@ def break_lock(
 
     Args:
         key: of the lock.
-        guid: of the holder's znode, as inspection shows it.
-        token: of the holder's znode.
+        token: of the holder's znode, as inspection shows it.
+        guid: of the same znode; empty: the token alone names it.
         reason: why, for the audit; required.
         by: the operator.
         reply_timeout: seconds to wait for ZooKeeper.
@@ -57,21 +44,20 @@ def break_lock(
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)
-    queue = order.ordered(client.run(children))
-    child = next((child for child in queue if child.guid == guid), None)
-    node = None if child is None else client.read(child.name)
-    if child is None or node is None or ContenderInfo.from_node(key, child, node).token != token:
-        raise client.changed_hands(named=True)
-    delete = DeleteNode(client.parent, child.name, client.permit_limits(queue, {child.name: node}))
-    broken = Broken(key=key, holder=ContenderInfo.from_node(key, child, node), reason=reason, by=by)
-    try:
-        done = client.run(delete)
-    except ZooKeeperUnavailable:
-        if delete.tried:
-            record_action("broken", client.key, by, reason, holder=broken.holder, sure=False)
-        raise
-    if not done and not delete.tried:
-        raise client.changed_hands(named=True)
-    record_action("broken", client.key, by, reason, holder=broken.holder, sure=done)  # else the reply was lost
-    events.send(client.session, signals.lock_broken, lock=key, holder=broken.holder, reason=reason, by=by)
-    return broken
+    for child, node in client.holders(guid, token):
+        holder = ContenderInfo.from_node(key, child, node)
+        action = Action(
+            text="Broken; its holder was", key=client.key, by=by, reason=reason, holder=holder, token=holder.token
+        )
+        delete = DeleteNode(client.parent, child.name, client.limits)
+        try:
+            done = client.run(delete)
+        except ZooKeeperUnavailable:
+            if delete.tried:
+                record(action, sure=False)
+            raise
+        if done or delete.tried:
+            action = record(action, sure=done)
+            events.send(client.session, signals.lock_broken, lock=key, holder=holder, reason=reason, by=by)
+            return action
+    raise client.changed_hands(token)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -54,6 +54,7 @@ class QueueClient:
         self.key = names.show_tails(key)
         self.parent = names.path(self.base, key)
         self.session = process.current()
+        self.limits: Limits = holders.UNKNOWN_LIMITS
         self._deadline = clock.now() + reply_timeout
 
     @property
@@ -94,24 +95,20 @@ class QueueClient:
             raise self.with_key(reply)
         return reply
 
-    def holders(self, guid: str = "") -> list[Child]:
-        """Return the holders, or the one with this guid. They hold the lock until their znodes are deleted."""
+    def holders(self, guid: str = "", token: int | None = None) -> Iterator[tuple[Child, Node]]:
+        """Yield the holders with their znodes, or the one with this guid and token. `limits` are those of the queue."""
         queue = order.ordered(self.run(children))
-        indexes = holders.holder_indexes(queue, self.limits_in(queue))
-        return [queue[index] for index in indexes if guid in ("", queue[index].guid)]
+        self.limits = self.limits_in(queue)
+        for index in holders.holder_indexes(queue, self.limits):
+            child = queue[index]
+            node = self.read(child.name) if guid in ("", child.guid) else None
+            if node is not None and token in (None, node.czxid):
+                yield child, node
 
-    def changed_hands(self, *, named: bool = False) -> LockChangedHands:
-        """Return the error that the lock has no holder, or not the one that was `named`."""
-        what = "is no longer held by that contender" if named else "has no holder"
+    def changed_hands(self, named: object) -> LockChangedHands:
+        """Return the error that the lock has no holder, or not the one of this token or guid."""
+        what = f"is not held by the contender {named} any more" if named else "has no holder"
         return LockChangedHands(f"The lock {self.key!r} {what}.", lock=self.key)
-
-    def permit_limits(self, queue: Queue, nodes: Mapping[str, Node]) -> dict[str, int]:
-        """Return by name the limits by which the contenders with these znodes hold permits, if they want some."""
-        marker = self.read(queue.limit_marker) if queue.limit_marker else None
-        return {
-            name: permit_limit(queue, node.data, None if marker is None or node.czxid > marker.czxid else marker.data)
-            for name, node in nodes.items()
-        }
 
     def limits_in(self, queue: Queue) -> dict[str, int]:
         """
@@ -120,14 +117,17 @@ class QueueClient:
         Contenders further back than the highest known limit are not read. They wait, unless their own limit is higher.
         """
         limits: dict[str, int] = {}
+        marker = self.read(queue.limit_marker) if queue.limit_marker else None
         names = holders.permits_at_front(queue)
         while len(limits) < min(len(names), max(limits.values(), default=1)):
             paths = {f"{self.parent}/{name}": name for name in names[len(limits) : len(limits) + BATCH]}
             nodes = self.request(lambda gateway, done, paths=tuple(paths): gateway.read_all(paths, done))  # type: ignore[misc]
             if isinstance(nodes, ZkError):
                 raise self.with_key(nodes)
-            known = self.permit_limits(queue, {name: nodes[path] for path, name in paths.items() if path in nodes})
-            limits |= {**dict.fromkeys(paths.values(), 1), **known}
+            limits |= dict.fromkeys(paths.values(), 1)
+            for path, node in nodes.items():
+                change = None if marker is None or node.czxid > marker.czxid else marker.data
+                limits[paths[path]] = permit_limit(queue, node.data, change)
         return limits
 
     @contextmanager

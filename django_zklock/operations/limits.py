@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from django_zklock import signals
 from django_zklock.conf.arguments import read_limit
 from django_zklock.core.queue import markers, order
-from django_zklock.core.queue.escaping import SEQUENCE_TAIL
 from django_zklock.core.queue.markers import LimitRecord, SetLimit
 from django_zklock.core.zk.gateway import DirectoryState
 from django_zklock.core.zk.multi import Create, Delete, SetData
@@ -32,8 +32,10 @@ from django_zklock.locks.arguments import blocking
 from django_zklock.locks.events import events
 from django_zklock.locks.requests import Commit, Done, Step
 from django_zklock.names.template import check_own_key
-from django_zklock.operations.audit import check_by, check_reason, record_action
+from django_zklock.operations.audit import Action, check_by, check_reason, record
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient, children
+
+_MISSING: Final = DirectoryState(path="", data=b"", version=0, children=())
 
 
 @blocking
@@ -81,17 +83,17 @@ def clear_limit(key: str, *, reason: str, by: str, reply_timeout: float = REPLY_
 
 def _change(key: str, limit: int | None, by: str, reason: str, reply_timeout: float) -> bool:
     """Set the limit, or clear it with None; return False if there was none to clear."""
-    client, what = QueueClient(key, reply_timeout), "limit cleared" if limit is None else "limit set"
+    client = QueueClient(key, reply_timeout)
     check_own_key(key)
+    text = "Limit cleared" if limit is None else f"Limit set to {limit}"
+    action = Action(text=text, key=client.key, by=by, reason=reason)
     try:
         done: bool = client.run(partial(_replace_marker, client.parent, limit or 0, LimitRecord(by=by, reason=reason)))
-        if limit is None:
-            client.run(partial(_remove_marker, client.parent))
     except ZooKeeperUnavailable:
-        record_action(what, client.key, by, reason, limit=limit, sure=False)
+        record(action, sure=False)
         raise
     if done:
-        record_action(what, client.key, by, reason, limit=limit)
+        record(action)
         events.send(client.session, signals.limit_changed, lock=key, limit=limit, by=by, reason=reason)
     return done
 
@@ -123,26 +125,18 @@ def _replace_marker(
     The directory's data are the record of the last change. By the id in it, a change recognizes itself after a lost
     reply.
     """
-    names = () if directory is None else directory.children
-    last = LimitRecord.read(b"" if directory is None else directory.data)
+    state = directory or _MISSING
+    last = LimitRecord.read(state.data)
     if last.id == change.id:
         return Done(True)
+    present = [name for name in state.children if markers.is_limit_marker(name)]
     # A marker that this release cannot read sets a limit, too.
-    if not limit and all(markers.limit_in(name) == 0 for name in filter(markers.is_limit_marker, names)):
+    if not limit and all(markers.limit_in(name) == 0 for name in present):
         return Done(False)
-    marker = order.limit_marker_in(names)
+    marker = order.limit_marker_in(present)
     before = max(markers.limit_in(marker) or 0, last.before) if marker else 0
     data = replace(change, before=before, unknown=last.unknown).encode()
-    set_data = SetData(path=parent, data=data, version=0 if directory is None else directory.version)
-    deletes = (Delete(path=f"{parent}/{name}") for name in names if markers.is_limit_marker(name))
+    set_data = SetData(path=parent, data=data, version=state.version)
+    deletes = [Delete(path=f"{parent}/{name}") for name in present]
     create = Create(path=f"{parent}/{markers.limit_marker(limit)}", data=data)
     return Commit((set_data, *deletes, create), True)
-
-
-def _remove_marker(parent: str, directory: DirectoryState | None, session_id: int) -> Step:
-    """Remove the marker of a cleared limit if there are no contenders; else the last contender removes it."""
-    names = () if directory is None else directory.children
-    cleared = markers.limit_marker(0)
-    if cleared not in names or any(SEQUENCE_TAIL.search(name) for name in names):
-        return Done(True)
-    return Commit((Delete(path=f"{parent}/{cleared}"),), True)

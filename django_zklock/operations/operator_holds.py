@@ -26,7 +26,7 @@ from django_zklock.core.queue.operator_hold import LONGEST, HoldLabel, OperatorH
 from django_zklock.exceptions import LockChangedHands, ZooKeeperUnavailable
 from django_zklock.locks.arguments import blocking, check_seconds, check_target
 from django_zklock.names.template import check_own_key
-from django_zklock.operations.audit import check_by, check_optional_reason, check_reason, record_action
+from django_zklock.operations.audit import Action, check_by, check_reason, record
 from django_zklock.operations.client import REPLY_TIMEOUT, DeleteNode, QueueClient, children
 
 
@@ -58,7 +58,8 @@ def hold_lock(
     client = QueueClient(key, reply_timeout + wait)
     check_own_key(key)
     hold = _acquire(client, HoldLabel(by, reason), seconds=seconds, wait=wait)
-    record_action("held", client.key, by, reason, hold=hold)
+    text = f"Held until {hold.until:%Y-%m-%d %H:%M:%S} UTC with token {hold.token}"
+    record(Action(text=text, key=client.key, by=by, reason=reason, token=hold.token))
     return hold
 
 
@@ -72,13 +73,13 @@ def end_hold(key: str, *, token: int, by: str, reason: str = "", reply_timeout: 
         ZooKeeperUnavailable: ZooKeeper did not answer in time.
 
     """
-    by, reason = check_by(by), check_optional_reason(reason)
+    by, reason = check_by(by), check_reason(reason, needed=False)
     check_target(token=token)
     client = QueueClient(key, reply_timeout)
     hold = _delete(client, token)
     if hold is None:
         raise LockChangedHands(f"The lock {key!r} has no operator hold with this token any more.", lock=key)
-    record_action("hold ended", client.key, by, reason, hold=hold)
+    record(Action(text=f"Ended the hold of {hold}", key=client.key, by=by, reason=reason, token=token))
 
 
 def _acquire(client: QueueClient, label: HoldLabel, *, seconds: float, wait: float) -> OperatorHold:

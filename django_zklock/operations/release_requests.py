@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.operator_holds import read_hold
 from django_zklock.core.queue import operator_hold, release_request
 from django_zklock.core.queue.nodes import Child, Payload
 from django_zklock.core.queue.release_request import ReleaseRequest
-from django_zklock.core.zk.errors import NodeMissing, Outdated, ZkError
-from django_zklock.core.zk.gateway import Node
+from django_zklock.core.zk.errors import NodeMissing, Outdated
+from django_zklock.core.zk.gateway import Callback, Gateway, Node, NodeReply
+from django_zklock.exceptions import ZooKeeperUnavailable
 from django_zklock.locks.arguments import blocking, check_target
-from django_zklock.operations.audit import check_by, check_reason, record_action
+from django_zklock.operations.audit import Action, check_by, check_reason, record
 from django_zklock.operations.client import REPLY_TIMEOUT, QueueClient
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseRequested:
-    """A lock whose holders were asked to release it."""
-
-    key: str
-    holders: tuple[ContenderInfo, ...]
-    """The holders that were asked."""
-    reason: str
-    by: str
 
 
 @blocking
 def request_release(
     key: str, reason: str, *, by: str, guid: str = "", token: int = 0, reply_timeout: float = REPLY_TIMEOUT
-) -> ReleaseRequested:
+) -> tuple[Action, ...]:
     """
     Ask the holder of a lock to release it, or all holders if several share it. No work is aborted.
 
@@ -56,66 +46,50 @@ def request_release(
     by, reason = check_by(by), check_reason(reason)
     check_target(token=token, guid=guid)
     client = QueueClient(key, reply_timeout)
-    request = release_request.release_request(
-        by=by, reason=reason, at=datetime.now(UTC).isoformat(timespec="milliseconds")
-    )
-    targets: list[_Target] = []
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    request = release_request.release_request(by=by, reason=reason, at=at)
+    asked: list[Action] = []
     problem = ""
-    try:
-        for child in client.holders(guid):
-            problem = _write(client, targets, child, request, token) or problem
-    finally:
-        for target in targets:
-            record_action("release requested", client.key, by, reason, holder=target.holder, sure=target.sure)
-    if problem and not targets:
-        raise ValueError(problem)
-    if not targets:
-        raise client.changed_hands(named=bool(guid or token))
-    return ReleaseRequested(key=key, holders=tuple(target.holder for target in targets), reason=reason, by=by)
-
-
-@dataclass(slots=True)
-class _Target:
-    """A holder that was asked, or may have been."""
-
-    holder: ContenderInfo
-    """The holder, as it was before the request."""
-    sure: bool = False
-    """Whether ZooKeeper has confirmed the write."""
-
-
-def _write(client: QueueClient, targets: list[_Target], child: Child, request: ReleaseRequest, token: int) -> str:
-    """
-    Write the request into the znode. Repeat this if another client has written the znode meanwhile.
-
-    The holder is put into `targets`, even if an error is raised. Returns why this holder receives no requests, or an
-    empty string. Other holders may receive them.
-    """
-    target: _Target | None = None
-    while (node := client.read(child.name)) is not None:
-        if token not in (0, ContenderInfo.from_node(client.key, child, node).token):
-            break
-        if problem := _why_unsupported(client.key, child, node):
-            return problem
-        if target is None:
-            target = _Target(ContenderInfo.from_node(client.key, child, node))
-            targets.append(target)
-        reply: object = node
-        # If the same request is there already, an earlier write of this call may have lost its reply.
-        if not request.same(release_request.requested(node.data)) and node.data != release_request.CURATOR:
-            data = release_request.with_request(node.data, request)
-            reply = client.request(
-                lambda gateway, done, node=node, data=data: gateway.write(node.path, data, node.version, done)  # type: ignore[misc]
-            )
-        if isinstance(reply, ZkError) and not isinstance(reply, (NodeMissing, Outdated)):
-            targets.remove(target)
-            raise client.with_key(reply)
+    for child, node in client.holders(guid, token or None):
+        unsupported = _why_unsupported(client.key, child, node)
+        if unsupported:
+            problem = unsupported  # other holders may receive requests
+            continue
+        holder = ContenderInfo.from_node(client.key, child, node)
+        action = Action(
+            text="Release requested of", key=client.key, by=by, reason=reason, holder=holder, token=holder.token
+        )
+        try:
+            reply = _write(client, node, request)
+        except ZooKeeperUnavailable:
+            record(action, sure=False)
+            raise
         if isinstance(reply, Node):
-            target.sure = True
-            return ""
-    if target is not None:
-        targets.remove(target)  # it has released by itself
-    return ""
+            asked.append(record(action))
+        elif not isinstance(reply, NodeMissing):  # else it has released by itself
+            raise client.with_key(reply)
+    if not asked:
+        raise ValueError(problem) if problem else client.changed_hands(token or guid)
+    return tuple(asked)
+
+
+def _write(client: QueueClient, node: Node, request: ReleaseRequest) -> NodeReply:
+    """Write the request into a znode; return the reply. Repeat this if another client has written it meanwhile."""
+    reply: NodeReply = node
+    while isinstance(reply, Node):
+        # If the same request is there already, an earlier write of this call may have lost its reply.
+        if request.same(release_request.requested(reply.data)) or reply.data == release_request.CURATOR:
+            return reply
+        data, version = release_request.with_request(reply.data, request), reply.version
+        written: NodeReply = client.request(partial(_send, path=node.path, data=data, version=version))
+        if not isinstance(written, Outdated):
+            return written
+        reply = client.request(lambda gateway, done: gateway.read(node.path, done))
+    return reply
+
+
+def _send(gateway: Gateway, done: Callback[NodeReply], *, path: str, data: bytes, version: int) -> None:
+    gateway.write(path, data, version, done)
 
 
 def _why_unsupported(key: str, child: Child, node: Node) -> str:

@@ -35,16 +35,14 @@ class Facts:
         self.unseen: list[str] = []
         """Sentences about what was not looked at, and why."""
 
-    def past(self, name: str, *args: Any, default: Any = ()) -> Any:
-        """Return a fact of the past, or the default if nothing is known of it."""
-        if not self.knows_past:
-            return default
-        value = past.ask(name, *args, default=past.UNREADABLE)
+    def past(self, name: str, *args: Any) -> Any:
+        """Return a fact of the past; something empty if nothing is known of it."""
+        value = past.ask(name, *args) if self.knows_past else ()
         if value is past.UNREADABLE:
             self.knows_past = False
             text = _("Losses, refusals and ended processes were not looked at: the tables of events cannot be read.")
             self.unseen.append(text)
-        return default if value is past.UNREADABLE or value is None else value
+        return value or ()
 
     # --- Who waits for whom -----------------------------------------------------------------------------------------
 
@@ -74,7 +72,7 @@ class Facts:
     def refused(self) -> dict[str, float]:
         """By key, how many seconds ago a caller was refused last, or skipped its work. Nobody waits for these locks."""
         keys = tuple(lock.key for lock, _holder in self.late if not lock.waiting)
-        return self.past("refused", keys, default={}) if keys else {}
+        return dict(self.past("refused", keys)) if keys else {}
 
     def _is_needed(self, lock: LockInfo, holder: ScannedContender) -> bool:
         """Return whether callers wait for a lock, or were refused since the holder got it."""
@@ -93,6 +91,10 @@ class Facts:
 
     def waits_elsewhere(self, lock: LockInfo, holder: ScannedContender) -> bool:
         return self.graph.waits_elsewhere(lock.key, holder)
+
+    def is_victim(self, lock: LockInfo) -> bool:
+        """Return whether all holders of a lock wait for another one, which is the cause then."""
+        return bool(lock.holders) and all(self.waits_elsewhere(lock, holder) for holder in lock.holders)
 
     def _victims(self, lock: LockInfo) -> list[Held]:
         """Return the holders of other locks that wait behind a lock, and that others wait for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,12 +43,6 @@ STATE_LABELS: Final = {
     "free": gettext_lazy("Free"),
 }
 """Labels of `LockInfo.state`, and of the states that incidents give to their locks."""
-LASTING_LABELS: Final = {
-    "leader": gettext_lazy("Leader"),
-    "run": gettext_lazy("Command"),
-    "lease": gettext_lazy("Lease"),
-}
-"""Labels of `LockInfo.lasts`."""
 LASTING_TEXTS: Final = {
     "leader": gettext_lazy("A leader holds it until it ends. The others stand by."),
     "run": gettext_lazy("A command holds it for as long as it runs."),
@@ -101,7 +96,7 @@ def duration(seconds: float | None) -> str:
 def span(contender: ScannedContender) -> str:
     """Return for how long a holder has held the lock, or a waiter has waited."""
     text = duration(contender.duration)
-    return _("at most %(time)s") % {"time": text} if contender.at_most else text
+    return _("at most %(time)s") % {"time": text} if contender.held_at_most else text
 
 
 def age(seconds: float, since: datetime | None = None) -> str:
@@ -118,7 +113,7 @@ def age(seconds: float, since: datetime | None = None) -> str:
 def age_of(contender: ScannedContender) -> str:
     """Return for how long a holder has held the lock, or a waiter has waited."""
     shown = age(contender.duration, contender.since)
-    if not contender.at_most:
+    if not contender.held_at_most:
         return shown
     return format_html('<span class="zklock-age">{}</span>', format_html(_("at most {}"), shown))
 
@@ -172,15 +167,6 @@ def kind_text(lock: LockInfo) -> str:
     return str(KIND_LABELS[lock.kind])
 
 
-def state_text(lock: LockInfo, state: str) -> str:
-    """Return the label of a state; for a queue that cannot be read, with the cause; for a lasting hold, its kind."""
-    if state == "lasting":
-        return str(LASTING_LABELS[lock.lasts])
-    if state != "unreadable":
-        return str(STATE_LABELS[state])
-    return _("Blocked: counter used up") if lock.is_used_up else _("Blocked: unknown znode in the queue")
-
-
 def role_text(contender: ScannedContender) -> str:
     """Return what a contender wants of a lock that can be shared, or has of it; empty for an exclusive lock."""
     permit = _("holds 1 permit") if contender.holds else _("wants a permit")
@@ -204,8 +190,6 @@ def reasons(lock: LockInfo) -> list[str]:
     text = _("%(name)s held it until %(until)s. The next django-zklock client that waits ends this hold.")
     holds = [hold.operator for hold in lock.expired_holds if hold.operator is not None]
     expired = [text % {"name": hold.by, "until": time_text(hold.until)} for hold in holds]
-    if lock.counter_used_up:
-        expired.append(_("No acquisition is left: each new caller is refused."))
     if not lock.holders:
         return [*([_("The lock is being handed over to the first waiter.")] if lock.waiting else []), *expired]
     texts = [_held_by(lock), *expired]
@@ -253,12 +237,6 @@ def cycle_text(cycle: Sequence[Wait]) -> str:
     return "; ".join(text % values for values in waits)
 
 
-def commands(lock: LockInfo) -> list[str]:
-    """Return the commands by which an operator can end the first hold of a lock. A request ends no deadlock."""
-    mildest = -1 if lock.deadlocked else 0
-    return [line for first in lock.holders[:1] for line in hold_commands(lock.key, first)[mildest:]]
-
-
 def hold_commands(key: str, holder: ScannedContender) -> list[str]:
     """Return the commands by which an operator can end a hold, the mildest first. The reason is to be filled in."""
     names = ["end-hold"] if holder.operator else ["request-release", "break"] if holder.can_be_asked else ["break"]
@@ -290,14 +268,8 @@ def _held_by(lock: LockInfo) -> str:
     return _("%(place)s has held it for %(age)s, for %(work)s.") % values
 
 
-def local(time: datetime) -> datetime:
-    """Return a time in the project's present time zone; without USE_TZ, in that of the system."""
-    try:
-        return time.astimezone(get_current_timezone())
-    except OverflowError:  # at the end of the year 9999, as znodes of others may say
-        return time
-
-
 def time_text(time: datetime) -> str:
-    """Return a time in that zone, with its name."""
-    return f"{local(time):%Y-%m-%d %H:%M:%S %Z}"
+    """Return a time in the project's present time zone, with its name; without USE_TZ, in that of the system."""
+    with suppress(OverflowError):  # at the end of the year 9999, as znodes of others may say
+        time = time.astimezone(get_current_timezone())
+    return f"{time:%Y-%m-%d %H:%M:%S %Z}"

@@ -48,9 +48,9 @@ class OfHistory(Incident):
                 )
 
     @classmethod
-    def number_of(cls, recent: Any) -> int:
+    def number_of(cls, recent: Any) -> Any:
         """Return how often it has happened: a process that loses all its locks counts once."""
-        return int(recent.sessions if cls.by == "host" else recent.number)
+        return recent.sessions if cls.by == "host" else recent.number
 
 
 class Ended(OfHistory):
@@ -61,9 +61,9 @@ class Ended(OfHistory):
     remedy = _("Look at the host, and at its log for the reason. Their work may be incomplete, or still run: check it.")
 
     @classmethod
-    def number_of(cls, recent: Any) -> int:
+    def number_of(cls, recent: Any) -> Any:
         """Return the smaller one of processes and locks: if one lock kills them all, that lock is the cause."""
-        return int(min(recent.sessions, recent.keys))
+        return min(recent.sessions, recent.keys)
 
 
 class Dying(OfHistory):

@@ -138,10 +138,9 @@ class Hung(Incident):
     def find(cls, facts: Facts) -> Iterator[Self]:
         stuck = [pair for stuck, late in facts.hung if not _is_many(late) for pair in stuck]
         for held in _by_lock(stuck):
-            lock = held[0][0]
             processes = {(holder.session_id, holder.host, holder.pid) for _lock, holder in held}
             kind: type[Any] = HungProcesses if len(processes) > 1 else cls
-            detail = _hung_text(facts, lock, len(held))
+            detail = _hung_text(facts, held[0][0], len(held))
             yield from kind.of(facts, held, detail=detail, values={"number": len(processes)})
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.utils.translation import gettext as _
 
 from django_zklock.core.queue.command_line import command
-from django_zklock.core.queue.untrusted import iso_time
 from django_zklock.report import formatting
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class Incident:
     command: ClassVar[str] = ""
     """A command that gets the key or the host. The commands that end the holds follow."""
     of_host: ClassVar[bool] = False
-    """Whether it is the same one whatever locks it has: that of a host, or of servers."""
+    """Whether it is the same one whatever locks of the host it has."""
 
     keys: tuple[str, ...] = ()
     """The locks, those with the most waiters first."""
@@ -65,8 +63,6 @@ class Incident:
     """The holders that wait for these locks, as a tree: the depth, from 1, and the wait."""
     values: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """More values for its texts."""
-    since: object = None
-    """The servers that are concerned, and their epochs."""
     detail: str = ""
     """The words of ZooKeeper, or of the error about the queue."""
     holders: tuple[tuple[str, ScannedContender], ...] = ()
@@ -106,9 +102,9 @@ class Incident:
         """
         Return a text of at most 32 characters, the same as long as it is the same incident, in each process.
 
-        Its cause and its locks tell it, also when their holders change. That of a host or of servers is told by these.
+        Its cause and its locks tell it, also when their holders change; or its host. Causes in the servers have one.
         """
-        of = (self.host, self.since) if self.of_host or not self.keys else sorted(self.keys)
+        of = self.host if self.of_host or not self.keys else sorted(self.keys)
         return f"{self.cause}-{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}"
 
     def texts(self) -> dict[str, Any]:
@@ -131,7 +127,7 @@ class Incident:
 
     def commands(self) -> list[str]:
         """Return the commands of its remedy: its own one, and those that end the first holds, the mildest first."""
-        host = (self.host or None) if self.command.startswith("list") else None
+        host = (self.host or None) if self.command == "list" else None
         own = [command(self.command, *self.keys[: self.command == "show"], host=host)] if self.command else []
         mildest = 0 if self.act == "ask" else -1
         holds = [(key, holder) for key, holder in self.holders[:MAX_NAMED] if holder.holds]
@@ -162,26 +158,13 @@ class Incident:
         return " ".join(filter(None, (str(self.sentence) % self.texts(), self._asked())))
 
     def _tree(self) -> str:
-        text = _("%(lock)s of %(who)s")
-        texts = [
-            text % {"lock": formatting.key_text(wait.holds), "who": formatting.clean(wait.who)}
-            for _depth, wait in self.behind[:MAX_NAMED]
-        ]
-        more = len(self.behind) - len(texts)
-        if more > 0:
-            texts.append(_("%(count)d more") % {"count": more})
-        return _("Behind it: %(locks)s.") % {"locks": "; ".join(texts)} if texts else ""
+        keys = formatting.keys_text([wait.holds for _depth, wait in self.behind], MAX_NAMED)
+        return _("Behind it: %(locks)s.") % {"locks": keys} if keys else ""
 
     def _asked(self) -> str:
-        """Return who asked the holders last to release, how long ago and why; empty if nobody did."""
+        """Return who asked the holders last to release, when and why; empty if nobody did."""
         requests = [holder.release_request for _key, holder in self.holders if holder.release_request is not None]
         if not requests:
             return ""
         latest = max(requests, key=lambda request: request.at)
-        values = {"name": latest.by, "reason": latest.reason or "?"}
-        try:
-            asked = datetime.now(UTC) - iso_time(latest.at)
-            values["time"] = formatting.duration(asked.total_seconds())
-        except ValueError:  # no time, or one that another program wrote
-            return _("Asked by %(name)s: %(reason)s.") % values
-        return _("Asked by %(name)s %(time)s ago: %(reason)s.") % values
+        return _("Asked by %(request)s.") % {"request": formatting.request_text(latest)}

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 logger = Logger("django_zklock.dashboard")
 
-UNREADABLE: Final = object()
-"""A default that tells a table that cannot be read from one that has nothing."""
+UNREADABLE: Final[list[Any]] = []
+"""The answer if the tables cannot be read. It is false."""
 source: ModuleType | None = None
 """`contrib.events.table`, or None without that app."""
 
 
-def ask(name: str, *args: Any, default: Any = None) -> Any:
-    """Return what such a function of the source returns; the default without one, or if it cannot read its tables."""
+def ask(name: str, *args: Any) -> Any:
+    """Return what such a function of the source returns; None without one, and `UNREADABLE` if it cannot read."""
     if source is None:
-        return None if default is UNREADABLE else default
+        return None
     try:
         return getattr(source, name)(*args)
     except Exception:
         logger.exception("the table of events cannot be read")
-        return default
+        return UNREADABLE

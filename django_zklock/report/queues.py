@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_zklock import conf
 from django_zklock.report import formatting
 from django_zklock.report.incident import MANY, Incident
 
@@ -24,37 +23,21 @@ LONG_WAIT: Final = 60.0
 """Seconds of the first waiter from which on a queue may be a convoy: no holder hangs, and all wait for long."""
 
 
-class OfDirectory(Incident):
-    """A cause that is in the names of one directory, or in its counter."""
+class Unreadable(Incident):
+    """A znode of another program is in the queue, or its counter is at its end. Nobody gets the lock."""
 
+    cause = "unreadable"
     severity = "error"
-    act = "below"
+    title = _("The queue of %(keys)s cannot be read")
+    remedy = _("Do what this text says. Until then, nobody gets the lock.")
+    ends = "The znode or the directory is deleted."
     command = "show"
 
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         for lock in facts.snapshot.locks:
-            if lock.is_unreadable and lock.is_used_up is (cls is Counter):
-                detail = lock.problem or gettext("No acquisition is left: each new caller is refused.")
-                yield cls(keys=(lock.key,), blocked=lock.waiting, detail=detail)
-
-
-class Counter(OfDirectory):
-    """ZooKeeper's counter of the directory is at its end. Newcomers are refused."""
-
-    cause = "counter"
-    title = _("Counter used up: %(keys)s")
-    remedy = _("Let the contenders finish. Then delete the empty directory, so that ZooKeeper counts from 0 again.")
-    ends = "The directory is deleted."
-
-
-class Unreadable(OfDirectory):
-    """A znode of another program is in the queue, so that it cannot be read."""
-
-    cause = "unreadable"
-    title = _("Unknown znode in the queue: %(keys)s")
-    remedy = _("Find the program that made the znode, give it another path, and delete the znode.")
-    ends = "The znode is deleted."
+            if lock.is_unreadable:
+                yield cls(keys=(lock.key,), blocked=lock.waiting, detail=lock.problem)
 
 
 class Crowded(Incident):
@@ -66,7 +49,7 @@ class Crowded(Incident):
 
     cause = "crowded"
     title = _("Long queue: %(keys)s")
-    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time, or %(limit)s.")
+    remedy = _("Look at the holder. If its work goes on, hold the lock for a shorter time, or set `max_waiters`.")
     ends = "The queue is shorter."
     command = "show"
 
@@ -77,14 +60,11 @@ class Crowded(Incident):
                 continue
             waiting, behind = facts.behind([lock.key])
             why = _crowd(lock, waiting)
-            if why is None or (lock.holders and all(facts.waits_elsewhere(lock, holder) for holder in lock.holders)):
+            if why is None or facts.is_victim(lock):
                 continue
-            detail = " ".join([*formatting.reasons(lock)[:1], why])
-            limits = conf.current().options_of_key(lock.key).get("max_waiters") is not None
-            limit = gettext("lower `max_waiters`") if limits else gettext("set `max_waiters`")
-            values = {"detail": detail.rstrip(), "limit": limit}
+            detail = " ".join([*formatting.reasons(lock)[:1], why]).rstrip()
             kind: type[Any] = LongWait if why and lock.waiting < MANY else cls
-            yield kind(keys=(lock.key,), blocked=waiting, behind=behind, values=values)
+            yield kind(keys=(lock.key,), blocked=waiting, behind=behind, detail=detail)
 
 
 class LongWait(Crowded):

@@ -28,10 +28,8 @@ def summary(report: EnsembleReport) -> str:
     values = {"running": running, "count": len(voters), "unknown": unknown, "spare": spare}
     if unknown:
         text = gettext("%(unknown)d of %(count)d servers cannot be asked, so it is not known how many may fail.")
-    elif spare is None:
-        text = gettext("%(running)d of %(count)d servers run. It is not known how many may fail.")
-    elif spare < 0:
-        text = gettext("%(running)d of %(count)d servers run. That is no majority, so no lock is granted.")
+    elif spare is None or spare < 0:
+        text = gettext("%(running)d of %(count)d servers are in a quorum. That is no majority, so no lock is granted.")
     elif len(voters) == 1:
         text = gettext("The only server runs. If it stops, all locks stop.")
     elif not spare:
@@ -66,7 +64,6 @@ class OfServers(Incident):
 
     act = "health"
     command = "doctor"
-    of_host = True
 
 
 class Quorum(OfServers):
@@ -86,14 +83,10 @@ class Quorum(OfServers):
         if not snapshot.problem or (snapshot.answers and not report.is_lost):
             return
         kind = Refused if snapshot.connection.refused else Quorum
-        detail = _no_majority(report) if report.is_lost and kind is Quorum else snapshot.problem
+        detail = summary(report) if report.is_lost and kind is Quorum else snapshot.problem
         silent = sorted(server.address for server in report.servers if server.is_down)
         named = gettext("No answer from %(servers)s.") % {"servers": ", ".join(silent)} if silent else ""
-        yield kind(
-            detail=f"{detail} {named}".rstrip(),
-            blocked=sum(lock.waiting for lock in snapshot.locks),
-            since=silent,
-        )
+        yield kind(detail=f"{detail} {named}".rstrip(), blocked=sum(lock.waiting for lock in snapshot.locks))
 
 
 class Refused(Quorum):
@@ -101,14 +94,6 @@ class Refused(Quorum):
 
     title = _("This process has no access to ZooKeeper")
     remedy = _("Correct what is named here. Locks then go on by themselves.")
-
-
-def _no_majority(report: EnsembleReport) -> str:
-    """Return that too few servers have answered, or run in a quorum."""
-    running, count = sum(server.runs for server in report.voters), len(report.voters)
-    text = gettext("%(running)d of %(count)d servers answered; %(majority)d must form a quorum.")
-    values = {"running": running, "count": count, "majority": count // 2 + 1}
-    return f"{text % values} {gettext('No lock can be granted.')}"
 
 
 class Split(OfServers):
@@ -128,10 +113,9 @@ class Split(OfServers):
     @classmethod
     def find(cls, facts: Facts) -> Iterator[Self]:
         if facts.servers.is_split:
-            servers = [server for server in facts.servers.servers if server.serves]
-            leading = [f"{it.address} ({it.role}, zxid {it.zxid:#x})" for it in servers if it.leads]
-            sides = sorted(f"{server.address}, epoch {server.zxid >> 32}" for server in servers)
-            yield cls(detail=", ".join(leading), since=sides)
+            leading = [server for server in facts.servers.servers if server.serves and server.leads]
+            texts = [f"{server.address} ({server.role}, zxid {server.zxid:#x})" for server in leading]
+            yield cls(detail=", ".join(texts))
 
 
 class Down(OfServers):
@@ -139,7 +123,7 @@ class Down(OfServers):
 
     cause = "down"
     word = _("Degraded")
-    title = _("ZooKeeper runs on %(running)d of %(count)d servers")
+    title = _("ZooKeeper: %(summary)s")
     remedy = "%(remedy)s"
     ends = "All servers run."
 
@@ -154,25 +138,9 @@ class Down(OfServers):
         if all(server.runs for server in servers):
             remedy = gettext("Look at the log of this server, at its disk and its network.")
         yield cls(
-            detail=" ".join([*map(problem_text, servers), _more_may_fail(report.spare)]).rstrip(),
-            since=sorted(server.address for server in servers),
-            values={
-                "running": sum(server.serves for server in report.servers),
-                "count": len(report.servers),
-                "remedy": remedy,
-            },
+            detail=" ".join(map(problem_text, servers)),
+            values={"summary": summary(report).rstrip("."), "remedy": remedy},
         )
-
-
-def _more_may_fail(spare: int | None) -> str:
-    """Return how many more servers must fail until locks stop; empty if that is not known, or if they stop now."""
-    more = 0 if spare is None else spare + 1
-    text = ngettext(
-        "Locks go on. They stop if one more server fails.",
-        "Locks go on. They stop if %(more)d more servers fail.",
-        more,
-    )
-    return text % {"more": more} if more > 0 else ""
 
 
 class Denied(OfServers):

@@ -27,7 +27,6 @@ CAUSES: Final[dict[str, type[Incident]]] = {
         servers.Split,
         servers.Denied,
         holders.Deadlock,
-        queues.Counter,
         queues.Unreadable,
         holders.Orphan,
         holders.Host,
@@ -121,7 +120,7 @@ def look(snapshot: Snapshot, servers: EnsembleReport) -> Verdict:
     """Return what needs attention, and what was looked at."""
     facts = Facts(snapshot, servers)
     present = found(facts)
-    running = max(sum(server.runs for server in servers.servers), int(servers.has_quorum))  # a proxy may cut `srvr`
+    running = max(sum(server.runs for server in servers.servers), servers.has_quorum)  # a proxy may cut `srvr`
     servers_seen = running + len(down(servers)) >= len(servers.servers)
     unseen = facts.unseen + _unseen_locks(snapshot)
     if not any(incident.cause == "quorum" for incident in present):  # it says the same
@@ -194,6 +193,6 @@ def by_key(snapshot: Snapshot) -> tuple[dict[str, Incident], Facts]:
 
 def state_of(lock: LockInfo, incident: Incident | None) -> str:
     """Return the state of a lock: that of its card, unless its own state says more."""
-    state = lock.state()
+    state = lock.state
     says_more = state in {"deadlocked", "unread", "unreadable", "operator", "reserved"}
     return state if incident is None or says_more else incident.state

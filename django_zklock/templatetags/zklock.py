@@ -10,7 +10,6 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 
-from django_zklock.core.queue.escaping import session_hex
 from django_zklock.report.formatting import (
     CONNECTION_LABELS,
     MAX_ERROR,
@@ -37,7 +36,6 @@ register.filter("zklock_key", key_text)
 register.filter("zklock_time", time_text)
 register.filter("zklock_kind", kind_text)
 register.filter("zklock_role", role_text)
-register.filter("zklock_session", session_hex)
 register.filter("zklock_who", process_of)
 register.filter("zklock_work", use_of)
 register.simple_tag(age, name="zklock_age")

@@ -20,8 +20,6 @@ from django_zklock.report.formatting import duration, key_text, time_text
 
 MOST_COUNTED: Final = 10_000
 """Rows of a list: to count 60 million of them would take minutes. The filters lead to the others."""
-HOSTS_OF: Final = 1000
-"""The newest rows, whose hosts the filter offers."""
 SEARCHED: Final = 86400.0
 """Seconds in which a part of a text is searched, unless a filter says otherwise. No index finds it."""
 
@@ -35,28 +33,13 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
         return int(rows[:MOST_COUNTED].count())
 
 
-class HostFilter(admin.SimpleListFilter):
-    """The hosts of the newest rows."""
-
-    title = _("host")
-    parameter_name = "host"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        newest = model_admin.get_queryset(request).order_by("-at").exclude(host="").values_list("host", flat=True)
-        hosts = {*newest[:HOSTS_OF], *filter(None, [self.value()])}
-        return [(host, host) for host in sorted(hosts)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
-        return queryset.filter(host=self.value()) if self.value() else queryset
-
-
 @admin.register(Event)
 class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """The rows, the newest first, for all who may see locks. `?key=KEY` shows those of one lock."""
+    """The rows, the newest first, for all who may see locks. `?key=KEY` and `?host=HOST` show some of them."""
 
     list_display = ("time", "lock", "outcome", "count", "who", "work", "waiting", "holding", "reason")
     list_display_links = None
-    list_filter = ("outcome", HostFilter, "at")
+    list_filter = ("outcome", "at")
     search_fields = ("key", "host", "work", "by", "reason")
     search_help_text = _(
         "A part of a key, host, work, operator or reason: in the last 24 hours, or in the time of the filter."
@@ -93,7 +76,7 @@ class EventAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.display(description=_("Lock"))
     def lock(self, event: Event) -> str:
         text = key_text(event.key)
-        if not event.key or len(event.key) == MAX_TEXT:  # a limit of all locks, or a key that was cut
+        if len(event.key) == MAX_TEXT:  # a key that was cut
             return text
         try:
             address = reverse("admin:zklock_lock_change", args=[quote(event.key)], current_app=self.admin_site.name)

@@ -45,7 +45,6 @@ class Writer:
         self._dropped = 0  # a count for the log, about right
         self._starting = threading.Lock()
         self._loop: Loop | None = None  # guarded by _starting for writing
-        self._idle = True  # whether no write is scheduled; written by the loop's thread
         # All below belongs to the loop's thread.
         self._batch: list[Fields] = []  # taken from the queue and not written yet
         self._at_once = BATCH  # events to write in one transaction; 1 while the database refuses one of the batch
@@ -59,25 +58,22 @@ class Writer:
         self._events.append(event)
         if self._loop is None:
             self._start()
-        elif self._idle:
-            self._loop.post(self._wake)
-        elif len(self._events) == BATCH and not self._failures:
+        is_action = event["outcome"] == Event.ACTION  # the operator may look at the history next
+        if self._loop is not None and (is_action or (len(self._events) == BATCH and not self._failures)):
             self._loop.post(self._write)
-        if event["outcome"] == Event.ACTION and self._loop is not None:
-            self._loop.post(self._write)  # at once: the operator may look at the history next
 
-    def flush(self, timeout: float) -> bool:
-        """Write what was signalled so far; return whether that was done, or failed, within `timeout` seconds."""
+    def flush(self, timeout: float) -> None:
+        """Write what was signalled so far, or fail to, within `timeout` seconds."""
         loop, session = self._loop, process.peek()
         if loop is None:
-            return True
+            return
         deadline = clock.now() + timeout
         signalled, written = threading.Event(), threading.Event()
         if session is not None:
             session.dispatch(signalled.set)  # after the signals that are under way
             signalled.wait(deadline - clock.now())
         loop.post(lambda: self._finish(loop, deadline, written))
-        return written.wait(deadline - clock.now())
+        written.wait(deadline - clock.now())
 
     def _start(self) -> None:
         if not self._starting.acquire(blocking=False):
@@ -87,16 +83,11 @@ class Writer:
                 loop = Loop("zklock-events", quiet_thread)  # it runs a database driver
                 loop.start()
                 self._loop = loop
-                loop.post(self._wake)
+                loop.post(self._schedule)
         finally:
             self._starting.release()
 
     # --- on the loop's thread -------------------------------------------------------------------------------------
-
-    def _wake(self) -> None:
-        if self._idle:
-            self._idle = False
-            self._schedule(PAUSE)
 
     def _finish(self, loop: Loop, deadline: float, written: threading.Event) -> None:
         """Write all events. Try again until the deadline while the database fails: it may be back in a moment."""
@@ -107,21 +98,15 @@ class Writer:
         self._disconnect()
         written.set()
 
-    def _schedule(self, pause: float) -> None:
+    def _schedule(self) -> None:
         assert self._loop is not None
-        self._loop.call_later(pause, self._on_time)
+        longer = min(PAUSE * 2 ** min(self._failures, 10), LONGEST_PAUSE)
+        self._loop.call_later(longer if self._failures else PAUSE, self._on_time)
 
     def _on_time(self) -> None:
-        wrote = self._write()
-        if self._failures:
-            self._schedule(min(PAUSE * 2 ** min(self._failures, 10), LONGEST_PAUSE))
-        elif wrote:
-            self._schedule(PAUSE)
-        else:
+        if not self._write():
             self._disconnect()
-            self._idle = True
-            if self._events:  # put there before the line above
-                self._wake()
+        self._schedule()
 
     def _write(self) -> bool:
         """Write all events; return whether there were any."""

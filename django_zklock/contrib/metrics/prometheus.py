@@ -8,11 +8,9 @@ is that of the hold. All signals arrive on one thread. No fork happens during a 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from django_zklock import conf, signals
 from django_zklock.core import clock, fork
-from django_zklock.core.locks.held import HeldLock
+from django_zklock.core.locks.held import held_locks
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk import process
@@ -45,7 +43,8 @@ LOCK: Final = ("lock", "kind")
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 SHARES: Final = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
-_Labels: TypeAlias = tuple[str, str]
+_Labels: TypeAlias = tuple[str, ...]
+_Values: TypeAlias = Mapping[_Labels, Sequence[float]]
 _Value: TypeAlias = Callable[[Any], float | None]
 """It gets the arguments of a signal as attributes, and returns what to count or to observe; None for nothing."""
 
@@ -130,16 +129,6 @@ MEASURES: Final = {
     ),
 }
 
-GAUGES: Final = {
-    "holds": ("Locks held now.", LOCK),
-    "oldest_hold_seconds": ("Longest hold that has no end yet.", LOCK),
-    "waiting": ("Callers that wait now.", LOCK),
-    "oldest_wait_seconds": ("Longest wait that has no end yet.", LOCK),
-    "waiting_tasks": ("Messages that wait for locks in this Celery worker.", ()),
-    "session_state": ("1 for the state of the connection; with several processes, their number.", ("state",)),
-    "incidents": ('Incidents that need attention. "unknown" is 1 if not everything was looked at.', ("cause",)),
-}
-
 
 def waiting_now() -> Iterator[Contender]:
     """Yield what the callers of this process wait for. It asks no server and takes no lock."""
@@ -156,12 +145,9 @@ class Metrics:
         self._registry = registry
         self._names: set[str] = set()  # the values of the label `lock` so far
         self._is_full = False  # a name was refused, and the log says so
-        self._held: dict[int, tuple[_Labels, float, weakref.ref[HeldLock]]] = {}  # by token
         self.waiting_tasks = 0
         self._receivers: list[tuple[Signal, Callable[..., None]]] = [
             (signals.lock_acquired, self._on_acquired),
-            (signals.lock_released, self._on_ended),
-            (signals.lock_lost, self._on_ended),
             (signals.waiting_tasks_changed, self._on_waiting_tasks),
         ]
         self._metrics: dict[str, Counter | Histogram] = {}
@@ -172,11 +158,7 @@ class Metrics:
             self._receivers += [
                 (signal, partial(self._count, name, value)) for signal, value in measure.signals.items()
             ]
-        if SEVERAL in os.environ:
-            self._gauges: Gauges | WrittenGauges = WrittenGauges(registry, incidents=incidents)
-        else:
-            self._gauges = Gauges(self, incidents=incidents)
-            registry.register(self._gauges)
+        self._gauges = (WrittenGauges if SEVERAL in os.environ else Gauges)(self, registry, incidents)
         for signal, receiver in self._receivers:
             signal.connect(receiver)
 
@@ -184,30 +166,31 @@ class Metrics:
         """Stop counting, and remove the metrics from the registry."""
         for signal, receiver in self._receivers:
             signal.disconnect(receiver)
-        self._gauges.stop(self._registry)
+        self._gauges.stop()
         for metric in self._metrics.values():
             self._registry.unregister(metric)
 
     def forget(self) -> None:
-        """Forget the holds of the parent process. Uses no lock: another thread may have held it during the fork."""
-        self._held = {}
+        """Forget what belongs to the parent. Uses no lock: another thread may have held it during the fork."""
         self.waiting_tasks = 0
         self._gauges.forget()
 
-    def unfinished(self) -> tuple[dict[_Labels, list[float]], dict[_Labels, list[float]]]:
-        """Return for how long locks are held, and for how long callers wait, in seconds by labels."""
+    def holds(self) -> _Values:
+        """Return for how long locks are held, in seconds by labels."""
         holds: defaultdict[_Labels, list[float]] = defaultdict(list)
+        for grant in {held.grant for held in held_locks.all()}:
+            if grant.why_invalid() is None:
+                holds[self._labels(grant.template, grant.kind.word)].append(max(0.0, clock.now() - grant.since))
+        return holds
+
+    def waits(self) -> _Values:
+        """Return for how long callers wait, in seconds by labels."""
         waits: defaultdict[_Labels, list[float]] = defaultdict(list)
-        now = clock.now()
-        with _forks:
-            for labels, since, held in list(self._held.values()):
-                if held() is not None:  # else it was dropped, and has no signal of its end
-                    holds[labels].append(max(0.0, now - since))
-            for contender in waiting_now():
+        for contender in waiting_now():
+            if contender.wait.since is not None:
                 labels = self._labels(contender.spec.template, contender.spec.kind.word)
-                if contender.wait.since is not None:
-                    waits[labels].append(max(0.0, now - contender.wait.since))
-        return holds, waits
+                waits[labels].append(max(0.0, clock.now() - contender.wait.since))
+        return waits
 
     def _labels(self, template: str, kind: str) -> _Labels:
         most = conf.current().max_metric_locks
@@ -241,59 +224,92 @@ class Metrics:
                 metric.inc(number)
 
     def _on_acquired(self, *, hold: Hold, **kwargs: object) -> None:
-        labels, held = self._labels(hold.template, hold.kind), held_of(hold)
-        self._held[hold.token] = labels, held.grant.since, weakref.ref(held)
+        labels = self._labels(hold.template, hold.kind)
         with _forks:  # a counter begins at 0 before the first failure; otherwise `increase()` misses that
             for name, measure in MEASURES.items():
                 if measure.labels and not measure.buckets:
                     self._metrics[name].labels(*labels)
 
-    def _on_ended(self, *, hold: Hold, **kwargs: object) -> None:
-        self._held.pop(hold.token, None)
-
     def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
         self.waiting_tasks = waiting
 
 
+def _states(metrics: Metrics) -> _Values:
+    session = process.peek()
+    return {} if session is None else {(state,): [state == str(session.state)] for state in STATES}
+
+
+def _causes(metrics: Metrics) -> _Values:
+    return {(cause,): [number] for cause, number in background.causes().items()}
+
+
+class Reading(NamedTuple):
+    """A gauge: what its values are read from, by labels, and how one is made of several."""
+
+    text: str
+    read: Callable[[Metrics], _Values]
+    join: Callable[[Sequence[float]], float] = max
+    labels: Sequence[str] = LOCK
+    mode: Any = ""
+    """The mode of `prometheus_client` for several processes; empty if they do not have this gauge."""
+
+    def values(self, metrics: Metrics) -> dict[_Labels, float]:
+        """Return the present values, by labels."""
+        return {labels: self.join(values) for labels, values in self.read(metrics).items()}
+
+
+INCIDENTS: Final = "incidents"
+READINGS: Final = {
+    "holds": Reading("Locks held now.", Metrics.holds, len),
+    "oldest_hold_seconds": Reading("Longest hold that has no end yet.", Metrics.holds),
+    "waiting": Reading("Callers that wait now.", Metrics.waits, len),
+    "oldest_wait_seconds": Reading("Longest wait that has no end yet.", Metrics.waits),
+    "waiting_tasks": Reading(
+        "Messages that wait for locks in this Celery worker.",
+        lambda it: {(): [it.waiting_tasks]},
+        labels=(),
+        mode="livesum",
+    ),
+    "session_state": Reading(
+        "1 for the state of the connection; with several processes, their number.",
+        _states,
+        labels=("state",),
+        mode="livesum",
+    ),
+    INCIDENTS: Reading(
+        'Incidents that need attention. "unknown" is 1 if not everything was looked at.',
+        _causes,
+        labels=("cause",),
+        mode="livemostrecent",
+    ),
+}
+
+
 class Gauges(Collector):
-    """The gauges of one registry. They are computed at each scrape, so nothing is left behind."""
+    """The gauges of one registry. They are read at each scrape, so nothing is left behind."""
 
-    def __init__(self, metrics: Metrics, *, incidents: bool) -> None:
+    def __init__(self, metrics: Metrics, registry: CollectorRegistry, incidents: bool) -> None:
         self._metrics = metrics
-        self._incidents = incidents
+        self._registry = registry
+        self._readings = {name: reading for name, reading in READINGS.items() if incidents or name != INCIDENTS}
+        registry.register(self)
 
-    def stop(self, registry: CollectorRegistry) -> None:
+    def stop(self) -> None:
         """Remove them from the registry."""
-        registry.unregister(self)
+        self._registry.unregister(self)
 
     def forget(self) -> None:
         """Do nothing: what they show is not theirs."""
 
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Return the gauges without values."""
-        return [
-            GaugeMetricFamily(f"zklock_{name}", text, labels=labels)
-            for name, (text, labels) in GAUGES.items()
-            if self._incidents or name != "incidents"
-        ]
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges of this moment."""
+        for name, reading in self._readings.items():
+            family = GaugeMetricFamily(f"zklock_{name}", reading.text, labels=reading.labels)
+            for labels, value in reading.values(self._metrics).items():
+                family.add_metric(labels, value)
+            yield family
 
-    def collect(self) -> list[GaugeMetricFamily]:
-        """Return the gauges of this moment."""
-        holds, oldest_hold, waiting, oldest_wait, tasks, states, *incidents = families = self.describe()
-        held, waits = self._metrics.unfinished()
-        for spans, count, oldest in ((held, holds, oldest_hold), (waits, waiting, oldest_wait)):
-            for labels, seconds in spans.items():
-                count.add_metric(labels, len(seconds))
-                oldest.add_metric(labels, max(seconds))
-        tasks.add_metric((), self._metrics.waiting_tasks)
-        session = process.peek()
-        if session is not None:
-            for state in STATES:
-                states.add_metric((state,), int(state == str(session.state)))
-        for family in incidents:
-            for cause, number in background.causes().items():
-                family.add_metric((cause,), number)
-        return families
+    describe = collect
 
 
 class WrittenGauges:
@@ -303,62 +319,59 @@ class WrittenGauges:
     Incidents are about all locks, so one of the processes looks: the one that has a lock on a file in that folder.
     """
 
-    def __init__(self, registry: CollectorRegistry, *, incidents: bool) -> None:
-        self._tasks = self._gauge(registry, "waiting_tasks", "livesum")
-        self._state = self._gauge(registry, "session_state", "livesum")
-        self._made = [self._tasks, self._state]
-        self._incidents = self._gauge(registry, "incidents", "livemostrecent") if incidents else None
-        if self._incidents is not None:
-            self._made.append(self._incidents)
+    def __init__(self, metrics: Metrics, registry: CollectorRegistry, incidents: bool) -> None:
+        self._metrics = metrics
+        self._registry = registry
+        self._gauges = {
+            name: Gauge(
+                f"zklock_{name}", reading.text, reading.labels, registry=registry, multiprocess_mode=reading.mode
+            )
+            for name, reading in READINGS.items()
+            if reading.mode and (incidents or name != INCIDENTS)
+        }
         self._file = -1  # the one that is locked; of this process
-        self._ended = threading.Event()
-        self._looks = False
-        signals.waiting_tasks_changed.connect(self._on_waiting_tasks)
-        signals.connection_state_changed.connect(self._on_state)
+        self._ended: threading.Event | None = None  # set when the thread is to end; None without a thread
+        signals.connection_state_changed.connect(self._on_connection)
 
-    def _gauge(self, registry: CollectorRegistry, name: str, mode: Any) -> Gauge:
-        text, labels = GAUGES[name]
-        return Gauge(f"zklock_{name}", text, labels, registry=registry, multiprocess_mode=mode)
-
-    def stop(self, registry: CollectorRegistry) -> None:
+    def stop(self) -> None:
         """Stop writing, and remove them from the registry."""
-        self._ended.set()
-        signals.waiting_tasks_changed.disconnect(self._on_waiting_tasks)
-        signals.connection_state_changed.disconnect(self._on_state)
-        for gauge in self._made:
-            registry.unregister(gauge)
+        signals.connection_state_changed.disconnect(self._on_connection)
+        if self._ended is not None:
+            self._ended.set()
+        for gauge in self._gauges.values():
+            self._registry.unregister(gauge)
 
     def forget(self) -> None:
         """Give back the lock on the file, which the parent process still has. The thread is not in this child."""
-        self._looks = False
-        self._ended = threading.Event()
+        self._ended = None
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _on_waiting_tasks(self, *, waiting: int, **kwargs: object) -> None:
-        with _forks:
-            self._tasks.set(waiting)
+    def _on_connection(self, **kwargs: object) -> None:
+        if self._ended is None:
+            self._ended = threading.Event()
+            quiet_thread("zklock-gauges", partial(self._write, self._ended)).start()
 
-    def _on_state(self, *, state: str, **kwargs: object) -> None:
-        with _forks:
-            for name in STATES:
-                self._state.labels(name).set(int(name == state))
-        if self._incidents is not None and not self._looks:  # now this process has a connection to look with
-            self._looks = True
-            quiet_thread("zklock-incidents", partial(self._write_incidents, self._incidents)).start()
-
-    def _write_incidents(self, gauge: Gauge) -> None:
-        """Write what the last look has found, as long as this process has the lock on the file."""
+    def _write(self, ended: threading.Event) -> None:
+        """Write the gauges again and again; the incidents only if this process has the lock on the file."""
         self._file = os.open(Path(os.environ[SEVERAL]) / "zklock_incidents.lock", os.O_CREAT | os.O_RDWR, 0o600)
-        ended = self._ended
         while not ended.wait(WRITE_EVERY):
-            with contextlib.suppress(BlockingIOError):  # another process looks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for cause, number in background.causes().items():
+            for name, gauge in self._gauges.items():
+                if name != INCIDENTS or self._is_locked():
+                    values = READINGS[name].values(self._metrics)
                     with _forks:
-                        gauge.labels(cause).set(number)
+                        for labels, value in values.items():
+                            (gauge.labels(*labels) if labels else gauge).set(value)
         self.forget()
+
+    def _is_locked(self) -> bool:
+        """Lock the file, or return False if another process has it."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 _connected: dict[CollectorRegistry, Metrics] = {}

@@ -23,7 +23,7 @@ from django_zklock import __version__, signals
 from django_zklock.core import clock
 from django_zklock.core.locks.block import Receipt
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.grant import Grant, GrantObserver
+from django_zklock.core.protocol.grant import Grant
 from django_zklock.exceptions import LockBusy
 from django_zklock.locks import trace
 from django_zklock.locks.events import events
@@ -62,21 +62,6 @@ def _wall_time(moment: float) -> int:
     return time.time_ns() - round((clock.now() - moment) * 1e9)
 
 
-class SuspectEvents(GrantObserver):
-    """Adds an event to the span of a hold when it is suspect, and when it is confirmed; on the protocol's thread."""
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def on_suspect(self, reason: str) -> None:
-        if self._span.is_recording():
-            self._span.add_event("suspended", {"zklock.reason": reason})
-
-    def on_confirmed(self) -> None:
-        if self._span.is_recording():
-            self._span.add_event("confirmed")
-
-
 class Spans:
     """The spans of this process, from now on. All methods run on the thread for signals."""
 
@@ -89,7 +74,6 @@ class Spans:
             (signals.lock_released, self._on_released),
             (signals.lock_release_refused, self._on_release_refused),
             (signals.lock_lost, self._on_lost),
-            (signals.lock_release_requested, self._on_release_requested),
         )
         for signal, receiver in self._receivers:
             signal.connect(receiver)
@@ -117,9 +101,7 @@ class Spans:
         acquire.end(since)
         if not api.get_current_span(parent).get_span_context().is_valid:
             parent = api.set_span_in_context(acquire, parent)  # so that both are in one trace
-        span = self._tracer.start_span("zklock.hold", parent, attributes=attributes, start_time=since)
-        self._holds[grant] = span
-        grant.session.post(grant.attach, SuspectEvents(span))
+        self._holds[grant] = self._tracer.start_span("zklock.hold", parent, attributes=attributes, start_time=since)
 
     def _on_failed(
         self,
@@ -171,11 +153,6 @@ class Spans:
         span.add_event("lost", {"zklock.reason": reason}, lost_at)
         span.set_status(Status(StatusCode.ERROR, reason))
         span.end(now)
-
-    def _on_release_requested(self, *, hold: Hold, by: str, reason: str, **kwargs: object) -> None:
-        span = self._holds.get(held_of(hold).grant)
-        if span is not None:
-            span.add_event("release_requested", {"zklock.by": by, "zklock.reason": reason})
 
 
 _spans: Spans | None = None

@@ -164,11 +164,6 @@ EXHAUSTED: Final = (
 """The end of each `UnreadableQueue` whose cause is the counter, and its cure."""
 
 
-def is_used_up(created: int) -> bool:
-    """Return whether a directory accepts no contender any more after so many created children."""
-    return created > LAST_SEQUENCE
-
-
 # --- the rules ------------------------------------------------------------------------------------------------------
 
 

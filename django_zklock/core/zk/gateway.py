@@ -60,7 +60,6 @@ class Node:
     ctime: float = 0.0  # when it was created, in seconds since 1970 by the server's clock
     mtime: float = 0.0  # when its data was last written, likewise
     version: int = 0  # of its data
-    created: int = 0  # how many children were ever created in it: the next sequence number
 
     @property
     def name(self) -> str:
@@ -69,12 +68,7 @@ class Node:
 
     @classmethod
     def of(cls, path: str, data: bytes | None, stat: ZnodeStat) -> Node:
-        """
-        Return a znode by a reply.
-
-        Servers tell `cversion`, which counts creates and deletes of children (DataNode.copyStat of 3.4 to 3.9). It has
-        32 bits, so `created` is the number of creates modulo 2**31.
-        """
+        """Return a znode by a reply."""
         return cls(
             path=path,
             data=data or b"",
@@ -83,7 +77,6 @@ class Node:
             ctime=stat.ctime / 1000,
             mtime=stat.mtime / 1000,
             version=stat.version,
-            created=(stat.cversion + stat.numChildren) % 2**32 // 2,
         )
 
 

@@ -13,15 +13,13 @@ from django.core.management.base import BaseCommand, CommandParser, no_translati
 from django.core.management.color import no_style
 
 from django_zklock.core.queue.command_line import command
-from django_zklock.management.arguments import did_you_mean
 from django_zklock.management.exit_codes import EXIT_CODES, ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import discard, write_table
+from django_zklock.management.output import discard
 from django_zklock.management.zklock.interventions import INTERVENTIONS
-from django_zklock.operations import acting_via
 
 EXAMPLES: Final = {
     "status": ("", "--json --reply-timeout 2s"),
-    "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended --longer-than=5m"),
+    "list": ("--sort=held --limit=20 -- 'orders/*'", "--host=worker-7 --state=contended"),
     "show": ("-- orders/4711", "--field=pk=4711 --json -- 'orders/{pk}'"),
     "break": ("--token=4294967311 --reason='web-3 hangs' -- orders/7",),
     "request-release": ("--reason='deploy at 14:00' -- orders/7", "--reason=deploy --token=4294967311 -- orders/7"),
@@ -30,7 +28,6 @@ EXAMPLES: Final = {
     "limit": ("--reason='all is well' -- imports none", "--reason='the database is slow' -- imports 3"),
     "run": ("reports --timeout 5m -- make reports", "nightly --timeout 0 -E 0 --min-hold 5m -- ./nightly.sh"),
     "doctor": ("", "--strict --json"),
-    "devserver": ("", "--port 2182"),
 }
 """The arguments of examples for each sub-command."""
 SUBCOMMANDS: Final[dict[str, Any]] = {
@@ -41,9 +38,10 @@ SUBCOMMANDS: Final[dict[str, Any]] = {
     for name, examples in EXAMPLES.items()
 }
 EXTENSIONS: Final = {
+    "devserver": "django_zklock.testing.devserver",
     "serve": "django_zklock.contrib.leases.serve",
 }
-"""The modules of the sub-commands that are extensions. Each has examples of its own."""
+"""The modules of the sub-commands that live with what they start. Each has examples of its own."""
 for _name, _path in EXTENSIONS.items():
     SUBCOMMANDS[_name] = import_module(_path), import_module(_path).EXAMPLES
 _NO_HANDLER: Final = logging.NullHandler()
@@ -57,10 +55,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         subparsers = parser.add_subparsers(
-            dest="subcommand", metavar="sub-command", required=False, parser_class=_SubcommandParser
+            dest="subcommand", metavar="sub-command", required=True, parser_class=_SubcommandParser
         )
         for name, (module, examples) in SUBCOMMANDS.items():
-            summary, _, more = (module.__doc__ or "").strip().partition("\n")
+            summary, _, more = module.__doc__.strip().partition("\n")
             lines = "".join(f"\n  {command(f'{name} {example}')}".rstrip() for example in examples)
             subparser = subparsers.add_parser(
                 name,
@@ -71,24 +69,17 @@ class Command(BaseCommand):
             )
             module.add_arguments(subparser)
             _add_common_arguments(subparser)
-        subparsers.choices = _Names(subparsers.choices)
 
     @no_translations
-    def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
-        """Run the sub-command. Without one, list them all."""
-        if subcommand is None:
-            rows = [
-                (name, (module.__doc__ or "").strip().partition("\n")[0]) for name, (module, _) in SUBCOMMANDS.items()
-            ]
-            write_table(self.stdout, ("sub-command", "what it does"), rows)
-            raise failure("Give a sub-command. Its --help has the options and examples.", ExitCode.USAGE)
+    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
+        """Run the sub-command."""
         # Without any handler, Python would write to standard error what the sub-command says there itself.
         for name in ("zklock.audit", "django_zklock") if "reply_timeout" in options else ("zklock.audit",):
             logging.getLogger(name).addHandler(_NO_HANDLER)
         if not options["force_color"] and (os.environ.get("NO_COLOR") or not self.stdout.isatty()):
             self.style, self.stderr.style_func = no_style(), None
         try:
-            with acting_via("command"), errors_as_exit_codes():
+            with errors_as_exit_codes():
                 SUBCOMMANDS[subcommand][0].run(self.stdout, argparse.Namespace(**options, style=self.style))
                 self.stdout.flush()
         except KeyboardInterrupt:
@@ -96,16 +87,6 @@ class Command(BaseCommand):
         except BrokenPipeError:  # `head` has read enough
             discard(self.stdout)
             raise SystemExit(128 + signal.SIGPIPE) from None
-
-
-class _Names(dict[str, Any]):
-    """The parsers by name. argparse asks whether they contain a name, and refuses it otherwise."""
-
-    def __contains__(self, name: object) -> bool:
-        if super().__contains__(name):
-            return True
-        hint = did_you_mean(str(name), self) or f"Choose from {', '.join(self)}."
-        raise argparse.ArgumentError(None, f"There is no sub-command {name!r}. {hint}")
 
 
 class _SubcommandParser(CommandParser):

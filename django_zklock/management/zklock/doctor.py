@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import platform
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from django_zklock import conf, inspection
 from django_zklock.conf import Config
 from django_zklock.core import clock
-from django_zklock.core.queue.escaping import session_hex
 from django_zklock.core.zk import process
-from django_zklock.core.zk.errors import NodeExists, NodeMissing, ZkError
-from django_zklock.core.zk.gateway import Callback, Gateway, Node
-from django_zklock.exceptions import ZooKeeperUnavailable
+from django_zklock.core.zk.errors import NodeMissing
+from django_zklock.core.zk.gateway import Callback, Gateway
 from django_zklock.inspection.reads import read_acl
 from django_zklock.locks.requests import call
 from django_zklock.management.arguments import add_answer
@@ -29,14 +26,8 @@ from django_zklock.report import servers, verdict
 from django_zklock.report.formatting import different_limits, key_text, process_of
 from django_zklock.report.verdict import Look
 
-FOLDER: Final = "!doctor"
-"""The directory of the check of rights, below the base and deleted at the end. No key contains a "!"."""
 NEW: Final = " (new: no process has used it. Is it the address of your other hosts?)"
-TOO_SHORT: Final = "The time was too short for all checks. Raise --reply-timeout."
 _WORLD: Final = ("world", "anyone")
-
-Request: TypeAlias = Callable[[Gateway, Callback[Any]], object]
-Ask: TypeAlias = Callable[[Request], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     look = verdict.now(options.reply_timeout, max_age=0, max_locks=None)
-    asked = _asked(look, options.reply_timeout)
+    asked = [*_connection(look, options.reply_timeout)]
     checks = [*_versions(), *_servers(look.servers), *asked, *_attention(look)]
     results = Counter(check.result for check in checks)
     summary = f"errors: {results['error']}, warnings: {results['warning']}"
@@ -71,14 +62,6 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure(summary, status)
     if not options.json:
         write_line(out, summary)
-
-
-def _asked(look: Look, reply_timeout: float) -> list[Check]:
-    """Return what ZooKeeper says to this process. The first check is that of the connection."""
-    checks = list(_connection(reply_timeout if look.snapshot.answers else 0.0))
-    if checks[0].result == "ok":
-        checks += _locks(look.snapshot)
-    return checks
 
 
 def _write(out: Output, options: argparse.Namespace, checks: Iterable[Check], *, healthy: bool) -> None:
@@ -119,69 +102,38 @@ def _attention(look: Look) -> Iterator[Check]:
         yield Check("skipped", "info", text)
 
 
-def _connection(reply_timeout: float) -> Iterator[Check]:
-    """Yield the checks that ask ZooKeeper, until their time is over. The first one is that of the connection."""
-    config, session, started = conf.current(), process.current(), clock.now()
-    is_connected = False
-
-    def ask(request: Request) -> Any:
-        return call(session, request, started + reply_timeout)
-
-    try:
-        ask(lambda gateway, done: done(None))
-        is_connected, milliseconds = True, (clock.now() - started) * 1000
-        text = f"to {session.server} within {milliseconds:.0f} ms, session {session_hex(session.session_id or 0)}"
-        yield Check("connection", "ok", text)
-        is_new = isinstance(ask(lambda gateway, done: gateway.children(config.base, done)), NodeMissing)
-        yield Check("address", "info", f"{config.url_for_log}{NEW if is_new else ''}")
-        if abs(session.timeout - config.session_timeout) < 0.01:
-            yield Check("session timeout", "ok", f"{session.timeout:g} s, as requested")
-        else:
-            text = f"{config.session_timeout:g} s requested, {session.timeout:g} s negotiated"
-            yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
-        yield _rights(config.base, ask)
-        yield from _access_list(config, ask)  # the node exists now, also on new servers
-    except ZkError as error:
-        yield Check("answers", "error", str(error))
-    except ZooKeeperUnavailable as error:
-        if is_connected:
-            yield Check("answers", "error", TOO_SHORT if session.connected else str(error))
-        else:
-            yield Check("connection", "error", str(error))
-
-
-def _rights(base: str, ask: Ask) -> Check:
-    """Do what locks do, until a request is refused."""
-    folder = node = f"{base}/{FOLDER}"
-    requests: tuple[tuple[str, Request], ...] = (
-        ("create", lambda gateway, done: gateway.ensure_path(folder, done)),
-        ("create", lambda gateway, done: gateway.create_and_list(folder, f"{uuid.uuid4()}-", b"", done, None)),
-        ("read", lambda gateway, done: gateway.read(node, done)),
-        ("list", lambda gateway, done: gateway.children(folder, done)),
-        ("delete", lambda gateway, done: gateway.delete(node, done)),
-    )
-    for right, request in requests:
-        reply = ask(request)
-        if isinstance(reply, ZkError) and not isinstance(reply, NodeExists):
-            return Check("rights", "error", f"this client may not {right} nodes below {base} ({reply})")
-        node = reply.path if isinstance(reply, Node) else node
-    ask(lambda gateway, done: gateway.delete(folder, done))
-    return Check("rights", "ok", f"this client may create, list and delete below {base}")
-
-
-def _access_list(config: Config, ask: Ask) -> Iterator[Check]:
-    acl = ask(lambda gateway, done: read_acl(gateway, config.base, done))
-    if not isinstance(acl, list):
-        if not isinstance(acl, NodeMissing):
-            yield Check("rights", "error", "this client may not read the access list of the node above all locks")
+def _connection(look: Look, reply_timeout: float) -> Iterator[Check]:
+    """Yield what ZooKeeper says to this process. The first check is that of the connection."""
+    config, connection = conf.current(), look.snapshot.connection
+    if not look.snapshot.answers:
+        yield Check("connection", "error", look.snapshot.problem)
         return
+    yield Check("connection", "ok", f"to {connection.server}, session {connection.session}")
+    if abs(connection.timeout - config.session_timeout) < 0.01:
+        yield Check("session timeout", "ok", f"{connection.timeout:g} s, as requested")
+    else:
+        text = f"{config.session_timeout:g} s requested, {connection.timeout:g} s negotiated"
+        yield Check("session timeout", "warning", f"{text}: the server allows 2 to 20 of its ticks")
+
+    def ask(gateway: Gateway, done: Callback[Any]) -> None:
+        read_acl(gateway, config.base, done)
+
+    acl = call(process.current(), ask, clock.now() + reply_timeout)
+    yield Check("address", "info", f"{config.url_for_log}{NEW if isinstance(acl, NodeMissing) else ''}")
+    if isinstance(acl, list):
+        yield _access_list(config, acl)
+    elif not isinstance(acl, NodeMissing):
+        yield Check("access list", "error", f"this client may not read that of the node above all locks: {acl}")
+    yield from _locks(look.snapshot)
+
+
+def _access_list(config: Config, acl: list[Any]) -> Check:
     text = ", ".join(":".join(entry) for entry in acl)
     open_to_all = any(entry[:2] == _WORLD and set(entry[2]) & set("wcda") for entry in acl)
     if open_to_all and config.acl != "open":
         text += f": any client may change {config.base}, though ACL in ZKLOCK is not 'open'"
-        yield Check("access list", "warning", text)
-    else:
-        yield Check("access list", "info" if open_to_all else "ok", text)
+        return Check("access list", "warning", text)
+    return Check("access list", "info" if open_to_all else "ok", text)
 
 
 def _locks(snapshot: inspection.Snapshot) -> Iterator[Check]:

@@ -7,11 +7,12 @@ import fnmatch
 from dataclasses import replace
 from typing import Any, Final
 
+from django_zklock import inspection
 from django_zklock.inspection import LockInfo, Snapshot
 from django_zklock.inspection.info import to_json
-from django_zklock.management.arguments import add_answer, integer, seconds
+from django_zklock.management.arguments import add_answer, integer
 from django_zklock.management.output import Output, count, write_json, write_line, write_table
-from django_zklock.management.zklock.status import fail_if_incomplete, read_all, write_skipped
+from django_zklock.management.zklock.status import fail_if_incomplete, write_skipped
 from django_zklock.report import formatting, verdict
 
 HEAD: Final = ("lock", "state", "kind", "holder", "runs", "held", "waiting", "longest wait", "token")
@@ -27,7 +28,6 @@ ORDERS: Final[dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", default="*", help="only keys like this, such as 'orders/*'")
-    parser.add_argument("--longer-than", type=seconds, default=0.0, metavar="TIME", help="only locks held for longer")
     parser.add_argument("--host", help="only locks with a holder on this host")
     parser.add_argument("--state", choices=[*formatting.STATE_LABELS][:-1], help="only locks in this state")
     parser.add_argument("--sort", choices=[*ORDERS, "key"], default="trouble", help="(default: %(default)s)")
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(out: Output, options: argparse.Namespace) -> None:
-    snapshot = read_all(options)
+    snapshot = inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0)
     incidents, _facts = verdict.by_key(snapshot)
     states = {lock.key: verdict.state_of(lock, incidents.get(lock.key)) for lock in snapshot.locks}
     locks = [lock for lock in snapshot.locks if _is_wanted(lock, states[lock.key], options)]
@@ -60,20 +60,18 @@ def _write(
     if locks:
         write_table(out, HEAD, [_row(lock, states[lock.key]) for lock in locks], colours=colours, cut=CUT)
     for lock in locks:
-        if lock.problem or lock.expired_holds or lock.is_used_up:
+        if lock.problem or lock.expired_holds:
             write_line(out, f"{formatting.key_text(lock.key)}: {' '.join(formatting.reasons(lock))}")
     total = f"{len(locks)} of " if snapshot.total != len(locks) else ""
-    age = f", as they were {snapshot.age:.0f} s ago" if snapshot.age > 1 else ""
-    write_line(out, f"{total}{count(snapshot.total, 'lock')}{age}")
+    write_line(out, f"{total}{count(snapshot.total, 'lock')}")
     write_skipped(out, snapshot)
 
 
 def _is_wanted(lock: LockInfo, state: str, options: argparse.Namespace) -> bool:
     return (
         any(fnmatch.fnmatchcase(text, options.pattern) for text in (lock.key, formatting.key_text(lock.key)))
-        and options.state in (None, state, *lock.states())
+        and options.state in (None, state, *lock.states)
         and options.host in (None, *(holder.host for holder in lock.holders))
-        and (not options.longer_than or lock.held_longer_than(options.longer_than))
     )
 
 
@@ -82,9 +80,8 @@ def _row(lock: LockInfo, state: str) -> tuple[str, ...]:
     shown = (formatting.key_text(lock.key), state, formatting.kind_text(lock))
     if not lock.holders:
         return (*shown, "", "", "", str(lock.waiting), wait, "")
-    first, more = lock.holders[0], f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
+    first, *others = lock.holders
+    more = f" +{len(others)}" if others else ""
     held = "" if lock.held_for is None else formatting.span(first)
-    return (
-        *(*shown, f"{formatting.process_of(first)}{more}", formatting.use_of(first)),
-        *(held, str(lock.waiting), wait, str(first.token)),
-    )
+    who, work = f"{formatting.process_of(first)}{more}", formatting.use_of(first)
+    return (*shown, who, work, held, str(lock.waiting), wait, str(first.token))

@@ -24,12 +24,12 @@ from django_zklock.core.execution import abort
 from django_zklock.core.execution.signals import set_handler
 from django_zklock.core.queue.escaping import printable
 from django_zklock.core.zk import process
-from django_zklock.exceptions import LockLost, ZkLockError
+from django_zklock.exceptions import LockLost
 from django_zklock.locks.hold import Hold, held_of
 from django_zklock.locks.lock import Lock
 from django_zklock.management.arguments import add_name, integer, seconds, template_of, unless
 from django_zklock.management.exit_codes import ExitCode, errors_as_exit_codes, failure
-from django_zklock.management.output import Output
+from django_zklock.management.output import LINE, Output
 
 CHECK_INTERVAL: Final = 0.1  # seconds between two checks of the lease
 KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; in a container, perhaps nothing reaps the dead processes
@@ -117,22 +117,17 @@ def run(out: Output, options: argparse.Namespace) -> None:
 
 
 def _lock(options: argparse.Namespace) -> Lock:
-    """Return the lock. Wrong options end this process with the exit code for wrong usage."""
+    """Return the lock. Raises `ValueError` for wrong options."""
     program = os.path.basename(options.command[0])
-    try:
-        lock = CommandLock(
-            template_of(options.name),
-            fields=options.fields,
-            atomic=False,
-            **{option: value for option, value in vars(options).items() if option in _LOCK_OPTIONS},
-            what=f"run: {program}",
-            about={"command": program},
-        )
-        lock.key  # noqa: B018 - checks all options
-    except ValueError as error:
-        if isinstance(error, ZkLockError):
-            raise
-        raise failure(str(error), ExitCode.USAGE) from error
+    lock = CommandLock(
+        template_of(options.name),
+        fields=options.fields,
+        atomic=False,
+        **{option: value for option, value in vars(options).items() if option in _LOCK_OPTIONS},
+        what=f"run: {program}",
+        about={"command": program},
+    )
+    lock.key  # noqa: B018 - checks all options
     return lock
 
 
@@ -153,8 +148,8 @@ def _report(command: _Command, waited: float, *, as_json: bool) -> None:
     if command.lost and command.must_stop:
         raise failure(f"The lock {key!r} was lost: {command.lost}. The command was stopped.", ExitCode.LOST)
     if command.lost:
-        why = printable(command.lost)
-        print(f"The lock {key!r} was lost while the command ran; the policy let it finish: {why}.", file=sys.stderr)
+        text = f"The lock {key!r} was lost while the command ran; the policy let it finish: {command.lost}."
+        print(printable(text, LINE), file=sys.stderr)
     if command.status:
         raise SystemExit(command.status)
 
@@ -181,8 +176,6 @@ class _Command:
     @abort.shielded
     def run(self) -> None:
         """Run the command to its end. An abort of this block must wait for that, so the method is shielded."""
-        held = held_of(self.hold)
-        grant = held.grant
         started = clock.now()
         process = _start(
             self._arguments,
@@ -196,16 +189,18 @@ class _Command:
             while process.poll() is None and not self.lost:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(CHECK_INTERVAL)
-                # The guard of the block applies the policy: it makes a suspended lock a lost one.
-                reason = grant.why_invalid()
-                if reason is not None and self.must_stop:
-                    self.lost = reason
+                if self.must_stop:
+                    self.lost = self._why_lost()
         finally:
             if self.lost or process.poll() is None:
                 self._stop(process)
         self.status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        self.lost = self.lost or grant.why_invalid() or ""
+        self.lost = self.lost or self._why_lost()
         self.seconds = clock.now() - started
+
+    def _why_lost(self) -> str:
+        """Return why the lock is lost, or an empty string. The guard of the block makes a suspended lock a lost one."""
+        return held_of(self.hold).grant.why_invalid() or ""
 
     def on_signal(self, number: int) -> None:
         """Pass a signal on to the process group of the command; in a signal handler."""

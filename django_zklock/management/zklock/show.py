@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC
 from typing import Any, Final
 
-from django.core.management.base import CommandError
-
 from django_zklock import inspection, operations
-from django_zklock.core.queue.escaping import session_hex
 from django_zklock.dashboard.detail import Detail, Row, read_details
 from django_zklock.inspection import LockInfo
 from django_zklock.inspection.info import to_json
 from django_zklock.management.arguments import (
     add_answer,
     add_name,
-    did_you_mean,
-    entries_below,
     key_of,
 )
 from django_zklock.management.exit_codes import ExitCode, failure
 from django_zklock.management.output import Output, write_json, write_line, write_table
-from django_zklock.management.zklock.status import read_all
 from django_zklock.report import formatting, past
 from django_zklock.report.formatting import duration, time_text
 
 HEAD: Final = ("", "who", "wants", "runs", "since", "for", "token", "thread", "session")
 GRANTS: Final = ("last grants", "to", "waited", "held", "what")
+GRANT: Final = ("at", "host", "pid", "work", "token", "waited", "held", "outcome", "reason")
 MAX_GRANTS: Final = 5
 
 
@@ -41,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(out: Output, options: argparse.Namespace) -> None:
     (shown,) = read_details([key_of(options)], reply_timeout=options.reply_timeout)
-    lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS, default=())
-    is_free = lock.state() == "free"
+    lock, grants = shown.info, past.ask("last_grants", shown.info.key, MAX_GRANTS) or ()
+    is_free = lock.state == "free"
     if is_free:
         lock = replace(lock, limit_set=operations.limit_of(lock.key, reply_timeout=options.reply_timeout))
     if options.json:
@@ -57,24 +50,23 @@ def run(out: Output, options: argparse.Namespace) -> None:
         raise failure("It is not known who holds this lock.", ExitCode.PARTIAL)
     if is_free:
         limit = f" {formatting.limit_text(lock.limit_set)}." if lock.limit_set else ""
-        raise no_holder(lock.key, f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", options)
+        raise failure(f"The lock {formatting.key_text(lock.key)!r} is free.{limit}", ExitCode.NO_HOLDER)
 
 
 def _more_json(shown: Detail, grants: Sequence[Any]) -> dict[str, Any]:
-    more = {
+    return {
         "reasons": shown.reasons,
         "advice": shown.advice or None,
         "chain": to_json(shown.chain),
-        "grants": [_grant_json(grant) for grant in grants],
+        "grants": [to_json(grant, GRANT) for grant in grants],
         "commands": shown.next_commands,
     }
-    return more
 
 
 def _write_queue(out: Output, shown: Detail) -> None:
     for text in filter(None, _texts(shown)):
         write_line(out, text)
-    rows = [_cells(row) for row in (*shown.holders, *shown.waiters)]
+    rows = [_cells(row) for row in shown.rows]
     if rows:
         write_table(out, HEAD, rows, cut=("who", "runs"))
 
@@ -88,20 +80,12 @@ def _write_grants(out: Output, grants: Sequence[Any]) -> None:
         write_table(out, GRANTS, rows, cut=("to", "what"))
 
 
-def _grant_json(grant: Any) -> dict[str, Any]:
-    values = {name: getattr(grant, name) for name in ("host", "pid", "work", "waited", "held", "outcome", "reason")}
-    values["at"] = grant.at.astimezone(UTC).isoformat()
-    values["token"] = str(grant.token)
-    values["session"] = session_hex(grant.session)
-    return {name: None if value == "" else value for name, value in values.items()}
-
-
 def _texts(shown: Detail) -> Iterator[str]:
     """Yield the lines about the state of a lock. Some may be empty."""
     lock = shown.info
     yield f"{formatting.key_text(lock.key)} ({formatting.kind_text(lock)}) at {lock.path}"
     yield from (f"{shown.state_label}.", shown.limit_set, *shown.reasons)
-    yield f"{'DEADLOCK: ' if shown.is_cycle else ''}{formatting.cycle_text(shown.chain)}"
+    yield f"{'DEADLOCK: ' if lock.deadlocked else ''}{formatting.cycle_text(shown.chain)}"
     yield shown.advice
     for holder in lock.holders:
         if holder.release_request is not None:
@@ -120,19 +104,18 @@ def read_lock(options: argparse.Namespace) -> LockInfo:
     return inspection.look_at(key, reply_timeout=options.reply_timeout) or LockInfo(key=key, path="")
 
 
-def no_holder(key: str, message: str, options: argparse.Namespace) -> CommandError:
-    """Return the error that a lock has no holder, with a hint at an entry of `LOCKS` or a similar key that is held."""
-    # A key with another number is another lock, not an error in writing.
-    similar = [lock.key for lock in read_all(options).locks if re.findall(r"\d", lock.key) == re.findall(r"\d", key)]
-    hint = entries_below(key) or did_you_mean(key, similar)
-    return failure(f"{message} {hint}".rstrip(), ExitCode.NO_HOLDER)
-
-
 def _cells(row: Row) -> tuple[str, ...]:
     contender, role = row.info, str(row.number)
     if not contender.waits_behind:
         role = "expired" if not contender.holds else "holds" if contender.idle_for is None else "keeps"
-    since = formatting.time_text(contender.since)
-    process, use = formatting.process_of(contender), formatting.use_of(contender)
-    cells = (role, process, contender.kind, use, since, formatting.span(contender))
-    return (*cells, str(contender.token), contender.thread, session_hex(contender.session_id) or "none")
+    return (
+        role,
+        formatting.process_of(contender),
+        contender.kind,
+        formatting.use_of(contender),
+        formatting.time_text(contender.since),
+        formatting.span(contender),
+        str(contender.token),
+        contender.thread,
+        contender.session or "none",
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from django_zklock import inspection
 from django_zklock.inspection import Snapshot
 from django_zklock.management.arguments import add_answer
 from django_zklock.management.exit_codes import ExitCode, failure
@@ -14,11 +13,6 @@ from django_zklock.report import verdict
 
 add_arguments = add_answer
 MAX_COMMANDS: Final = 2  # of one incident, so that several incidents fit on a screen
-
-
-def read_all(options: argparse.Namespace) -> Snapshot:
-    """Return a snapshot of all locks."""
-    return inspection.snapshot(reply_timeout=options.reply_timeout, max_age=0)
 
 
 def run(out: Output, options: argparse.Namespace) -> None:

@@ -89,7 +89,7 @@ def test_a_large_scan_does_not_delay_heartbeats(zoo, locks, contenders, extra):
 @pytest.mark.parametrize(("locks", "extra", "most"), [(12, 900_000, 6_000_000), (60, 60_000, 2_000_000)])
 def test_a_scan_holds_few_bytes_at_a_time(zoo, monkeypatch, locks, extra, most):
     """However much other clients have written into their znodes. The limits are those of a small scan here."""
-    monkeypatch.setattr(scan, "REPLY_SIZE", 130_000)
+    monkeypatch.setattr(scan, "TOGETHER", 2)
     monkeypatch.setattr(scan, "MAX_HELD", 500_000)
     with filled(zoo, locks, 1, extra):
         snapshot(max_age=0, reply_timeout=20)

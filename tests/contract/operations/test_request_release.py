@@ -12,6 +12,7 @@ from support.faults import BackgroundCall, acquired_by_many, connected, cut, que
 from support.locking import as_json
 from support.proxy import SET_DATA
 from support.signalled import signalled
+from support.texts import assert_shows
 from support.work import acquired, seen
 from support.zoo import eventually, guid_of
 
@@ -52,7 +53,7 @@ def test_a_holder_learns_the_operator_and_the_reason_of_a_request(zoo, asked):
         assert hold.wait_release_requested(0) is None
         hold.add_release_request_callback(lambda hold: called.set())
         outcome = request_release("k/1", WHY, **WHO)
-        assert [(holder.token, holder.guid) for holder in outcome.holders] == [(hold.token, guid_of(hold.path))]
+        assert [action.holder.guid for action in outcome] == [guid_of(hold.path)]
         assert request_to(hold) == ("anna", WHY)
         assert called.wait(30)
         eventually(lambda: asked)
@@ -101,9 +102,9 @@ def test_a_release_is_requested_of_all_holders_or_the_named_one(zoo):
         waiter = BackgroundCall(wait)
         zoo.wait_contenders("k", 3)
         outcome = request_release("k", WHY, **WHO, guid=guid_of(holds[0].path))
-        assert [holder.token for holder in outcome.holders] == [holds[0].token]
+        assert [action.token for action in outcome] == [holds[0].token]
         assert request_to(holds[0]) == ("anna", WHY)
-        assert len(request_release("k", "all", by="ben").holders) == 2
+        assert len(request_release("k", "all", by="ben")) == 2
         assert request_to(holds[1]) == ("ben", "all")
     assert waiter.result() is None
 
@@ -181,7 +182,7 @@ def test_a_request_survives_a_cut(zoo, proxy, when, caplog):
         assert fired.is_set()
         assert zoo.client.exists(path).version == 2
     (record,) = [record for record in caplog.records if record.name == "zklock.audit"]
-    assert "was asked to release by anna: deploy 42; it is 'w', a client of an unknown kind on h" in record.getMessage()
+    assert_shows(record.getMessage(), "of 'w', a client of an unknown kind on h", "by anna: deploy 42")
 
 
 def test_waiters_keep_their_places_when_the_holder_is_asked(zoo):

@@ -72,7 +72,7 @@ def test_the_page_shows_servers_and_the_connection(zoo):
     [
         (["serves", "serves", "serves"], "3 of 3 servers run. Locks go on if 1 more fails."),
         (["serves", "serves", "down"], "2 of 3 servers run. One more failure stops all locks."),
-        (["serves", "down", "down"], "1 of 3 servers run. That is no majority, so no lock is granted."),
+        (["serves", "down", "down"], "1 of 3 servers are in a quorum. That is no majority, so no lock is granted."),
         (["serves", "serves", "unknown"], "1 of 3 servers cannot be asked, so it is not known how many may fail."),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_slow_task_can_be_broken_or_asked_which_the_card_tells(operator, conte
     assert "/act/" not in user_with("view_lock").get(LIST).content.decode()
     operations.request_release("orders/1", by="anna", reason="deploy")
     time.sleep(1)  # until then it may show what it has seen before
-    assert_named(operator, "hung", "Asked by anna", "s ago: deploy.")
+    assert_named(operator, "hung", "Asked by anna: deploy (")
     assert cards(operator)[0]["identity"] == before["identity"]
 
 
@@ -145,7 +145,7 @@ def test_the_list_the_page_and_the_terminal_have_the_word_of_the_card(operator, 
 
 def test_an_unknown_znode_says_what_to_look_for(operator, zoo):
     path = zoo.client.create(f"{zoo.base}/orders/9/mine-", ephemeral=True, sequence=True, makepath=True)
-    assert_named(operator, "unreadable", "orders/9", "Find the program that made the znode")
+    assert_named(operator, "unreadable", "orders/9", "Do what this text says.")
     zoo.client.delete(path)
 
 

@@ -11,8 +11,6 @@ from support.faults import BackgroundCall
 from support.locking import as_json, ending, zklock
 from support.texts import assert_shows
 
-from django_zklock import zk_lock
-from django_zklock.management.commands.zklock import SUBCOMMANDS
 from django_zklock.management.exit_codes import ExitCode
 
 pytestmark = pytest.mark.django_db
@@ -63,12 +61,6 @@ def test_a_deadlock_is_the_state_of_its_locks_and_a_cycle(zoo, deadlock):
     assert set(waits(cycle)) == {("a", "b"), ("b", "a")}
 
 
-def test_without_a_sub_command_all_are_listed():
-    status, text, message = ending()
-    assert (status, message.startswith("Give a sub-command.")) == (ExitCode.USAGE, True)
-    assert [line.split()[0] for line in text.splitlines()[1:]] == list(SUBCOMMANDS)
-
-
 def test_locks_in_trouble_are_listed_first(zoo, contend, deadlock):
     contend("aaa", 5)
     odd = zoo.client.create(f"{zoo.base}/zzz/who-knows-0000000001", b"", ephemeral=True, makepath=True)
@@ -99,7 +91,6 @@ def test_a_list_is_filtered_by_host_and_by_state(zoo, deadlock):
     assert set(listed("--state=contended")) == {"a", "b", "c"}
     assert listed("--state=operator") == []
     assert listed("--state=held", "--host=web-3", "c*") == ["c"]
-    assert listed("--longer-than=1h") == []
 
 
 @pytest.mark.parametrize("limit", ["-1", "0", "x", "1e3", ""])
@@ -140,21 +131,6 @@ def test_show_names_the_next_command(zoo, contend):
         assert "Next: python manage.py zklock end-hold --token=" in zklock("show", "held")
     finally:
         zoo.delete("held")
-
-
-def test_a_similar_key_is_suggested_unless_its_number_differs(zoo):
-    """Another number is another lock. The operator would break the wrong one."""
-    with zk_lock("orders/0003"):
-        assert ending("show", "ordres/0003")[2].endswith("Did you mean 'orders/0003'?")
-        assert ending("request-release", "order/0003", "--reason=x")[2].endswith("Did you mean 'orders/0003'?")
-        assert ending("show", "orders/0004")[2] == "The lock 'orders/0004' is free."
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"), [("lst", "list"), ("end_hold", "end-hold"), ("brake", "break"), ("docter", "doctor")]
-)
-def test_a_similar_sub_command_is_suggested(given, meant):
-    assert f"There is no sub-command '{given}'. Did you mean '{meant}'?" in ending(given)[2]
 
 
 def on_a_terminal(*arguments):

@@ -27,12 +27,13 @@ def limit_of_k():
 
 
 def test_a_limit_is_set_shown_and_cleared(zoo):
-    assert "Limit 2, set by " in zklock("limit", "k", 2, WHY)
+    assert "Limit set to 2." in zklock("limit", "k", 2, WHY)
     assert (limit_of_k()["limit"], limit_of_k()["reason"]) == (2, "the printer is slow")
     assert limit_of_k()["when"].startswith("20")
     assert "Limit 2, set by " in ending("show", "k")[2]
-    assert as_json("limit", "k", 3, WHY)["limit_set"]["limit"] == 3
-    assert "No limit is set" in zklock("limit", "k", "none", WHY)
+    (action,) = as_json("limit", "k", 3, WHY)["actions"]
+    assert (action["action"], action["reason"], action["token"]) == ("Limit set to 3", "the printer is slow", None)
+    assert "Limit cleared." in zklock("limit", "k", "none", WHY)
     assert limit_of_k() is None
 
 
@@ -45,13 +46,13 @@ def test_an_invalid_limit_changes_nothing(zoo, wrong):
 def test_a_release_is_requested_of_all_holders_or_of_one(zoo):
     with acquired_by_many("k", 3, 3, limit=3) as holds:
         holder = as_json("show", "k")["holders"][1]
-        (asked,) = as_json("request-release", "k", WHY, "--token", holder["token"])["holders"]
+        (asked,) = as_json("request-release", "k", WHY, "--token", holder["token"])["actions"]
         assert asked["token"] == holder["token"]
         (named,) = [hold for hold in holds if str(hold.token) == holder["token"]]
         assert named.wait_release_requested(10)
         assert sum(hold.release_requested is not None for hold in holds) == 1
         assert "was asked to release by" in zklock("show", "k")
-        assert zklock("request-release", "k", WHY).count("Asked: ") == 3
+        assert zklock("request-release", "k", WHY).count("Release requested of ") == 3
         assert all(hold.wait_release_requested(10) for hold in holds)
 
 
@@ -75,7 +76,7 @@ def test_a_broken_lock_goes_to_the_next_waiter(zoo, caplog):
     zoo.wait_contenders("k", 2)
     with caplog.at_level(logging.INFO, "zklock.audit"):
         done = as_json("break", "k", WHY, f"--token={hold.token}")
-    assert (done["key"], done["holder"]["token"]) == ("k", str(hold.token))
+    assert (done["key"], done["actions"][0]["token"]) == ("k", str(hold.token))
     assert hold.wait_lost(20)
     waiter.result()
     with pytest.raises(LockLost):
@@ -101,9 +102,9 @@ def test_a_lock_without_a_holder_cannot_be_broken(zoo):
 
 
 def test_a_hold_keeps_the_lock_until_it_is_ended(zoo):
-    held = as_json("hold", "k", "--for=10m", WHY)
+    (held,) = as_json("hold", "k", "--for=10m", WHY)["actions"]
     assert held["reason"] == "the printer is slow"
-    left = datetime.fromisoformat(held["until"]) - datetime.now(UTC)
+    left = datetime.fromisoformat(as_json("show", "k")["holders"][0]["operator"]["until"]) - datetime.now(UTC)
     assert 500 < left.total_seconds() < 700
     with pytest.raises(LockBusy, match="the printer is slow"), zk_lock("k", timeout=0):
         pass
@@ -111,7 +112,7 @@ def test_a_hold_keeps_the_lock_until_it_is_ended(zoo):
     assert as_json("show", "k")["holders"][0]["operator"]["token"] == held["token"]
     assert ending("hold", "k", "--for=1m", WHY)[0] == ExitCode.BUSY
     end = ("end-hold", "k", WHY, f"--token={held['token']}")
-    assert "has ended" in zklock(*end)
+    assert "Ended the hold of " in zklock(*end)
     assert ending(*end)[0] == ExitCode.NO_HOLDER
     with zk_lock("k", timeout=30):
         assert ending(*end)[0] == ExitCode.CHANGED

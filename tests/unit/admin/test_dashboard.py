@@ -84,7 +84,7 @@ def test_durations_have_their_two_greatest_units(seconds, text):
     ],
 )
 def test_each_state_has_a_name(change, state):
-    assert replace(INFO, **change).state() == state
+    assert replace(INFO, **change).state == state
 
 
 def test_the_reasons_for_waiting_are_sentences():
@@ -98,7 +98,7 @@ def test_the_reasons_for_waiting_are_sentences():
 def test_the_page_of_a_lock_in_a_deadlock_offers_to_break_one_of_them():
     out, back = Wait(who="one", holds="k", waits_for="a"), Wait(who="two", holds="a", waits_for="k")
     shown = Detail("k", INFO, replace(NOTHING, waits=(out, back), cycles=((back, out),)))
-    assert (shown.chain, shown.is_cycle, shown.root) == ((out, back), True, "")
+    assert (shown.chain, shown.info.deadlocked, shown.root) == ((out, back), True, "")
     assert "Break one of them" in shown.advice
 
 

@@ -139,7 +139,7 @@ def printed(value):
     holder = replace(HOLDER, host=value, path=f"/zklock/{value}")
     for contender in (holder, replace(holder, session_id=0), replace(holder, operator=operator)):
         lock = LockInfo(key=value, path=f"/zklock/{value}", holders=(contender,), waiting=1)
-        yield from formatting.commands(lock)
+        yield from formatting.hold_commands(lock.key, lock.holders[0])
         for cause in CAUSES.values():
             yield from cause(host=value, keys=(value,), holders=((value, contender),)).commands()
 

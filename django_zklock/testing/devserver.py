@@ -19,10 +19,12 @@ from django_zklock.management.exit_codes import failure
 from django_zklock.management.output import Output, write_line
 from django_zklock.testing.server import DevServer
 
+EXAMPLES: Final = ("", "--port 2182")
 POLL_INTERVAL: Final = 0.2  # seconds between two reads of the sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of this sub-command."""
     parser.add_argument("--port", type=int, help="0 takes any free port (default: that of your settings, or 2181)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     tick = "seconds; session timeouts are 2 to 20 ticks (default: %(default)s)"
