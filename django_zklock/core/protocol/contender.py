@@ -264,7 +264,13 @@ class Contender(StoryObserver):
     def restart(self) -> None:
         """Enter ZooKeeper's queue or the local one, or look first whether the lock is free."""
         self._timer.cancel()
-        if not self._has_left and self._is_admitted():
+        if self._has_left or not self._is_admitted():
+            return
+        own = self._own
+        if own is not None and own.granted_at and own.node is not None:
+            self._story = None  # that of the znode which it had alone
+            self._hold(own, own.node)  # this process has the lock
+        else:
             StoryObserver.restart(self)
 
     def _is_admitted(self) -> bool:
@@ -276,11 +282,7 @@ class Contender(StoryObserver):
             self._local_queue = queue
             return True
         if not self.waits:
-            first = queue.first
-            self._ahead = None if first is None else first.present_node()
-            if self._ahead is not None:
-                self._conclude_busy(Busy())
-            return self._ahead is None
+            return not self._gives_up_for(queue.first)
         permits = sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
         waiters = queue.waiting - permits
         if self._are_too_many(waiters):
@@ -294,6 +296,13 @@ class Contender(StoryObserver):
         self._search_deadlock()
         return False
 
+    def _gives_up_for(self, first: Contender | None) -> bool:
+        """Give up if this contender of the process has the lock. Otherwise, the queue shows who has it."""
+        self._ahead = None if first is None else first.present_node()
+        if self._ahead is not None:
+            self._conclude_busy(Busy())
+        return self._ahead is not None
+
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
         if self.session.connected:
@@ -306,10 +315,6 @@ class Contender(StoryObserver):
 
     def new_story(self) -> Story[None]:
         """Wait for the lock, until it is granted."""
-        own = self._own
-        if own is not None and own.granted_at and own.node is not None:
-            self._hold(own.node)  # this process has the lock
-            return
         if not self.waits and not self._may_have_node:
             yield from self._peek()
         while not self._has_left and self.grant is None:
@@ -319,8 +324,8 @@ class Contender(StoryObserver):
     def _finish_wait(self, node: Node, listed: ListedNames) -> Story[None]:
         """Wait for its turn, and hold the lock."""
         if (yield from self._wait_for_turn(node, listed)):
-            if (yield from self._is_proven(node)):
-                self._hold(node)
+            if self._own is not None and (yield from self._is_proven(node)):
+                self._hold(self._own, node)
             else:
                 self._forget_node()
 
@@ -503,20 +508,17 @@ class Contender(StoryObserver):
             is_proven = not session.suspect and session.lease.valid
         return True
 
-    def _hold(self, node: Node) -> None:
-        own = self._own
-        if own is None:
-            return
+    def _hold(self, own: OwnNode, node: Node) -> None:
         grant = self.grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
         grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
         if not own.granted_at:
             own.granted_at = grant.since
             self._registry.heartbeat.add(node.path, own.on_missing)
-        self._call_later(WATCH_SELF_AFTER, own.look)  # until then, a watch of the time in the queue stays
         self._conclude(grant)
         queue = self._local_queue
-        if queue is not None and not queue.keeps(self, own):
+        if queue is None or not queue.keeps(self, own):
             self._local_queue = None
+            self._call_later(WATCH_SELF_AFTER, own.look)  # until then, a watch of the time in the queue stays
 
     def conclude(self, outcome: Any) -> None:
         """Give up if the story has ended with an error."""
@@ -692,8 +694,8 @@ class Contender(StoryObserver):
                 self._local_queue = None
             else:
                 self.delete(self._on_gone)
-                if self.grant is not None:
-                    self._end_local_wait()  # the next one here has no reason to wait for the reply
+                if self.lingers:
+                    self._end_local_wait()  # at once, or it would get the next znode that is passed on here
                 return
         self._on_gone()
 

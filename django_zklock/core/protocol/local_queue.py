@@ -26,6 +26,7 @@ from django_zklock.core.zk.session import SessionObserver
 
 if TYPE_CHECKING:
     from django_zklock.core.protocol.contender import Contender
+    from django_zklock.core.protocol.grant import Grant
     from django_zklock.core.protocol.registry import Registry
     from django_zklock.core.zk.client import Watch
     from django_zklock.core.zk.gateway import NamesReply, Node
@@ -174,6 +175,7 @@ class LingeringQueue(LocalQueue, SessionObserver):
             self._own = own
             self._session.observers[self] = None
             self._watch_others()
+        self._look_later(LOOK_AFTER)
         return True
 
     # --- from user to user ------------------------------------------------------------------------------------------
@@ -193,8 +195,7 @@ class LingeringQueue(LocalQueue, SessionObserver):
         self._keeper, self._idle_since = contender, clock.now()
         idle = self._registry.idle
         idle[self] = None
-        if not self._timer.pending:
-            self._look_later(min(contender.spec.linger, LOOK_AFTER))
+        self._look_later(min(contender.spec.linger, LOOK_AFTER))
         if len(idle) > self._session.options.max_lingering:
             next(iter(idle)).end()
         return True
@@ -206,7 +207,7 @@ class LingeringQueue(LocalQueue, SessionObserver):
         grant = contender.grant
         if grant is None:  # what others know of its wait must not be taken for that of the next one
             return bool(self._queue) and not contender.tells_wait
-        if own is not self._own or grant.tells_wait or grant.has_events or grant.why_invalid() is not None:
+        if own is not self._own or not _is_as_granted(grant):
             return False
         if self._has_others and not self._queue:
             return False
@@ -219,14 +220,24 @@ class LingeringQueue(LocalQueue, SessionObserver):
         return self._own if self in self._registry.idle else None
 
     def _look_later(self, seconds: float) -> None:
-        self._timer = self._session.loop.call_later(max(seconds, SHORTEST_PAUSE), self._look)
+        """Look in so many seconds at most. One timer serves all short uses and idle times."""
+        if not self._timer.pending:
+            self._timer = self._session.loop.call_later(max(seconds, SHORTEST_PAUSE), self._look)
 
     def _look(self) -> None:
+        idle, own, user = self._idle(), self._own, self.first
+        if idle is not None and self._keeper is not None:
+            self._look_after(idle, self._keeper.spec.linger + self._idle_since - clock.now())
+        elif own is not None and user is not None and user.grant is not None:
+            lasted = clock.now() - user.grant.since
+            if lasted < LOOK_AFTER:
+                self._look_later(LOOK_AFTER - lasted)
+            else:
+                own.look()  # what it reads has the user describe itself
+
+    def _look_after(self, own: OwnNode, remaining: float) -> None:
         """End the idle time when it is over. Until then, watch the znode, and show others that the lock is idle."""
-        own, keeper, idle = self._idle(), self._keeper, clock.now() - self._idle_since
-        if own is None or keeper is None:
-            return
-        remaining = keeper.spec.linger - idle
+        idle = clock.now() - self._idle_since
         if remaining <= 0:
             self.end()
             return
@@ -308,3 +319,8 @@ class LingeringQueue(LocalQueue, SessionObserver):
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.cancel()
+
+
+def _is_as_granted(grant: Grant) -> bool:
+    """Return whether nothing has happened to a lock, or was written into its znode, that is about its user alone."""
+    return not grant.tells_wait and not grant.has_events and grant.why_invalid() is None
