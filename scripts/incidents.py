@@ -395,7 +395,7 @@ def follower(drill: Drill) -> Iterator[Expected]:
     with repaired(drill.zoo.ensemble):
         server = drill.zoo.ensemble.followers[0]
         server.kill()
-        texts = (server.address, "Connection refused", "Locks go on", "if one more server fails")
+        texts = (server.address, "Connection refused", "One more failure stops all locks")
         yield Expected({"2 of 3 servers": "down"}, texts, "Start this server")
 
 
@@ -406,7 +406,7 @@ def full_disk(drill: Drill) -> Iterator[Expected]:
     with contextlib.suppress(ConnectionLoss):  # this client may be connected to that server
         drill.zoo.client.ensure_path(f"{drill.zoo.chroot}/written")
     try:
-        yield Expected({"2 of 3 servers": "down"}, (server.address, "Locks go on"), "at its disk")
+        yield Expected({"2 of 3 servers": "down"}, (server.address, "One more failure stops all locks"), "at its disk")
     finally:
         server.stop()
         repair(drill.zoo.ensemble)
