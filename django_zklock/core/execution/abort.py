@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import inspect
 import signal
 import sys
 import threading
@@ -62,7 +63,7 @@ REQUEST_LOOKS = 1000
 _DEPTH = 40  # frames that are searched for a shielded function
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_shielded: set[CodeType] = set()
+_shielded: dict[CodeType, Callable[..., Any]] = {}
 
 
 def shielded(function: _Function) -> _Function:
@@ -71,7 +72,7 @@ def shielded(function: _Function) -> _Function:
 
     Otherwise an abort could interrupt the first line of `__exit__`, before any `try`.
     """
-    _shielded.add(function.__code__)
+    _shielded[function.__code__] = function
     return function
 
 
@@ -305,7 +306,7 @@ class ThreadAbort(Abort):
         self.sent = self.delivered = True
         for abort in self._of_thread():
             abort.struck = True
-        _set_async_exception(self.ident, LockLostInterrupt)
+        _set_async_exception(self.ident, _SENT)
 
     def _is_left(self, handled: BaseException | None) -> bool:
         """Return whether the thread is leaving the block, as it handles this exception."""
@@ -452,6 +453,34 @@ def _handled_by(ident: int) -> BaseException | None:
     handled: Any = no_collection(sys._current_exceptions).get(ident)
     error: BaseException | None = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
     return error
+
+
+class _Arrival(BaseException):
+    """
+    Becomes a `LockLostInterrupt` where it strikes a thread: Python makes the exception there.
+
+    From Python 3.13 on, an exception that is sent to a thread may arrive one check later than where the thread was
+    seen: at the first instruction of a shielded function. Then that function is called first. (`_Py_HandlePending` of
+    CPython reads its flags before it gives the GIL to the sender.)
+    """
+
+    @shielded
+    def __new__(cls) -> BaseException:  # type: ignore[misc]
+        frame = sys._getframe(1)
+        code = frame.f_code
+        if code in _shielded and frame.f_lineno == code.co_firstlineno:
+            _, rest, more, values = inspect.getargvalues(frame)
+            options = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+            _shielded[code](
+                *(values[name] for name in code.co_varnames[: code.co_argcount]),
+                *values.get(rest or "", ()),
+                **{name: values[name] for name in options},
+                **values.get(more or "", {}),
+            )
+        return LockLostInterrupt()
+
+
+_SENT = _Arrival if sys.version_info >= (3, 13) else LockLostInterrupt
 
 
 class _Unmark(BaseException):

@@ -28,7 +28,6 @@ from typing import Any, TypeAlias
 from django_zklock.core import clock
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol import interventions
 from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockDeadlock
@@ -604,7 +603,7 @@ class Contender(StoryObserver):
         """Receive a release request, and describe the grant a little later."""
         grant = self.grant
         if grant is not None:
-            interventions.read_request(grant, node)
+            grant.read_request(node.data)
             if not grant.described and not self._timer.pending:
                 self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
 

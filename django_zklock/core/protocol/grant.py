@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from django_zklock.core import clock, hooks, log
 from django_zklock.core.errors import LockLost
 from django_zklock.core.execution.stack import Stack
 from django_zklock.core.log import Logger
+from django_zklock.core.queue import release_request
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import troubles
@@ -212,6 +214,26 @@ class Grant:
         self._tell(lambda observer: observer.on_lost(reason))
         if self.logs_loss:  # last, because a log handler may be slow
             logger.log(level, "lock %r is lost: %s", self.key, reason, about=self.about, extra=self.log_fields())
+
+    def read_request(self, data: bytes) -> None:
+        """Receive a release request, if these data of its znode have a new one."""
+        request = release_request.requested(data)
+        if request is not None and request != self.release_request:
+            self.request_release(request)
+
+    def report_deleted(self) -> None:
+        """Log that another session had deleted the znode before the release."""
+        logger.warning(
+            "lock %r was released by process %d on %s, but its znode %s had been deleted by another session, so others "
+            "may have held it meanwhile. If no operator broke it, find out who deletes znodes there, and restrict "
+            "their ACL",
+            self.key,
+            self.session.pid,
+            socket.gethostname(),
+            self.path,
+            about=self.about,
+            extra=self.log_fields(),
+        )
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request. Report it where the work is: a pool process of Celery does so itself."""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from django_zklock.core import hooks
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol import interventions, releases
+from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import MAX_WAITING, LingeringQueue, LocalQueue
 from django_zklock.core.protocol.spec import QueueSpec
@@ -342,7 +342,7 @@ class Deletion:
         self._is_busy = False
         grant, is_first, self._is_first = self._grant, self._is_first, False
         if is_first and isinstance(reply, NodeMissing) and grant is not None and grant.why_invalid() is None:
-            interventions.report_deleted(grant)
+            grant.report_deleted()
         if isinstance(reply, ZkError) and not isinstance(reply, NodeMissing):
             is_contender = self._path is not None and not self._path.endswith(f"/{self.guid}")
             if isinstance(reply, RequestRefused) and is_contender and not self.refused:

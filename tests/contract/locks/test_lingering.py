@@ -252,7 +252,7 @@ def test_an_idle_lingering_lock_is_shown_as_kept(zoo):
     eventually(lambda: seen(KEY).idle_for is not None)
     info = seen(KEY)
     assert info.idle_for is not None
-    assert 0.5 < info.idle_for <= time.monotonic() - began + 0.1
+    assert 0 <= info.idle_for <= time.monotonic() - began + 0.1
     assert info.held_for is None
     holder = info.holders[0]
     assert (holder.what, holder.thread, dict(holder.about), holder.owner) == ("kept for the next user", "", {}, 0)

@@ -29,10 +29,12 @@ from django_zklock.core.execution.abort import (
     GreenletAbort,
     MainThreadAbort,
     ThreadAbort,
+    _Arrival,
     _has_handler,
     _is_shielded,
     _set_async_exception,
     abort_for,
+    shielded,
 )
 from django_zklock.core.execution.inner_tasks import inner_tasks
 from django_zklock.core.execution.owner import Owner, current_owner
@@ -340,6 +342,20 @@ def test_a_child_that_is_forked_during_an_abort_ends_its_block():
     block.requesting = False
     block.disarm()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_shielded_function_that_is_struck_at_its_start_is_called():
+    """It gets its arguments. This one is all on its first line, so each place in it is its start."""
+    calls = []
+    function = shielded(lambda a, *b, c, **d: (calls.append((a, b, c, d)), None if calls[1:] else _Arrival())[1])
+    assert type(function(1, 2, 3, c=4, d=5)) is LockLostInterrupt
+    assert calls == [(1, (2, 3), 4, {"d": 5})] * 2
+
+    def later():
+        return _Arrival()  # it would be called for ever
+
+    assert type(shielded(later)()) is LockLostInterrupt
+    assert type(eval("_Arrival()")) is LockLostInterrupt  # on the first line of code that is not shielded
 
 
 def test_a_clean_up_that_is_struck_at_its_start_is_made():
