@@ -63,11 +63,11 @@ class KeyBinder:
             function = function.awaitable
         self.signature = signature_of(partial or function, follow_wrapped=partial is None)
         kinds = [parameter.kind for parameter in self.signature.parameters.values()]
-        self._takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+        self._accepts_any = inspect.Parameter.VAR_KEYWORD in kinds
 
     def check_fields(self, path: str) -> None:
         """Raise `InvalidLockName` if the template `path` has a field that is no parameter of the function."""
-        if not self._takes_any:
+        if not self._accepts_any:
             Template.parse(path).check_fields(self.signature.parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeyBinding:
@@ -98,7 +98,7 @@ class KeyBinder:
         return binding.names[0], binding.fields
 
     def _fields(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
-        if self._wraps and not self._takes_any:
+        if self._wraps and not self._accepts_any:
             kwargs = {name: value for name, value in kwargs.items() if name in self.signature.parameters}
         try:
             bound = self.signature.bind(*args, **kwargs)
