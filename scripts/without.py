@@ -37,6 +37,13 @@ EXTENSIONS = {
             ("tests/support/forked.py", '"django_zklock.contrib.celery.unique"'),
         ),
     ),
+    "deadlocks": Extension(
+        ("django_zklock/core/protocol/deadlock.py",),
+        (
+            ("django_zklock/core/locks/acquisition.py", "import DeadlockSearch"),
+            ("django_zklock/core/locks/acquisition.py", "wait_watchers.append(DeadlockSearch)"),
+        ),
+    ),
     "events": Extension(
         ("django_zklock/contrib/events",), (("tests/settings.py", '"support.quietevents.QuietEvents"'),)
     ),
@@ -91,6 +98,7 @@ def delete_tests(root: Path, extension: Extension) -> int:
     tests = root / "tests"
     texts = {file: file.read_text() for file in tests.rglob("*.py")}
     names = [path.removeprefix("django_zklock/").removesuffix(".py").replace("/", "[./]") for path in extension.paths]
+    names += [imported(Path(path).with_suffix("")) for path in extension.paths]
     deleted = 0
     while naming := [file for file in texts if re.search(rf"\b(?:{'|'.join(names)})\b", texts[file])]:
         for file in naming:
@@ -102,7 +110,7 @@ def delete_tests(root: Path, extension: Extension) -> int:
 
 
 def imported(module: Path) -> str:
-    """Return a pattern of the imports of a module, whose path is relative to the tests."""
+    """Return a pattern of the imports of a module, whose path is relative to where its package is."""
     package = ".".join(module.parent.parts)
     return rf"from {package}\.{module.name} import|from {package} import [^\n]*\b{module.name}"
 

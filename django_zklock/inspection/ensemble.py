@@ -22,7 +22,8 @@ from django_zklock.core import clock
 from django_zklock.core.queue.escaping import gettext_noop, printable
 from django_zklock.core.zk import process
 from django_zklock.core.zk.errors import RequestRefused, ZkError
-from django_zklock.core.zk.gateway import CLOCK_NODE, Callback, Gateway
+from django_zklock.core.zk.gateway import Callback, Gateway
+from django_zklock.core.zk.multi import Check, Create
 from django_zklock.core.zk.options import SessionOptions, TlsProblem
 from django_zklock.core.zk.outage import Host, address, cause_of
 from django_zklock.core.zk.outside import context, resolve
@@ -233,7 +234,9 @@ def _begin(gateway: Gateway, done: Callback[None]) -> None:
 
 
 def _write(gateway: Gateway, done: Callback[ZkError | None]) -> None:
-    gateway.sync_clock(f"{process.current().options.base}/{CLOCK_NODE}", done)
+    """Create a znode in a transaction whose check fails: a quorum orders it, and a refused create is its error."""
+    path = f"{process.current().options.base}/!create"
+    gateway.commit((Create(path=path), Check(path=path, version=1)), done)
 
 
 def _ask(host: Host, options: SessionOptions, timeout: float) -> ServerReport:

@@ -8,6 +8,7 @@ from support.faults import connected, proxied, warmed
 from support.primitives import KEY, LINGERING, LOCK, PRIMITIVES, READ, SEMAPHORE
 from support.zoo import SESSION, namespace
 
+from django_zklock.core.protocol.contender import wait_watchers
 from django_zklock.core.queue.operator_hold import is_operator
 from django_zklock.report import past
 from django_zklock.testing.server import DevServer
@@ -157,3 +158,10 @@ def pair():
     limits = {"min_session_timeout": 0.2, "max_session_timeout": 20.0, "tick": 0.1}
     with Ensemble(**limits) as real, DevServer(**limits) as dev:
         yield {"real": real.servers[0].port, "dev": dev.port}
+
+
+@pytest.fixture
+def told_waits():
+    """Skip a test if nothing in the package tells others what a holder waits for: that is an extension."""
+    if not wait_watchers:
+        pytest.skip("no waits are told")

@@ -287,7 +287,7 @@ def _watching_once(self):
 
 
 def _ending_with(change):
-    return lambda self, checks, error: _end(self, change(checks), error)
+    return lambda self, checks, error, done: _end(self, change(checks), error, done)
 
 
 @_mutant("does not check who keeps a reader from the lock of a reader", deadlock, "blockers", setting=NESTED["readers"])
@@ -299,11 +299,11 @@ def _seeing_one_waiter(queue, guid):
 @_mutant(
     "takes a lost reply for the end of a circle",
     Contender,
-    "_end_deadlock",
+    "_give_way",
     draw=drawn_nested,
     often={"reply": 0.04, "request": 0.02, "commit": 0.05, "event": 0.05},
 )
-def _claiming_end(self, node, checks, error):
+def _claiming_end(self, node, checks, error, done):
     def commit(done):
         changes = (*checks, Delete(path=node.path))
         self.session.gateway.commit(changes, lambda reply: done(None if isinstance(reply, INTERRUPTED) else reply))
@@ -339,13 +339,13 @@ def _reading_first(self, held):
     wait = WaitsFor(self._contender.spec.key, self._contender.guid, node.czxid)
     circle = yield from self._find_circle(wait, {grant.path for grant in held})
     if circle:
-        self._contender.end_deadlock([check for step in circle for check in step.checks], deadlock._error(circle))
+        self._contender.give_way([check for step in circle for check in step.checks], deadlock._error(circle), int)
     with suppress(ZkError):
         yield from self._write(wait, held)
     return deadlock.LOOK_RARELY
 
 
-_end, _find_circle = Contender.end_deadlock, DeadlockSearch._find_circle
+_end, _find_circle = Contender.give_way, DeadlockSearch._find_circle
 _admit, _may_stay, _passes_on = LingeringQueue.admit, LingeringQueue._may_stay, LingeringQueue.passes_on
 _withdraw, _send_delete = Contender._withdraw, Deletion.send
 _connected, _is_proven = Contender.on_connected, Contender._is_proven
@@ -373,12 +373,12 @@ MUTANTS += [
     Mutant("forgets the waiters when a lingering lock ends", ((LingeringQueue, "_admit_next", lambda self: None),)),
     Mutant(
         "ends a circle without a check",
-        ((Contender, "end_deadlock", _ending_with(lambda checks: ())),),
+        ((Contender, "give_way", _ending_with(lambda checks: ())),),
         setting=NESTED["stale"],
     ),
     Mutant(
         "does not check that the others still wait",
-        ((Contender, "end_deadlock", _ending_with(lambda checks: [check for check in checks if check.version >= 0])),),
+        ((Contender, "give_way", _ending_with(lambda checks: [check for check in checks if check.version >= 0])),),
         setting=NESTED["stale"],
     ),
 ]

@@ -27,13 +27,16 @@ from django_zklock.core.locks.held import HeldLock, Use, held_locks
 from django_zklock.core.locks.refusals import block_around, refusal, report_inside
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
-from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome
+from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome, wait_watchers
+from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.errors import LockNotAcquired, LockTimeout
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.spec import Caller
 from django_zklock.core.zk import process
 
 logger = Logger("django_zklock.locks", always=True)
+
+wait_watchers.append(DeadlockSearch)
 
 LONG_WAIT = 60.0  # seconds; a wait without a limit is logged after this time, and again at each doubling of it
 REPLY_TIMEOUT = 0.7

@@ -23,14 +23,12 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from django_zklock.core import clock
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender_info import ContenderInfo
-from django_zklock.core.protocol.deadlock import DeadlockSearch
-from django_zklock.core.protocol.errors import LockDeadlock
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, successor
@@ -71,6 +69,19 @@ class Busy:
 
 
 Outcome: TypeAlias = Grant | Busy | ZkLockError
+HeldGrants: TypeAlias = Callable[[], Mapping[Grant, bool]]
+"""Returns the locks of an owner, and whether another thread may end each."""
+
+
+class WaitWatcher(Protocol):
+    """Watches the wait of one contender whose owner may hold other locks; on the protocol's thread."""
+
+    def stop(self) -> None:
+        """The wait is over."""
+
+
+wait_watchers: Final[list[Callable[[Contender, HeldGrants, float], WaitWatcher]]] = []
+"""Called with a contender that begins to wait, the locks of its owner, and since when it waits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,10 +93,9 @@ class CallerWait:
     since: float | None = None  # when it began, on clock.now(); None: the contender serves other callers
     deadline: float | None = None  # when the caller gives up, on clock.now()
     on_queued: Callable[[], object] | None = None  # called once if it has to wait
-    # Returns the locks of its owner, and whether another thread may end each; None: it has none.
-    held: Callable[[], Mapping[Grant, bool]] | None = None
+    held: HeldGrants | None = None  # the locks of its owner; None: it has none
     is_accepted: bool = False  # `max_waiters` no longer refuses it
-    search: DeadlockSearch | None = None  # while it waits, and its owner may hold other locks
+    watching: tuple[WaitWatcher, ...] = ()  # while it waits, and its owner may hold other locks
 
     def report_queued(self) -> None:
         """Tell the caller, once, that it has to wait."""
@@ -94,16 +104,16 @@ class CallerWait:
             on_queued()
 
     def end(self) -> None:
-        """Forget the caller, and look for no deadlock."""
+        """Forget the caller, and have nobody watch its wait."""
         self.on_outcome = self.on_queued = None
         if self.held is not None:
-            self.end_search()
+            self.end_watch()
 
-    def end_search(self) -> None:
-        """Look for no deadlock any more."""
-        search, self.search, self.held = self.search, None, None
-        if search is not None:
-            search.stop()
+    def end_watch(self) -> None:
+        """Have nobody watch the wait any more."""
+        watching, self.watching, self.held = self.watching, (), None
+        for watcher in watching:
+            watcher.stop()
 
 
 @dataclass(slots=True, eq=False, repr=False)  # slots: thousands may wait in a process, and each saves 1 kB
@@ -292,7 +302,7 @@ class Contender(StoryObserver):
         queue.append(self)
         self.has_position = True
         self.wait.report_queued()
-        self._search_deadlock()
+        self._begin_watch()
         return False
 
     def _gives_up_for(self, first: Contender | None) -> bool:
@@ -412,6 +422,7 @@ class Contender(StoryObserver):
             template=spec.template,
             limit=spec.limit or 0,
             max_hold=round((spec.max_hold or 0.0) * 1000),
+            warn_after=round((spec.warn_after or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
             **self._shown()._asdict(),
@@ -488,7 +499,7 @@ class Contender(StoryObserver):
         if self._own is not None and self._own.watch is None:
             self._own.look()
         self._predecessors.wait_for(verdict, pause, done)
-        self._search_deadlock()
+        self._begin_watch()
 
     def _is_proven(self, node: Node) -> Story[bool]:
         """
@@ -550,14 +561,14 @@ class Contender(StoryObserver):
             own.show(self._shown())
         self.restart()
 
-    # --- deadlocks --------------------------------------------------------------------------------------------------
+    # --- watchers of the wait ---------------------------------------------------------------------------------------
 
-    def _search_deadlock(self) -> None:
-        """Begin to look for a deadlock, unless its owner holds no other lock."""
+    def _begin_watch(self) -> None:
+        """Have its wait watched, unless its owner holds no other lock."""
         wait = self.wait
-        if wait.held is not None and wait.since is not None and wait.search is None:
+        if wait.held is not None and wait.since is not None and not wait.watching:
             self.tells_wait = True
-            wait.search = DeadlockSearch(self, wait.held, wait.since)
+            wait.watching = tuple(watcher(self, wait.held, wait.since) for watcher in wait_watchers)
 
     @property
     def queued_node(self) -> Node | None:
@@ -571,13 +582,19 @@ class Contender(StoryObserver):
         if queue is not None and queue.has(self):
             queue.admit_now(self)
 
-    def end_deadlock(self, checks: Sequence[Check], error: LockDeadlock) -> None:
-        """Delete its znode and conclude with this error, in one transaction with these checks. Wait on if one fails."""
+    def give_way(self, checks: Sequence[Check], error: ZkLockError, done: Callable[[], object]) -> None:
+        """
+        Delete its znode and conclude with this error, in one transaction with these checks. Wait on if one fails.
+
+        `done` is called if it is carried out.
+        """
         node = self.queued_node
         if node is not None:
-            self.run(self._end_deadlock(node, checks, error))
+            self.run(self._give_way(node, checks, error, done))
 
-    def _end_deadlock(self, node: Node, checks: Sequence[Check], error: LockDeadlock) -> Story[None]:
+    def _give_way(
+        self, node: Node, checks: Sequence[Check], error: ZkLockError, done: Callable[[], object]
+    ) -> Story[None]:
         if self._own is not None:
             self._own.unwatch()  # or the delete would look like that of another session
         self._unwatch_queue()
@@ -586,12 +603,12 @@ class Contender(StoryObserver):
         except (NodeMissing, Outdated):
             pass
         except ZkError:
-            self.wait.end_search()  # ZooKeeper refuses it, and would do so again
+            self.wait.end_watch()  # ZooKeeper refuses it, and would do so again
         else:
-            logger.warning("a deadlock has ended: %s", error, about=self.caller.about, extra={"lock": self.spec.key})
+            done()
             self._registry.discard(self.guid)
             raise error
-        # If the connection is lost meanwhile and its znode is gone then, that is no proof of the deadlock.
+        # If the connection is lost meanwhile and its znode is gone then, that is no proof that the checks were true.
         with suppress(NodeMissing):
             listed: ListedNames = yield partial(self._registry.list_names, self.spec.parent)
             yield from self._finish_wait(node, listed)
@@ -623,6 +640,11 @@ class Contender(StoryObserver):
         """Forget the znode: it was deleted, or its session is over, or there was none."""
         if self._own is not None:
             self._own.forget()
+
+    def describe(self, fields: Mapping[str, Any]) -> None:
+        """Write these fields of the payload, for the others in the queue, while it has the lock."""
+        if self._own is not None and self.grant is not None:
+            self._own.write(fields)
 
     def _describe_grant(self) -> None:
         """Write the time of the grant, for people who look at the queue. ZooKeeper only knows that of the create."""

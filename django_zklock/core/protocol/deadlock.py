@@ -19,7 +19,7 @@ PostgreSQL looks for deadlocks after the same time: https://www.postgresql.org/d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -40,7 +40,7 @@ from django_zklock.core.zk.loop import NEVER
 from django_zklock.core.zk.multi import Check, SetData
 
 if TYPE_CHECKING:
-    from django_zklock.core.protocol.contender import Contender
+    from django_zklock.core.protocol.contender import Contender, HeldGrants
     from django_zklock.core.protocol.grant import Grant
 
 logger = Logger("django_zklock.locks")
@@ -70,7 +70,7 @@ class _Step(NamedTuple):
 class DeadlockSearch:
     """The search of one contender. It ends with the wait."""
 
-    def __init__(self, contender: Contender, held: Callable[[], Mapping[Grant, bool]], since: float) -> None:
+    def __init__(self, contender: Contender, held: HeldGrants, since: float) -> None:
         self._contender = contender
         self._session = contender.session
         self._registry = contender.session.attached(Registry)
@@ -162,7 +162,9 @@ class DeadlockSearch:
         youngest = max(step.wait.czxid for step in circle)
         if wait.czxid < youngest and self._seen != before:  # the youngest one may be paused, or not have seen it
             return LOOK_SOON
-        self._contender.end_deadlock([check for step in circle for check in step.checks], _error(circle))
+        error, caller = _error(circle), self._contender.caller
+        done = partial(logger.warning, "a deadlock has ended: %s", error, about=caller.about, extra={"lock": wait.key})
+        self._contender.give_way([check for step in circle for check in step.checks], error, done)
         return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
 
     def _find_circle(self, own: WaitsFor, held: Collection[str]) -> Story[tuple[_Step, ...]]:

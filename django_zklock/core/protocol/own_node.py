@@ -90,7 +90,7 @@ class OwnNode:
             if self.watch is not None:
                 self.watch.is_set = True
             if reply.version > before.version and Payload.decode(reply.data) is not None:
-                self.node = reply  # else Curator has written over its data
+                self.node = reply  # else Curator has written over it
             self.user.on_node_read(reply)
 
     def _on_event(self, deleted: bool) -> None:
@@ -135,21 +135,26 @@ class OwnNode:
             self.show(Description(shown.pid, SEVERAL))
 
     def show(self, shown: Description, waited: int = 0, done: Callable[[], object] = bool) -> None:
-        """
-        Write who uses it, for the others in the queue, unless it has a release request.
+        """Write who uses it, for the others in the queue."""
+        if self.write({**shown._asdict(), "waited": waited}, done):
+            self.shown, self._stale_since = shown, None
 
-        `done` is called when that is written. A write that fails is not repeated.
+    def write(self, fields: Mapping[str, Any], done: Callable[[], object] = bool) -> bool:
+        """
+        Write these fields of the payload, unless it has a release request. Return whether that was sent.
+
+        `done` is called when they are written. A write that fails is not repeated.
         """
         node = self.node
         payload = None if node is None else Payload.decode(node.data)
         if node is None or payload is None or payload.release_request:
-            return
-        self.shown, self._stale_since = shown, None
+            return False
 
         def on_written(reply: NodeReply) -> None:
             if isinstance(reply, Node) and self.node is not None:
                 self.node = reply
                 done()
 
-        data = replace(payload, **shown._asdict(), waited=waited).encode()
+        data = replace(payload, **fields).encode()
         self.registry.session.gateway.write(node.path, data, node.version, partial(self._tell, on_written))
+        return True

@@ -420,6 +420,7 @@ def test_a_snapshot_has_an_owner_for_each_coroutine(zoo):
         assert (shown.waits, shown.cycles) == ((), ())
 
 
+@pytest.mark.usefixtures("told_waits")
 @pytest.mark.parametrize("acquiring", [acquiring_crosswise_in_threads, acquiring_crosswise_in_tasks])
 def test_a_deadlock_is_found(zoo, acquiring):
     with zoo.configured(DEADLOCK_TIMEOUT=None), acquiring():

@@ -286,7 +286,7 @@ def test_atomic_inside_atomic_is_one_transaction(zoo, ledger):
 
 
 def test_atomic_is_refused_where_it_cannot_be(zoo, ledger):
-    with pytest.raises(ZkLockError, match="no block"):
+    with pytest.raises(ZkLockError, match="sync block"):
         zk_lock("x", atomic="ledger").acquire()
     with pytest.raises(ConnectionDoesNotExist):
         zk_lock("x", atomic="leger").__enter__()
