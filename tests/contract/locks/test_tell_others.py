@@ -241,7 +241,8 @@ print(len(before_task_publish.receivers))
     assert zoo.output(script) == ["1"]
 
 
-def test_a_hold_says_whether_its_release_is_confirmed(zoo, lost):
+def test_a_hold_says_whether_its_release_is_confirmed(zoo, lost, monkeypatch):
+    monkeypatch.setattr(releases, "TIMEOUT", LATER)  # the calls below wait for it
     with zk_lock("k") as hold:
         assert hold.wait_released()
     assert not hold.wait_released()

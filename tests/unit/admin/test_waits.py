@@ -143,7 +143,7 @@ def read(asked, limits):
     return {int(wait.owner) for cycle in Graph(waits, locks).cycles for wait in cycle}
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(states())
 def test_a_deadlock_is_named_if_and_only_if_it_is_there(state):
     """Nobody in it can go on, and everybody else is in none."""
