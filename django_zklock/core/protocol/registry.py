@@ -289,7 +289,7 @@ class Deletion:
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
     _done: Callable[[Exception | None], object] = bool
     """Called when the znode is gone, and with the error whenever that takes longer than a request."""
-    _successor: Create | None = None
+    successor: Create | None = None
     """Created in the same transaction."""
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
     _grant: Grant | None = None  # of the holder that releases
@@ -315,10 +315,10 @@ class Deletion:
         try:
             if self._path is None:
                 registry.list_names(self._parent, self._on_searched, after_sync=True)
-            elif self._successor is None:
+            elif self.successor is None:
                 registry.session.gateway.delete(self._path, self._on_deleted)
             else:
-                operations = (Delete(path=self._path), self._successor)
+                operations = (Delete(path=self._path), self.successor)
                 registry.session.gateway.commit(operations, self._on_deleted)
         except Exception as error:  # noqa: BLE001 - `_send_later` logs it
             # No reply may follow, and nothing else would delete this znode.
