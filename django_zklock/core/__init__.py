@@ -23,7 +23,7 @@ Layers, from the top; imports run downwards
 
 Threads
     The caller (a thread, a greenlet, a coroutine) starts a contender and waits. The protocol's thread (`zk.loop`) does
-    the work, as short events that never wait; kazoo's thread reads and writes the socket. So an exception in the
+    the work, as short events that never wait; kazoo's thread connects and reads the socket. So an exception in the
     caller never interrupts the protocol. The caller talks to the protocol by `Session.post`; the answer comes by a
     waiter of `execution.waiters`. Log records of these threads are handled on a thread of their own.
 

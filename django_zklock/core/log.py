@@ -56,6 +56,11 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         super().__init__(logging.getLogger(name), {})
         self._always = always
 
+    def is_on(self, level: int) -> bool:
+        """Return whether records of this level are handled."""
+        # The logger's own `isEnabledFor` may wait for the mutex of `logging`, which is held while it is configured.
+        return level > self.logger.manager.disable and level >= logging.Logger.getEffectiveLevel(self.logger)
+
     def log(  # type: ignore[override]
         self,
         level: int,
@@ -71,8 +76,7 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
 
         `stack` becomes the `stack_info` of the record. Its text is made on the thread of the log.
         """
-        # The logger's own `isEnabledFor` may wait for the mutex of `logging`, which is held while it is configured.
-        if level <= self.logger.manager.disable or level < logging.Logger.getEffectiveLevel(self.logger):
+        if not self.is_on(level):
             return
         task = work_fields(about or {})
         if task:

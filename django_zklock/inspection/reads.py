@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from kazoo.exceptions import EXCEPTIONS, SystemZookeeperError
 from kazoo.protocol import serialization as wire
 
-from django_zklock.core.zk.client import PERMISSIONS, read_names
+from django_zklock.core.zk.client import PERMISSIONS
 from django_zklock.core.zk.errors import ZkError, translate
 from django_zklock.core.zk.gateway import Callback, Gateway, Node
 
@@ -59,6 +59,17 @@ class MultiRead:
                 offset += wire.int_struct.size
             header, offset = wire.MultiHeader.deserialize(buffer, offset)
         return replies
+
+
+def read_names(buffer: bytes, offset: int) -> tuple[list[str], int]:
+    """Return a list of texts in a reply, and the offset behind it."""
+    (count,) = wire.int_struct.unpack_from(buffer, offset)
+    offset += wire.int_struct.size
+    names = []
+    for _ in range(count):
+        name, offset = wire.read_string(buffer, offset)
+        names.append(name)
+    return names, offset
 
 
 def read_many(

@@ -22,6 +22,8 @@ from django_zklock.core.zk.multi import Check, Operation
 from django_zklock.core.zk.session import Session
 from django_zklock.exceptions import ZkLockError, ZooKeeperUnavailable
 
+WANTED: Final = 2.0  # seconds after a request, for which the session connects also to servers that have refused it
+
 _Reply = TypeVar("_Reply")
 
 
@@ -32,6 +34,7 @@ def call(session: Session, request: Callable[[Gateway, Callback[_Reply]], object
     A request whose reply was lost may have been carried out, so it may be carried out twice. `deadline` is on
     `clock.now()`. Raises `ZooKeeperUnavailable` if no reply arrives before it.
     """
+    session.wanted_until = max(session.wanted_until, clock.now() + WANTED)
     try:
         return cast("_Reply", run(StoryRun(session, partial(_ask, session.gateway, request)), deadline))
     except ZkError as reply:

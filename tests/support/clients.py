@@ -10,5 +10,5 @@ def bare_client(host=("127.0.0.1", 1), **options):
     client = Client(SessionOptions(hosts=(host,), **options))
     client.outage = Outage(client.options.hosts, client.options.connect_timeout)
     client.on_connected = client.on_broken = client.on_pinged = client.on_ended = lambda *about: None
-    client.lease_lasts = bool
+    client.lease_lasts, client.is_wanted = bool, lambda: True
     return client

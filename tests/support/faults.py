@@ -38,6 +38,7 @@ def has_watches():
 
 def connected(timeout=10.0):
     current_session = session()
+    current_session.wanted_until = clock.now() + timeout  # without that, it rests after many refused connects
     eventually(lambda: current_session.connected and current_session.session_id, timeout)
     return current_session
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from kazoo.protocol import serialization as wire
 
-from django_zklock.core.zk.client import read_names
+from django_zklock.inspection.reads import read_names
 from support.ensemble import free_ports
 
 # ZooDefs.OpCode. CONNECT is createSession's: the first frame of a connection carries no opcode of its own.

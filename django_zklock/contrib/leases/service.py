@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import operator
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -341,7 +342,7 @@ class Server:
     async def start(self) -> None:
         """Serve, and connect to ZooKeeper."""
         connection_state_changed.connect(self._on_connection)
-        process.current()
+        process.current().wanted_until = math.inf  # without a connection, load balancers would send nobody who asks
         await self._server.start()
         await self._set_health()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class Takeover:
         former = self._state.former
         process.resume(former)
         session, post = process.current(), self._loop.call_soon_threadsafe
+        session.wanted_until = math.inf
         Claim(
             session,
             self._state.name,

@@ -36,7 +36,7 @@ from django_zklock.core.queue.escaping import SEQUENCE
 from django_zklock.core.zk.connection import FIRST_RETRY, Connection, Handler
 from django_zklock.core.zk.errors import OutcomeUnknown, ZkError, failure, translate
 from django_zklock.core.zk.lease import LastContact
-from django_zklock.core.zk.loop import Loop, Timer
+from django_zklock.core.zk.loop import NEVER, Loop
 from django_zklock.core.zk.options import FormerSession, Secret, SessionOptions
 from django_zklock.core.zk.outage import Host, Outage, address
 
@@ -76,6 +76,7 @@ class Client(KazooClient):
     on_pinged: Callable[[float], object]  # gets the time of a ping that was answered
     on_ended: Callable[[], object]  # called when kazoo's thread ends, for whatever reason
     lease_lasts: Callable[[], bool]  # asked before each pause; without locks there is no hurry
+    is_wanted: Callable[[], bool]  # asked before a server that refuses is tried again
 
     def __init__(self, options: SessionOptions, former: FormerSession | None = None) -> None:
         self.options = options
@@ -161,9 +162,7 @@ class Client(KazooClient):
     def unwatch(self, path: str, watcher: Callable[[Any], object]) -> None:
         """Forget a watcher. kazoo would keep it until something happens to the znode."""
         for watched in (self._data_watchers, self._child_watchers):
-            watchers = watched.get(path)
-            if watchers is not None:
-                watchers.discard(watcher)
+            watched.get(path, set()).discard(watcher)
 
     def forget_sockets(self) -> None:
         """Close a forked child's copies of the sockets. Nothing is sent, so the parent's connection stays open."""
@@ -176,23 +175,17 @@ class Client(KazooClient):
 
 class KazooLogger(Logger):
     """
-    Logs kazoo's lines without credentials and session passwords, and those about each try at DEBUG.
+    Logs kazoo's lines, those about each try at DEBUG, and none with a credential or the password of a session.
 
     `Outage.log` logs once for all tries why there is no connection, and the session logs each change of its state.
     """
 
     def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
-        if "session_passwd" not in str(msg):
-            shown = logging.DEBUG if logging.DEBUG < level < logging.ERROR else level
-            super().log(shown, msg, *map(_redacted, args), **options)
-
-
-def _redacted(arg: object) -> object:
-    if isinstance(arg, Auth):
-        return arg._replace(auth="...")
-    if isinstance(arg, Connect):
-        return arg._replace(passwd=b"...")  # with it and the session id, anyone could take the session over
-    return arg
+        shown = logging.DEBUG if logging.DEBUG < level < logging.ERROR else level
+        if not self.is_on(shown) or "session_passwd" in str(msg):
+            return
+        if not any(isinstance(arg, (Auth, Connect)) for arg in args):
+            super().log(shown, msg, *args, **options)
 
 
 @dataclass(slots=True, eq=False)
@@ -288,14 +281,12 @@ class Requests:
         self._sent: dict[PendingRequest, float] = {}  # requests without a reply, oldest first, and when they were sent
         self._unsent: deque[Sequence[Request]] = deque()  # requests that wait until fewer are in flight
         self._replied_at = float("-inf")  # when the last reply arrived, on clock.now()
-        self._stall_timer: Timer | None = None
+        self._stall_timer = NEVER
 
     def open(self, client: Client, session_id: int, timeout: float) -> None:
         """Send requests on this connection from now on."""
         self._client, self._session_id, self._timeout = client, session_id, timeout
-        if self._stall_timer is not None:  # it may be that of a longer session timeout
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._stall_timer.cancel()  # it may be that of a longer session timeout
 
     def close(self) -> None:
         """Send nothing more: the connection broke. The requests that wait fail."""
@@ -348,7 +339,7 @@ class Requests:
             return
         for _, pending in calls:
             self._sent[pending] = now
-        if self._stall_timer is None:
+        if not self._stall_timer.pending:
             self._stall_timer = self._loop.call_later(self._timeout * STALL_SHARE, self._on_stall_timer)
 
     def watch(self, path: str, on_event: Callable[[bool], object] | None) -> Watch | None:
@@ -377,7 +368,6 @@ class Requests:
                 self.send(*self._unsent.popleft(), urgent=True)
 
     def _on_stall_timer(self) -> None:
-        self._stall_timer = None
         if not self._sent:
             return
         # Replies arrive in the order of the requests. While replies arrive, the oldest request only queues.
@@ -426,15 +416,4 @@ class GetEphemerals:
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[str]:
-        return read_names(buffer, offset)[0]
-
-
-def read_names(buffer: bytes, offset: int) -> tuple[list[str], int]:
-    """Return a list of texts in a reply, and the offset behind it."""
-    (count,) = wire.int_struct.unpack_from(buffer, offset)
-    offset += wire.int_struct.size
-    names = []
-    for _ in range(count):
-        name, offset = wire.read_string(buffer, offset)
-        names.append(name)
-    return names, offset
+        return list(wire.GetChildren.deserialize(buffer, offset))  # the reply has the same format

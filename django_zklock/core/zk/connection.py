@@ -59,10 +59,9 @@ if TYPE_CHECKING:
 # a half-imported module and could never look up a host.
 codecs.lookup("idna")
 
-FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts
+FIRST_RETRY = 0.05  # seconds: the first pause between two rounds through the hosts, and while no host may be tried
 RETRY_SHARE = 0.25  # of the session timeout: the longest such pause; kazoo's own limit is an hour
 HURRIED_RETRY_SHARE = 0.025  # of it: the longest pause while a lease lasts; a longer one could outlast the lease
-LOOK_AGAIN = 0.1  # seconds between two looks whether it is time for a server that refuses
 ROUND_SHARE = 0.5  # of it: the longest round, so that each host is tried before the session is over
 HURRIED_ROUND_SHARE = 0.2  # of it: the longest round while a lease lasts; 0.23 or more remain when a connection breaks
 QUICK_TRY = 0.2  # seconds for one address in the first two rounds while a lease lasts
@@ -226,9 +225,9 @@ class Connection(ConnectionHandler):
         share = HURRIED_RETRY_SHARE if self.client.lease_lasts() else RETRY_SHARE
         longest = min(self._timeout * share, PAUSE_SHARE * self.client.options.connect_timeout)
         retry.max_delay = longest / (1 + retry.max_jitter)
-        while self._known and not self.client._stopped.is_set() and not any(map(self._may_try, self._known)):
-            self.handler.sleep_func(LOOK_AGAIN)
-            retry.reset()  # the server had a pause already
+        if self._known and not self.client._stopped.is_set() and not any(map(self._may_try, self._known)):
+            retry.reset()  # the servers have a pause already
+            raise ForceRetryError
         status = None
         try:
             status = super()._connect_loop(retry)
@@ -266,7 +265,7 @@ class Connection(ConnectionHandler):
         return sorted(resolved, key=lambda host: host[1:] == self.last_address)
 
     def _may_try(self, host: tuple[str, str, int]) -> bool:
-        return bool(self.client.outage.may_try(host[1:]))
+        return bool(self.client.outage.may_try(host[1:], self.client.is_wanted))
 
     # --- one connection -----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import errno
 import random
 import ssl
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -61,6 +61,13 @@ connect timeout or a longer one.
 """
 LEAST_LONGEST_PAUSE = 4.0
 """Seconds that such a pause may always take: a short connect timeout must not cost a server more connections."""
+
+IDLE_PAUSE = 60.0
+"""
+Seconds more while nobody waits, so that the state that metrics show is right again some time after an outage.
+
+So the pause is over when the first caller comes, and the server is tried for it at once.
+"""
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)  # in this process, or on its machine
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")  # how an alert, and a handshake, begin
@@ -161,9 +168,12 @@ class Outage:
         """Forget what a server has closed, because nothing listens there now: it will be another process."""
         self.closings.pop(address, None)
 
-    def may_try(self, address: Address) -> bool:
-        """Return whether it is time to connect to a server."""
-        return address not in self.closings or clock.now() >= self.closings[address].until
+    def may_try(self, address: Address, is_wanted: Callable[[], bool]) -> bool:
+        """Return whether it is time to connect to a server; hardly ever if it goes on to refuse, and nobody waits."""
+        if address not in self.closings:
+            return True
+        closings = self.closings[address]
+        return clock.now() >= closings.until + (IDLE_PAUSE if closings.count > 1 and not is_wanted() else 0)
 
     @property
     def refuses(self) -> bool:

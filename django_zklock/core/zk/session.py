@@ -48,6 +48,11 @@ class SessionObserver:
 
     __slots__ = ()
 
+    @property
+    def needs_connection(self) -> bool:
+        """Whether somebody waits for this, or holds it. Read by any thread."""
+        return True
+
     def on_connected(self, *, resumed: bool) -> None:
         """There is a connection. `resumed`: it continues the session of the connection before."""
 
@@ -78,9 +83,9 @@ class Session(GrantSession):
     """
     The ZooKeeper session of this process, and its one connection.
 
-    It starts on first use. An orderly exit closes it; a forked child only drops it. Two threads work for it: kazoo's
-    thread reads and writes the socket, and the loop's thread runs the protocol. The client, and with it kazoo's thread,
-    is replaced if that thread has died.
+    It starts on first use. An orderly exit closes it; a forked child only drops it. Two threads work for it: the loop's
+    thread runs the protocol and writes requests, and kazoo's thread connects and reads replies. The client, and with it
+    kazoo's thread, is replaced if that thread has died.
     """
 
     def __init__(self, options: SessionOptions) -> None:
@@ -93,6 +98,7 @@ class Session(GrantSession):
         # In seconds; once connected, the smallest that this session was granted.
         self.timeout = options.session_timeout if options.former is None else options.former.timeout
         self.suspect = True  # connection suspended, or the heartbeat late
+        self.wanted_until = 0.0  # on clock.now(): a request has waited for a connection until then, or still waits
         self.outage = Outage(options.hosts, options.connect_timeout)
         self.gate: Gate | None = None  # loop thread; see `_pass_gate`
         self._former = options.former  # until there is a session
@@ -268,7 +274,13 @@ class Session(GrantSession):
         client.on_pinged = lambda sent_at: deliver(self._on_pinged, client, sent_at, clock.now())
         client.on_ended = lambda: deliver(self._on_ended, client)
         client.lease_lasts = lambda: self.lease.valid
+        client.is_wanted = self._is_wanted
         return client
+
+    def _is_wanted(self) -> bool:
+        """Return whether anybody waits for a connection. For any thread."""
+        waits = self.closing or clock.now() < self.wanted_until
+        return waits or any(observer.needs_connection for observer in list(self.observers))
 
     def _on_connection(self, client: Client, session_id: int, timeout: float, connect_sent_at: float) -> None:
         if client is self._closing_client:

@@ -106,6 +106,7 @@ def test_a_session_whose_client_ends_before_it_is_woken_is_closed(zoo, monkeypat
 def refused(proxy):
     """Connect, cut the connection, and return the session when a server has closed its connections."""
     session = connected()
+    session.wanted_until = 0.0
     for _ in range(30):
         proxy.kill_before_op(CONNECT)
     proxy.cut_all()
@@ -142,6 +143,7 @@ def test_a_story_that_waits_for_a_connection_ends_on_one_unless_it_is_stopped(zo
 
 @pytest.mark.parametrize(("longest", "heals"), [(0.1, False), (60.0, True)])
 def test_a_session_without_a_connection_is_closed_soon_or_as_soon_as_it_has_one(zoo, monkeypatch, longest, heals):
+    """It tries a server that has closed its connections, although nobody waits for a lock."""
     monkeypatch.setattr("django_zklock.core.zk.session.CLOSE_WAIT", longest)
     monkeypatch.setattr("django_zklock.core.zk.outage._pause", lambda count: count / 2 if heals or count < 2 else 600.0)
     with proxied(zoo, 1) as proxy:

@@ -77,7 +77,7 @@ def test_a_server_that_carries_out_what_it_has_closed_connections_at_is_not_blam
     assert outage.refuses
     outage.carried_out(OLD, CreateContainer, clock.now())
     assert not outage.refuses
-    assert outage.may_try(OLD)
+    assert outage.may_try(OLD, lambda: True)
 
 
 def test_connections_that_end_at_different_requests_are_no_refusal():
@@ -131,11 +131,11 @@ def test_a_caller_sees_a_try_after_an_address_that_only_closes_is_whole(expires,
     outage = Outage([OLD], 5)
     outage.closed(OLD, OLD)  # the connection that the balancer cut
     while now < whole_after:
-        if outage.may_try(OLD):
+        if outage.may_try(OLD, lambda: True):
             outage.closed(OLD, OLD, CLOSED)
         now += 0.05
     while now < whole_after + 5:
-        if outage.may_try(OLD):
+        if outage.may_try(OLD, lambda: True):
             tries.append(now)
             if not expires or len(tries) == 2:
                 break
@@ -151,7 +151,7 @@ def test_a_short_connect_timeout_is_no_reason_for_more_connects(connect_timeout,
     monkeypatch.setattr(clock, "now", lambda: now)
     outage = Outage([OLD], connect_timeout)
     while now < 60:
-        if outage.may_try(OLD):
+        if outage.may_try(OLD, lambda: True):
             outage.closed(OLD, OLD, CLOSED)
             tries += 1
         now += 0.05
@@ -176,7 +176,7 @@ def test_a_server_that_closes_connections_gets_at_most_ten_a_minute(session_last
     outage = Outage([OLD], 5)
     contact = 0.0
     while now < 60:
-        if outage.may_try(OLD):
+        if outage.may_try(OLD, lambda: True):
             connected_at.append(now)
             is_expired = now - contact > session_lasts
             outage.answered(OLD, OLD, expired=is_expired)
@@ -337,19 +337,20 @@ def test_the_addresses_stay_while_the_resolver_is_out_of_order(answers):
     ]
 
 
-def test_a_server_that_refuses_is_tried_ten_times_a_minute(monkeypatch):
-    """At once after the first time, as that may be a restart."""
+def test_a_server_that_refuses_is_tried_ten_times_a_minute_or_once_if_idle(monkeypatch):
+    """At once after the first time, as that may be a restart. Probes and alerts read the state of an idle process."""
     now = 0.0
     monkeypatch.setattr(clock, "now", lambda: now)
     outage, tries = Outage([OLD], 5), []
-    while now < 180:
-        if outage.may_try(OLD):
+    while now < 1200:
+        if outage.may_try(OLD, lambda now=now: now < 600):
             tries.append(now)
             outage.closed(OLD, OLD, "because")
         now += 0.01
     assert tries[1] < 0.2
     for start in (0, 60, 120):
         assert 4 <= sum(start <= at < start + 60 for at in tries) <= 10
+    assert 7 <= sum(at > 600 for at in tries) <= 12
     assert "because" in outage.explain()
 
 
