@@ -21,8 +21,8 @@ from django_zklock.exceptions import LockDeadlock, warn
 from django_zklock.locks.hold import hold_of
 
 if TYPE_CHECKING:
+    from django_zklock.core.locks.refusals import AnyContender
     from django_zklock.core.locks.spec import LockSpec
-    from django_zklock.core.protocol.contender import Contender
     from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.locks")
@@ -42,7 +42,7 @@ class SignalEvents(hooks.Events):
     It only puts a value into a queue: a switch to the thread for receivers would take longer.
     """
 
-    def waiting(self, contender: Contender, owner: Owner) -> None:
+    def waiting(self, contender: AnyContender, owner: Owner) -> None:
         if signals.lock_waiting.receivers:
             from django_zklock.core.locks.refusals import describe  # noqa: PLC0415 - it imports kazoo
 
@@ -72,7 +72,7 @@ class SignalEvents(hooks.Events):
                 "the lock already. Give it to the outermost block, or to the entry of the lock in the settings."
             )
 
-    def failed(self, contender: Contender, error: BaseException, waited: float, *, waits: bool) -> None:
+    def failed(self, contender: AnyContender, error: BaseException, waited: float, *, waits: bool) -> None:
         spec = contender.spec
         self.send(
             contender.session,

@@ -20,6 +20,7 @@ from django_zklock.conf.options import given_options
 from django_zklock.core import clock, log
 from django_zklock.core.execution import abort
 from django_zklock.core.locks import held
+from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import operator_hold
 from django_zklock.core.queue.escaping import SEQUENCE_TAIL, key_of, path, session_hex
@@ -158,7 +159,7 @@ class LockTester:
         """Release idle locks. Return whether a contender is left that must be gone at the end of the test."""
         session = process.peek()
         if session is not None:
-            session.post(session.attached(Registry).end_idle)
+            session.post(session.attached(LingeringLocks).end_idle)
         entries = [entry for queue in self._queues().values() for entry in queue]
         return not all(entry.path in self._before or _may_outlast_test(entry) for entry in entries)
 

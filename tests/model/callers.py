@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_zklock.core.locks.acquisition import REPLY_TIMEOUT
+from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.protocol import spec as locks
 from django_zklock.core.protocol.contender import CallerWait, Contender
 from django_zklock.core.protocol.grant import Grant, GrantObserver
@@ -40,6 +41,7 @@ class Caller(GrantObserver):
         self.waits = False
         self.grant = None
         self.contender = None
+        self._outcome = None  # the last one
         self._busy = False  # in the middle of something, while other threads run
         self.resting = False  # holds on, and does not give up
         self.times = script.times if script.inside is None else 0
@@ -56,11 +58,20 @@ class Caller(GrantObserver):
         return not self.process.running or (self.times <= 0 and not self.waits and self.grant is None)
 
     @property
+    def places(self):
+        """Its places in ZooKeeper's queue. All that share one have the same; one that holds a lock has its own, too."""
+        script, contender = self.script, self.contender
+        if not isinstance(contender, LingeringWaiter):
+            return {self}
+        shared, alone = (self.process, script.key, script.kind), contender.alone
+        if contender.lock is alone:
+            return {self}
+        return {shared, self} if self.waits and alone is not None else {shared}
+
+    @property
     def turn(self):
-        """The local queue in which it waits, and its contender there; None if it does not wait there."""
-        contender = self.contender
-        queue = None if contender is None else contender._local_queue
-        return (queue, contender) if queue is not None and contender in queue._queue else None
+        turn = self.contender
+        return turn if isinstance(turn, LingeringWaiter) and turn.lock is not None and turn in turn.lock.queue else None
 
     def _begin(self):
         if self.times <= 0 or self.process.closed or self.waits or self.grant is not None:
@@ -81,13 +92,15 @@ class Caller(GrantObserver):
         caller = locks.Caller(thread="", what="", owner=self.owner)
 
         def done(outcome):
-            self._on_outcome(turn, outcome)
+            if not (isinstance(contender, LingeringWaiter) and isinstance(outcome, Grant) and contender.gone):
+                self._on_outcome(turn, outcome)
             if isinstance(outcome, LockDeadlock):
                 self._invariants.gave_way(self, contender)
 
         wait = CallerWait(done, since=self._world.now)
         wait.held = self._held if self.outer is not None and waits else None
-        contender = Contender(session, spec, caller, wait, waits=waits)
+        kind = LingeringWaiter if script.linger else Contender
+        contender = kind(session, spec, caller, wait, waits=waits)
         self.contender = contender
         self._invariants.comes(self)
         contender.start()
@@ -106,6 +119,9 @@ class Caller(GrantObserver):
             self._busy = False
 
     def _on_outcome(self, turn, outcome):
+        if outcome is self._outcome:
+            return  # by another thread
+        self._outcome = outcome
         if self._world.writes_diary:
             self._world.note(f"{self.name} is told {outcome!r:.100}")
         if isinstance(outcome, Grant):

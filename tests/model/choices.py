@@ -43,6 +43,8 @@ HOST = Choice("host", ("the next", "the one after", "the last"))
 EVENT = Choice("event", ("0.0001 s", "0.02 s", "the loop is busy for 0.3 s"), (0.0001, 0.02, 0.3))
 TIMER = _delays("timer", 0.0, 0.03)
 CALLER = _delays("caller", 0.0001, 0.05, 0.5)
+PREEMPT = _delays("preempt", 0.0, 0.001, 0.05)
+"""The time for which other threads run in the middle of code that several threads run."""
 BACKLOG = Choice("backlog", ("connection first", "loop first"))
 FAULT = Choice(
     "fault",
@@ -132,6 +134,7 @@ OPTIONS = {
         EVENT,
         TIMER,
         CALLER,
+        PREEMPT,
         BACKLOG,
         FAULT,
         KEPT,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from django_zklock.core.locks.lingering import LingeringGrant, LingeringWaiter
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.queue import nodes
@@ -91,17 +92,18 @@ class Invariants:
 
     def comes(self, caller):
         self._since[str(caller.owner)] = self.world.now
-        self._before[caller] = [(other, turn) for other in self._before if (turn := other.turn) is not None]
+        self._before[caller] = [(other, turn, turn.lock) for other in self._before if (turn := other.turn) is not None]
 
     def granted(self, process, caller, grant):
         self.figures.grants += 1
-        if caller.script.linger:
-            self._see_turn(caller, grant)
+        if isinstance(grant, LingeringGrant):
+            self._see_turn(process, caller, grant)
         node = self.ensemble.history.get(grant.path)
-        if grant.why_invalid() is not None:
-            raise Violation("valid when granted", f"{caller.name} got {grant.path} though {grant.why_invalid()}")
-        if process.session.suspect:
-            raise Violation("proven when granted", f"{caller.name} got {grant.path} by a suspect session")
+        if process.preempted_at < self.world.now:  # else it was decided before, or the news are being told
+            if grant.why_invalid() is not None:
+                raise Violation("valid when granted", f"{caller.name} got {grant.path} though {grant.why_invalid()}")
+            if process.session.suspect:
+                raise Violation("proven when granted", f"{caller.name} got {grant.path} by a suspect session")
         if node is None or node.owner != process.session.session_id or grant.token != node.czxid:
             raise Violation("own node", f"{caller.name} of {process.session.session_id} got {grant.path}: {node}")
         if grant.path not in self._robbed and node.owner not in self._killed:
@@ -113,9 +115,12 @@ class Invariants:
     def gave_way(self, caller, contender):
         """Take note of a victim: it was in a circle when its znode was deleted."""
         self.figures.victims += 1
-        why = self._gone.get(contender.guid, "its znode is there")
+        if isinstance(contender, LingeringWaiter):
+            contender = contender.alone.contender if contender.alone is not None else None
+        guid = contender.guid if contender is not None else ""
+        why = self._gone.get(guid, "its znode is there")
         if why:
-            raise Violation("no victim outside a circle", f"{caller.name} by {contender.guid}: {why}")
+            raise Violation("no victim outside a circle", f"{caller.name} by {guid}: {why}")
 
     def see_no_circle(self):
         tree = self.ensemble.truth
@@ -146,18 +151,19 @@ class Invariants:
     def _see_token(self, caller, grant):
         for kind in Kind:
             last = self._tokens.get((grant.key, kind), 0)
-            if grant.token == last and caller.script.linger:
+            if grant.token == last and isinstance(grant, LingeringGrant):
                 self.figures.handed_on += 1  # one znode has one token
             elif grant.token <= last and not (kind is grant.kind and kind in SHARE):
                 raise Violation("tokens rise", f"{caller.name} got {grant.token:x} after {last:x}")
         own = (grant.key, grant.kind)
         self._tokens[own] = max(grant.token, self._tokens.get(own, 0))
 
-    def _see_turn(self, caller, grant):
+    def _see_turn(self, process, caller, grant):
         """See that nobody was overtaken in the process, and that the lock is passed on to another one in time."""
-        for other, turn in self._before[caller]:
-            is_behind = other.waits and other.turn == turn and turn[0] is caller.contender._local_queue
-            if is_behind and not caller.contender.tells_wait:  # else it may have got the lock by a znode of its own
+        shared = caller.turn.lock if caller.turn is not None else None
+        for other, turn, before in self._before[caller]:
+            is_new = before is not shared  # a thread that is preempted as it ends may queue again after one that comes
+            if other.waits and other.turn is turn and turn.lock is shared and not (is_new and process.preempted_at):
                 raise Violation("first come, first served", f"{caller.name} got {grant.path} before {other.name}")
         now = self.world.now
         staying = self._locks.get(grant.path)

@@ -10,12 +10,11 @@ from random import Random
 from typing import Any
 
 from django_zklock.core import clock
+from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
 from django_zklock.core.protocol import deadlock
 from django_zklock.core.protocol.contender import Contender, Predecessors
 from django_zklock.core.protocol.deadlock import DeadlockSearch
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.local_queue import LingeringQueue
-from django_zklock.core.protocol.own_node import OwnNode
 from django_zklock.core.protocol.registry import Deletion, Registry
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.deadlock import Blockers, WaitsFor, blockers
@@ -89,13 +88,7 @@ def _unlimited(self, sent_at, timeout):
     pass
 
 
-@_mutant(
-    "takes a longer timeout again",
-    SimulatedClient,
-    "_smallest",
-    draw=drawn_moving,
-    often={"fault": 0.06, "host": 0.5, "closing": 1.0, "kept": 0.5},
-)
+@_mutant("takes a longer timeout again", SimulatedClient, "_smallest", draw=drawn_moving)
 def _last_timeout(self, session, timeout):
     return timeout
 
@@ -138,7 +131,7 @@ def _uncounted_delete(self):
 
 @_mutant("takes an unanswered create for none when it leaves", Contender, "_withdraw")
 def _hopeful_withdrawal(self):
-    if self._own is not None and self._own.node is None:  # nothing there yet, or so it seems
+    if self._node is None and self.guid:  # nothing there yet, or so it seems
         self._registry.discard(self.guid)
     _withdraw(self)
 
@@ -149,8 +142,8 @@ def _any_found(self):
     path = listed.path_of(parent, self.guid)
     if path is None:
         return None
-    self._own.node = yield partial(self.session.gateway.read, path)
-    return self._own.node, listed
+    self._node = yield partial(self.session.gateway.read, path)
+    return self._node, listed
 
 
 def _create_again_with_guid(self):
@@ -172,7 +165,7 @@ _guids = {}
 
 @_mutant("does not list again after a reconnect", Contender, "on_connected")
 def _keeping_connected(self, *, resumed):
-    if self._own is None or self._own.node is None or self.grant is not None:
+    if self._node is None or self._grant is not None:
         _connected(self, resumed=resumed)
 
 
@@ -223,7 +216,7 @@ def _indifferent(self, *_):
     self._outstanding = False
 
 
-def _indifferent_look(self):
+def _indifferent_watch(self, on_refused=None):
     pass
 
 
@@ -243,47 +236,18 @@ def _unheeding(self, verdict, pause, done):
     _wait_for(self, verdict, pause, done)
 
 
-@_mutant("keeps the lock from others as long as anybody comes", LingeringQueue, "_may_stay")
-def _keeping(self, contender, own):
-    granted_at = own.granted_at
-    own.granted_at = clock.now() if granted_at else 0.0
-    stays = _may_stay(self, contender, own)
-    own.granted_at = granted_at
-    return stays
+@_mutant("ends an idle lock without a look for new waiters", LingeringLock, "end_if_idle", often={"preempt": 0.5})
+def _carefree_end(self):
+    if not self.ended and not self.queue:
+        self.grant_first()
+        self.ended = True
+        self.contender.abandon()
+        self.end()
 
 
-@_mutant("hands on a lock in doubt", LingeringQueue, "_may_stay", often={"fault": 0.1})
-def _doubtful(self, contender, own):
-    return contender in self._admitted and (own is self._own or bool(self._queue))
-
-
-@_mutant("passes a znode on twice", LingeringQueue, "passes_on")
-def _twice(self, contender, own):
-    passes_on = _passes_on(self, contender, own)
-    heir = next(iter(self._queue), None)
-    if passes_on and heir is not None and own.granted_at:
-        del self._queue[heir]
-        heir.attempt(heir.continue_with, own)
-    return passes_on
-
-
-@_mutant("gives an idle lock in doubt", LingeringQueue, "admit", often={"fault": 0.1})
-def _careless(self, contender):
-    own = self._idle()
-    if own is None:
-        return _admit(self, contender)
-    self._admitted[contender] = None
-    del self._registry.idle[self]
-    contender.use(own)
-    return True
-
-
-@_mutant("watches for others once", LingeringQueue, "_watch_others", setting=LINGERING)
-def _watching_once(self):
-    if self._watch is None and self._has_others is None:
-        gateway = self._session.gateway
-        self._has_others = False
-        self._watch = gateway.children(self._parent, lambda reply: None, lambda deleted: None)
+@_mutant("keeps the lock from others as long as anybody comes", LingeringLock, "ends_on_release")
+def _keeping(self, spec, grant):
+    return _must_end(self, spec, grant) and (not self.has_other_waiters or len(self.queue) == 1)
 
 
 def _ending_with(change):
@@ -308,7 +272,7 @@ def _claiming_end(self, node, checks, error, done):
         changes = (*checks, Delete(path=node.path))
         self.session.gateway.commit(changes, lambda reply: done(None if isinstance(reply, INTERRUPTED) else reply))
 
-    self._own.unwatch()
+    self._unwatch()
     self._predecessors.forget()
     try:
         yield commit
@@ -346,8 +310,7 @@ def _reading_first(self, held):
 
 
 _end, _find_circle = Contender.give_way, DeadlockSearch._find_circle
-_admit, _may_stay, _passes_on = LingeringQueue.admit, LingeringQueue._may_stay, LingeringQueue.passes_on
-_withdraw, _send_delete = Contender._withdraw, Deletion.send
+_must_end, _withdraw, _send_delete = LingeringLock.ends_on_release, Contender._withdraw, Deletion.send
 _connected, _is_proven = Contender.on_connected, Contender._is_proven
 _on_listed, _begin_create = Registry._on_listed, Contender._begin_create
 _watch, _wait_for = Predecessors._watch, Predecessors.wait_for
@@ -356,7 +319,7 @@ MUTANTS += [
     Mutant("misses a node that went before the watch", ((Predecessors, "_watch", _deaf_watch),)),
     Mutant(
         "believes in a hold without a node",
-        ((Heartbeat, "_on_checked", _indifferent), (OwnNode, "look", _indifferent_look)),
+        ((Heartbeat, "_on_checked", _indifferent), (Contender, "_watch_node", _indifferent_watch)),
         setting=WAITING,
     ),
     Mutant(
@@ -369,8 +332,12 @@ MUTANTS += [
         ((Predecessors, "wait_for", _unheeding),),
         setting=PERMITS,
     ),
-    Mutant("does not see who else waits", ((LingeringQueue, "_watch_others", lambda self: None),), setting=LINGERING),
-    Mutant("forgets the waiters when a lingering lock ends", ((LingeringQueue, "_admit_next", lambda self: None),)),
+    Mutant("hands on a lock in doubt", ((LingeringLock, "may_be_lost", False),), often={"fault": 0.1}),
+    Mutant("does not see who else waits", ((LingeringLock, "_watch_others", lambda self: None),), setting=LINGERING),
+    Mutant("watches for others once", ((LingeringLock, "_on_children_changed", lambda self, deleted: None),)),
+    Mutant(
+        "forgets the waiters when a lingering lock ends", ((LingeringWaiter, "is_waiting", lambda self, lock: False),)
+    ),
     Mutant(
         "ends a circle without a check",
         ((Contender, "give_way", _ending_with(lambda checks: ())),),

@@ -8,12 +8,14 @@ from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
 from django_zklock.core import clock
+from django_zklock.core.locks.lingering import LingeringLock, LingeringWaiter
 from django_zklock.core.protocol import registry, releases
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk import session
 from model.client import SimulatedClient
 
+PREEMPTED = ("append", "remove", "grant_first", "ends_on_release", "new_grant")  # begun by several threads
 AUDIT_INTERVAL = 2.0  # seconds; so that audits meet all else that goes on
 
 _session = session  # its imports are replaced, too
@@ -51,6 +53,19 @@ class Stage:
         if world is None or world.current is None:
             return _real_client(options, former)
         return SimulatedClient(options, world.current)
+
+    def preempting(self, call):
+        def preempted(*args):
+            world = self._here()
+            process = None if world is None else world.current
+            if process is None:
+                return call(*args)
+            process.preempt()
+            result = call(*args)
+            process.preempt()
+            return result
+
+        return preempted
 
     def uuid4(self):
         if self._here() is None:
@@ -91,6 +106,8 @@ def stage():
         (nodes, "uuid", SimpleNamespace(uuid4=new_stage.uuid4)),
         (Contender, "_payload", lambda contender: new_stage.payload(contender)),  # noqa: PLW0108 - no bound method
         (registry, "AUDIT_INTERVAL", AUDIT_INTERVAL),
+        *((LingeringLock, name, new_stage.preempting(getattr(LingeringLock, name))) for name in PREEMPTED),
+        (LingeringWaiter, "grant_now", new_stage.preempting(LingeringWaiter.grant_now)),
     ]
     logger = logging.getLogger("django_zklock")
     handler = _Complaints(new_stage)

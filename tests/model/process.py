@@ -1,7 +1,9 @@
 """One simulated process: a session with the real code, its threads in turn, and its pauses."""
 
+import math
 from collections import deque
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
 from django_zklock.core.protocol.contender import Contender
@@ -9,7 +11,7 @@ from django_zklock.core.protocol.registry import Registry
 from django_zklock.core.zk import session as sessions
 from django_zklock.core.zk.loop import Timer
 from django_zklock.core.zk.session import Session
-from model.choices import BACKLOG, EVENT, TIMER
+from model.choices import BACKLOG, EVENT, PREEMPT, TIMER
 
 _Call = tuple[Callable[..., object], tuple[Any, ...]]
 
@@ -78,6 +80,16 @@ class SimulatedLoop:
         self._run_late()
         self._run_delivered()
 
+    @contextmanager
+    def preempted(self):
+        """Let the loop do nothing more, if it is the one that is preempted."""
+        stops = self._running and not self._busy
+        self._busy |= stops
+        yield
+        if stops:
+            self._busy = False
+            self._world.after(0.0, self._process.on_loop, self._run_late)
+
     def _run_late(self):
         if self._busy:
             return  # again
@@ -127,6 +139,7 @@ class Process:
         self.closed = False
         self.paused = False
         self.isolated = False
+        self.preempted_at = 0.0  # when a thread last went on; infinite while one is preempted
         self.connections = {}
         self.remains = []  # requests of closed connections that the network holds up
         self._stood_still = 0.0  # seconds that the clock of timers has missed
@@ -169,6 +182,17 @@ class Process:
             call(*args)
         finally:
             world.current = before
+
+    def preempt(self):
+        """Let other threads run in the middle of what this one does, for as long as is chosen."""
+        seconds = self.world.delay(PREEMPT, self.name)
+        if seconds and not any(self._backlogs):  # those come first
+            inner, self.preempted_at = self.preempted_at == math.inf, math.inf
+            with self.loop.preempted():
+                before, self.world.current = self.world.current, None
+                self.world.run(self.world.now + seconds)
+                self.world.current = before
+            self.preempted_at = math.inf if inner else self.world.now
 
     def pause(self, seconds, *, suspended=False):
         """Let none of its threads run for a while; `suspended`: nor the clock of its timers."""

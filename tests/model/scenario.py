@@ -218,6 +218,7 @@ def rates(rng):
         "event": rng.choice((0.0, 0.05, 0.2)),
         "timer": 0.1,
         "caller": 0.1,
+        "preempt": rng.choice((0.0, 0.02, 0.1)),
         "backlog": 0.5,
         "fault": rng.choice((0.0, 0.01, 0.03, 0.1)),
         "kept": 0.5,

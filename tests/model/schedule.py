@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.queue import nodes
 from django_zklock.core.zk.options import SessionOptions
 from model.callers import BASE, Caller
@@ -141,22 +142,21 @@ class _Play:
             if not entitled or entitled - held:
                 waiting = [(c.name, repr(c.contender)) for c in wanted if c.script.key == key]
                 raise Violation("every wait ends", f"held {sorted(held)}, could be {sorted(entitled)}: {waiting}")
-        contenders = [contender for process in self.processes if process.running for contender in process.contenders]
-        members = sum(not contender.in_local_queue for contender in contenders)
-        places = len({caller.contender.guid for caller in wanted if not caller.contender.in_local_queue})
-        idle = self._count_idle()
-        if not members == places == len(known) - idle:
-            raise Violation("one node each", f"{members} members, {places} places, {idle} idle, {len(known)} nodes")
+        members = sum(len(process.contenders) for process in self.processes if process.running)
+        places = len({path for waiting in wanted for path in waiting.places}) + len(self._idle())
+        if not members == places == len(known):
+            raise Violation("one node each", f"{members} members, {places} places, {len(known)} nodes")
 
-    def _count_idle(self):
-        """Count the locks that linger and that nobody uses; see that none does so for too long."""
-        count = 0
+    def _idle(self):
+        """Return the locks that linger and that nobody uses; see that none does so for too long."""
+        idle = []
         for process in self.processes:
-            for queue in process.registry.idle if process.running else ():
-                count += 1
-                if process.monotonic() > queue._idle_since + queue._keeper.spec.linger + SOON:
-                    raise Violation("leaves in time", f"{queue._parent} is idle in {process.name}")
-        return count
+            for shared in process.session.attached(LingeringLocks)._locks.values() if process.running else ():
+                if not shared.queue:
+                    idle.append(shared.spec.key)
+                    if process.monotonic() > shared.idle_since + shared._linger + SOON:
+                        raise Violation("leaves in time", f"{shared.spec.key} is idle in {process.name}")
+        return idle
 
     def _known(self):
         return {guid for process in self.processes if process.running for guid in process.registry.guids}
@@ -190,7 +190,7 @@ class _Play:
             "departures": registry.deleting,
             "heartbeat": registry.heartbeat._nodes,
             "requests": session.requests._sent,
-            "local queues": registry._local_queues,
+            "lingering": session.attached(LingeringLocks)._locks,
             "watchers": any(client._data_watchers.values()) if client is not None else None,
             "watchers of children": any(client._child_watchers.values()) if client is not None else None,
         }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_zklock import zk_lock
-from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.locks.lingering import LingeringLocks
 from django_zklock.core.queue.nodes import Kind, Mark, new_guid
 from django_zklock.core.zk import process
 from django_zklock.testing.server import DevServer
@@ -120,16 +120,13 @@ class Taker:
         self.go()
 
 
-def lingering_queue(lock):
-    spec = lock.spec
-    queues = process.current().attached(Registry)._local_queues
-    return queues.get((spec.parent, spec.kind, spec.compat)) if spec.linger else None
+def lingering_lock(lock):
+    return process.current().attached(LingeringLocks).find(lock.spec) if lock.spec.linger else None
 
 
 def lingering_waiters(lock):
-    """Return the contenders of this process that have a lock that lingers, or wait for it."""
-    queue = lingering_queue(lock)
-    return set() if queue is None else {*list(queue._admitted), *list(queue._queue)}
+    shared = lingering_lock(lock)
+    return set() if shared is None else set(shared.queue)
 
 
 @contextlib.contextmanager
@@ -137,7 +134,7 @@ def queued(zoo, *locks, key=KEY):
     """Have threads take locks of one key, one after the other, each once the one before is in the queue."""
     takers = []
     before = len(zoo.children(key))
-    is_there = any(map(lingering_queue, locks))  # with one node for all
+    is_there = any(map(lingering_lock, locks))  # with one node for all
     try:
         for count, lock in enumerate(locks, 1):
             turns = lingering_waiters(lock)

@@ -16,7 +16,6 @@ from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.own_node import OwnNode
 from django_zklock.core.protocol.registry import ListedNames, Registry
 from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import order
@@ -144,12 +143,12 @@ class Resumed(Contender):
         """Return its znode. Give up if that is gone: a new one would be another place in the queue."""
         node, child = self._former, parse(self._former.name)
         if child is not None and node.owner == self.session.session_id:
-            if self._own is None:
-                created = clock.now() - max(0.0, (self.session.gateway.clock.now() or node.ctime) - node.ctime)
-                self._own = OwnNode(self._registry, self, child.guid, created, self._shown(), node)
+            if not self.guid:
+                self.guid, self._node = child.guid, node
+                self._sent_at = clock.now() - max(0.0, (self.session.gateway.clock.now() or node.ctime) - node.ctime)
                 self._registry.add(child.guid, node.path)
             listed: ListedNames = yield partial(self._registry.list_names, self.spec.parent, after_sync=True)
-            if self._own.node is not None and node.name in listed:
+            if self._node is not None and node.name in listed:
                 return node, listed
         raise ZkLockError(f"The lock {self.spec.key!r} was lost: {troubles.SESSION_OVER}.")
 
@@ -165,9 +164,9 @@ class Resumed(Contender):
         return False
 
     def _conclude(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Grant) and self._own is not None and self._own.node is not None:
-            payload = Payload.decode(self._own.node.data)
+        if isinstance(outcome, Grant) and self._node is not None:
+            payload = Payload.decode(self._node.data)
             if payload is not None and payload.waited:
-                outcome.since = min(outcome.since, self._own.sent_at + payload.waited / 1000)
+                outcome.since = min(outcome.since, self._sent_at + payload.waited / 1000)
                 outcome.described = True
         super()._conclude(outcome)

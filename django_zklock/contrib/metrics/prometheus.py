@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from django_zklock import conf, signals
 from django_zklock.core import clock, fork
 from django_zklock.core.locks.held import held_locks
+from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.zk import process
@@ -130,12 +131,14 @@ MEASURES: Final = {
 }
 
 
-def waiting_now() -> Iterator[Contender]:
+def waiting_now() -> Iterator[Contender | LingeringWaiter]:
     """Yield what the callers of this process wait for. It asks no server and takes no lock."""
     session = process.peek()
     for observer in () if session is None else list(session.observers):
         if isinstance(observer, Contender) and observer.is_waited_for:
             yield observer
+        elif isinstance(observer, LingeringLocks):
+            yield from (waiter for waiter in observer.waiting() if waiter.waits)
 
 
 class Metrics:

@@ -24,7 +24,8 @@ from django_zklock.core.execution.waiters import Routine, ThreadWaiter
 from django_zklock.core.locks.block import Block
 from django_zklock.core.locks.bounds import apply_bounds
 from django_zklock.core.locks.held import HeldLock, Use, held_locks
-from django_zklock.core.locks.refusals import block_around, refusal, report_inside
+from django_zklock.core.locks.lingering import LingeringWaiter
+from django_zklock.core.locks.refusals import AnyContender, block_around, refusal, report_inside
 from django_zklock.core.locks.spec import LockSpec
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import CallerWait, Contender, Outcome, wait_watchers
@@ -75,7 +76,7 @@ class Acquisition:
         self.specs: tuple[LockSpec, ...] = ()
         self.holds: list[HeldLock] = []  # of the first specs, in their order
         self._fresh: list[str] = []  # the keys of the locks that the owner did not hold before
-        self.contender: Contender | None = None  # the one that the caller waits for
+        self.contender: AnyContender | None = None  # the one that the caller waits for
         self.waiter: Any = None  # for its outcome
         self.block: Block | None = None
         self.finalizers: Finalizers | None = None  # of the `__exit__` of the block; None once that has run
@@ -154,7 +155,7 @@ class Acquisition:
             outcome = yield from waiter.outcome(min(REPLY_TIMEOUT - late, REPLY_TIMEOUT))
         return outcome
 
-    def _report_long_wait(self, contender: Contender) -> float:
+    def _report_long_wait(self, contender: AnyContender) -> float:
         """Log what a caller waits for that has no limit. Return the seconds until the next such record."""
         waited = clock.now() - self._since
         # A candidate waits until it leads, and Celery's tasks wait without a slot.
@@ -162,7 +163,7 @@ class Acquisition:
             logger.warning("still waiting: %s", refusal(contender, self.owner, None, waited))
         return waited
 
-    def _new_contender(self, spec: LockSpec, seconds: float | None) -> tuple[Any, Contender]:
+    def _new_contender(self, spec: LockSpec, seconds: float | None) -> tuple[Any, AnyContender]:
         """Return a contender that waits for `seconds` (None: without limit), and the waiter for its outcome."""
         session = process.current()
         waiter = self._new_waiter()
@@ -174,7 +175,7 @@ class Acquisition:
         caller = describe_caller(spec, self.owner)
         deadline = None if seconds is None else clock.now() + seconds
         wait = CallerWait(functools.partial(self._on_outcome, waiter), since=self._since, deadline=deadline)
-        new_contender = spec.contender or Contender
+        new_contender = LingeringWaiter if spec.linger else spec.contender or Contender
         contender = new_contender(session, spec, caller, wait, waits=waits)
         block = block_around(contender, self.owner)
         # A task that the block has started may be awaited after its end. Any other work is waited for by the block.
@@ -301,7 +302,7 @@ def describe_caller(spec: LockSpec, owner: Owner) -> Caller:
     return Caller(thread=thread, owner=owner.number, what=what, about=about)
 
 
-def _on_queued(contender: Contender, owner: Owner, waiter: Any, around: weakref.ref[HeldLock] | None) -> None:
+def _on_queued(contender: AnyContender, owner: Owner, waiter: Any, around: weakref.ref[HeldLock] | None) -> None:
     block = None if around is None else around()
     if block is not None:
         report_inside(block)

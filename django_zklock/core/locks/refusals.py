@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from django_zklock.core.errors import ZkLockError, ZooKeeperUnavailable
 from django_zklock.core.execution.owner import Owner
 from django_zklock.core.locks.held import HeldLock, inherited_hold
+from django_zklock.core.locks.lingering import LingeringWaiter
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.contender import Busy, Contender, Outcome
 from django_zklock.core.protocol.contender_info import ContenderInfo
@@ -16,13 +17,15 @@ from django_zklock.core.queue.nodes import Kind
 
 logger = Logger("django_zklock.locks")
 
+AnyContender: TypeAlias = Contender | LingeringWaiter
+
 INSIDE: Final = (
     "This work was started inside the block that holds the lock. If the block waits for it, neither goes on: pass the "
     "hold, or acquire the lock inside only."
 )
 
 
-def refusal(contender: Contender, owner: Owner, outcome: Outcome | None, waited: float) -> ZkLockError:
+def refusal(contender: AnyContender, owner: Owner, outcome: Outcome | None, waited: float) -> ZkLockError:
     """Return the error for an outcome that is no grant. None means that there was no outcome in time."""
     if isinstance(outcome, ZkLockError):
         return outcome
@@ -34,7 +37,7 @@ def refusal(contender: Contender, owner: Owner, outcome: Outcome | None, waited:
     return ZooKeeperUnavailable(contender.session.explain(waited), lock=contender.spec.key)
 
 
-def _busy(contender: Contender, owner: Owner, busy: Busy) -> LockBusy:
+def _busy(contender: AnyContender, owner: Owner, busy: Busy) -> LockBusy:
     spec, ahead = contender.spec, contender.ahead
     if busy.waiters is not None:
         who = "1 caller waits" if busy.waiters == 1 else f"{busy.waiters} callers wait"
@@ -46,7 +49,7 @@ def _busy(contender: Contender, owner: Owner, busy: Busy) -> LockBusy:
     return LockBusy(why, lock=spec.key, ahead=ahead)
 
 
-def _timeout(contender: Contender, owner: Owner, waited: float) -> LockTimeout:
+def _timeout(contender: AnyContender, owner: Owner, waited: float) -> LockTimeout:
     key, ahead = contender.spec.key, contender.ahead
     after = _after(ahead, contender, owner)
     if contender.in_local_queue:
@@ -60,7 +63,7 @@ def _timeout(contender: Contender, owner: Owner, waited: float) -> LockTimeout:
     return LockTimeout(f"The lock {key!r} was not free within {waited:.1f} s{after}.", lock=key, ahead=ahead)
 
 
-def block_around(contender: Contender, owner: Owner) -> HeldLock | None:
+def block_around(contender: AnyContender, owner: Owner) -> HeldLock | None:
     """Return the hold on this lock whose block has started the work of this owner; None if they can share the lock."""
     held = inherited_hold(contender.spec.key)
     if held is None or held.owner == owner or contender.spec.kind is Kind.PERMIT:
@@ -79,13 +82,13 @@ def _is_operators(ahead: ContenderInfo | None) -> bool:
     return ahead is not None and ahead.operator is not None
 
 
-def _after(ahead: ContenderInfo | None, contender: Contender, owner: Owner) -> str:
+def _after(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner) -> str:
     text = describe(ahead, contender, owner)
     hold = "the hold of " if _is_operators(ahead) else ""
     return f"; ahead is {hold}{text}" if text else ""
 
 
-def describe(ahead: ContenderInfo | None, contender: Contender, owner: Owner) -> str:
+def describe(ahead: ContenderInfo | None, contender: AnyContender, owner: Owner) -> str:
     """Return a description of the contender `ahead` of another one, for messages; empty if it is not known."""
     if ahead is None:
         return ""

@@ -32,7 +32,6 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, successor
-from django_zklock.core.protocol.own_node import Description, OwnNode
 from django_zklock.core.protocol.registry import Deletion, ListedNames, Registry
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import CLOSED, Story, StoryObserver
@@ -125,6 +124,7 @@ class Contender(StoryObserver):
     """
 
     sends_release = True
+    lingers = False
 
     session: Session
     spec: QueueSpec
@@ -136,32 +136,23 @@ class Contender(StoryObserver):
     # The caller reads these, and `ahead`.
     busy: Busy | None = None  # its outcome, as soon as the holder is read
     refusal: ZkError | None = None  # of a request that it tries again: its delete, or that of a hold ahead
-    tells_wait: bool = False  # others may know by its znode which owner waits
-    grant: Grant | None = None
+    guid: str = ""  # of its last znode; empty before the first create
 
     _story: Story[Any] | None = None
-    _pid: int = 0  # of another process of this host, which does the work
     _ahead: Node | None = None  # the contender just ahead, or the holder if it is busy; None if it was not read
     _operator_hold: Node | None = None  # an operator hold ahead, if there is one
-    _own: OwnNode | None = None  # that of its last create
+    _node: Node | None = None  # its znode, as last read or written, once it is known to exist
     _creates: int = 0  # since the queue last showed a znode of the contender
+    _sent_at: float = 0.0  # when its create was sent, on clock.now()
+    _watch: Watch | None = None  # of its znode
     _registry: Registry = field(init=False)  # set when it begins
     _timer: Timer = NEVER
     _local_queue: LocalQueue | None = None  # while it waits, here or in ZooKeeper
     _predecessors: Predecessors | None = None  # once it has waited for some
+    _grant: Grant | None = None
     _has_left: bool = False  # its znode is gone, or is being deleted
     _is_gone: bool = False  # nothing is left of it, as far as is known
     _done: tuple[Callable[[bool], object], ...] = ()  # called when its release is confirmed
-
-    @property
-    def guid(self) -> str:
-        """The guid of its last znode; empty before the first create."""
-        return "" if self._own is None else self._own.guid
-
-    @property
-    def lingers(self) -> bool:
-        """Whether the lock usually stays in this process, so that its caller waits for no release."""
-        return self.spec.linger > 0
 
     @property
     def is_waited_for(self) -> bool:
@@ -182,26 +173,17 @@ class Contender(StoryObserver):
     @property
     def ahead(self) -> ContenderInfo | None:
         """An operator hold ahead, or else the contender just ahead; None if that is not known. From any thread."""
-        queue = self._local_queue
-        first = queue.first if queue is not None and queue.has(self) else None
-        if first is not None:
-            return first.info() or first.ahead
         return self._describe(self._operator_hold or self._ahead)
 
-    def info(self) -> ContenderInfo | None:
-        """Describe itself as the holder, if it is. From any thread."""
-        return self._describe(self.present_node())
-
-    def present_node(self) -> Node | None:
-        """Return its znode with the data that it would write now, if it has the lock."""
-        own, grant = self._own, self.grant
-        node = None if own is None else own.node
-        payload = None if node is None else Payload.decode(node.data)
-        if own is None or grant is None or node is None or payload is None:
+    def info(self, grant: Grant, **fields: Any) -> ContenderInfo | None:
+        """Describe itself as the holder since this grant, with these fields of its payload. From any thread."""
+        node = self._node
+        payload = Payload.decode(node.data) if node is not None else None
+        if node is None or payload is None:
             return None
         waited = self.waited(grant.since)
-        data = replace(payload, **self._shown()._asdict(), waited=waited).encode()
-        return replace(node, data=data, mtime=node.ctime + waited / 1000)
+        data = replace(payload, **{**fields, "waited": waited}).encode()
+        return self._describe(replace(node, data=data, mtime=node.ctime + waited / 1000))
 
     def _describe(self, node: Node | None) -> ContenderInfo | None:
         if node is None or (child := nodes.parse(node.name)) is None:
@@ -236,12 +218,11 @@ class Contender(StoryObserver):
 
     def set_process(self, pid: int) -> None:
         """Show the others in the queue which process of this host does the work. From any thread."""
-        self._pid = pid
-        self.session.post(self._describe_grant)
+        self.session.post(self.describe, {"pid": pid})
 
     def waited(self, granted_at: float) -> int:
         """Return the milliseconds from the create of its znode to a grant at `granted_at`, on `clock.now()`."""
-        return 1 if self._own is None else max(1, round((granted_at - self._own.sent_at) * 1000))
+        return max(1, round((granted_at - self._sent_at) * 1000))
 
     # --- wait for a session, and for a place in the queue ---------------------------------------------------------
 
@@ -262,7 +243,7 @@ class Contender(StoryObserver):
 
     def on_interrupted(self) -> None:
         """Wait for a session; for a short time only if nothing has come of the attempt so far."""
-        is_new = not self.has_position and not self._may_have_node
+        is_new = not self.has_position and self.guid not in self._registry.guids
         if is_new and not self._has_left and not self._timer.pending:
             self._call_later(self.session.options.connect_timeout, self._on_no_session)
 
@@ -273,44 +254,26 @@ class Contender(StoryObserver):
     def restart(self) -> None:
         """Enter ZooKeeper's queue or the local one, or look first whether the lock is free."""
         self._timer.cancel()
-        if self._has_left or not self._is_admitted():
-            return
-        own = self._own
-        if own is not None and own.granted_at and own.node is not None:
-            self._story = None  # that of the znode which it had alone
-            self._hold(own, own.node)  # this process has the lock
-        else:
+        if not self._has_left and (not self.waits or self._is_admitted()):
             StoryObserver.restart(self)
 
     def _is_admitted(self) -> bool:
         """Return whether it may enter ZooKeeper's queue. Otherwise it waits in the local queue, or gives up."""
-        if not self.waits and not self.spec.linger:
-            return True
-        queue = self._local_queue or self._registry.local_queue(self.spec)
+        queue = self._local_queue or self._registry.local_queue(self.spec.parent)
         if queue.admit(self):
             self._local_queue = queue
             return True
-        if not self.waits:
-            return not self._gives_up_for(queue.first)
         permits = sys.maxsize if self.spec.kind is nodes.Kind.READ else self.spec.limit or 1
         waiters = queue.waiting - permits
         if self._are_too_many(waiters):
             self._conclude_busy(Busy(waiters))
             return False
         self._local_queue = queue
-        self.wait.is_accepted = self.wait.is_accepted or self.lingers  # it may have to queue again
         queue.append(self)
         self.has_position = True
         self.wait.report_queued()
         self._begin_watch()
         return False
-
-    def _gives_up_for(self, first: Contender | None) -> bool:
-        """Give up if this contender of the process has the lock. Otherwise, the queue shows who has it."""
-        self._ahead = None if first is None else first.present_node()
-        if self._ahead is not None:
-            self._conclude_busy(Busy())
-        return self._ahead is not None
 
     def on_admitted(self) -> None:
         """Enter ZooKeeper's queue: the local queue has admitted this contender."""
@@ -324,17 +287,17 @@ class Contender(StoryObserver):
 
     def new_story(self) -> Story[None]:
         """Wait for the lock, until it is granted."""
-        if not self.waits and not self._may_have_node:
+        if not self.waits and self.guid not in self._registry.guids:
             yield from self._peek()
-        while not self._has_left and self.grant is None:
+        while not self._has_left and self._grant is None:
             node, listed = yield from self._queue_up()
             yield from self._finish_wait(node, listed)
 
     def _finish_wait(self, node: Node, listed: ListedNames) -> Story[None]:
         """Wait for its turn, and hold the lock."""
         if (yield from self._wait_for_turn(node, listed)):
-            if self._own is not None and (yield from self._is_proven(node)):
-                self._hold(self._own, node)
+            if (yield from self._is_proven(node)):
+                self._hold(node)
             else:
                 self._forget_node()
 
@@ -367,15 +330,15 @@ class Contender(StoryObserver):
         parent, registry = self.spec.parent, self._registry
         while self._creates < MAX_CREATES:
             try:
-                if self._may_have_node:
+                if self.guid in registry.guids:
                     node_and_queue = yield from self._find()
                     if node_and_queue is not None:
                         return node_and_queue
                     self._forget_node()
-                own, prefix, data = self._begin_create()
-                registry.add(own.guid, f"{parent}/{prefix}")
-                on_created = partial(setattr, own, "node")
-                node, listed = yield partial(registry.create_and_list, parent, prefix, own.guid, data, on_created)
+                prefix, data = self._begin_create()
+                registry.add(self.guid, f"{parent}/{prefix}")
+                on_created = partial(self._on_created, self.guid)
+                node, listed = yield partial(registry.create_and_list, parent, prefix, self.guid, data, on_created)
                 if isinstance(listed, ListedNames) and node.name in listed:
                     return node, listed
                 if isinstance(listed, ZkError) and not isinstance(listed, NodeMissing):
@@ -388,51 +351,49 @@ class Contender(StoryObserver):
 
     def _find(self) -> Story[tuple[Node, ListedNames] | None]:
         """Search its znode by the guid. A sync makes the listing final for a create without a reply."""
-        own, parent = self._own, self.spec.parent
+        parent, node = self.spec.parent, self._node
         listed: ListedNames = yield partial(self._registry.list_names, parent, after_sync=True)
         path = listed.path_of(parent, self.guid)
-        if own is None or path is None:
+        if path is None:
             return None
-        if own.node is None or own.node.path != path:
-            own.node = yield partial(self.session.gateway.read, path)
-        if own.node is None or own.node.owner != self.session.session_id:
+        if node is None or node.path != path:
+            node = yield partial(self.session.gateway.read, path)
+        if node is None or node.owner != self.session.session_id:
             return None
-        return own.node, listed
+        self._node = node
+        return node, listed
 
-    def _begin_create(self) -> tuple[OwnNode, str, bytes]:
-        """Return the new znode, its name without the sequence number, and its data."""
+    def _begin_create(self) -> tuple[str, bytes]:
+        """Return the name of the new znode, without its sequence number, and its data."""
         guid = nodes.new_guid(nodes.Mark.REPLACEABLE if self.spec.min_hold else nodes.Mark.OWN)
-        guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
-        self.tells_wait = self.tells_wait or self.wait.held is not None
-        own = self._own = OwnNode(self._registry, self, guid, clock.now(), self._shown())
+        self.guid = guid.replace("-", "") if self.spec.compat == "kazoo" else guid
         self._creates += 1
-        return own, nodes.prefix(guid, self.spec.kind, self.spec.compat), self._payload().encode()
+        self._sent_at = clock.now()
+        return nodes.prefix(self.guid, self.spec.kind, self.spec.compat), self._payload().encode()
 
-    @property
-    def _may_have_node(self) -> bool:
-        """Whether its znode may be there."""
-        return self._own is not None and self._own.guid in self._registry.guids
+    def _on_created(self, guid: str, node: Node) -> None:
+        """Know the path of its znode at once: if its caller gives up now, it need not be searched."""
+        if guid == self.guid and not self._has_left:
+            self._node = node
 
     def _payload(self) -> Payload:
-        spec = self.spec
+        spec, caller = self.spec, self.caller
         return Payload(
             guid=self.guid,
             host=socket.gethostname(),
+            pid=os.getpid(),
+            thread=caller.thread,
+            what=caller.what,
             since=datetime.now(UTC).isoformat(timespec="milliseconds"),
             template=spec.template,
+            about=caller.about,
             limit=spec.limit or 0,
+            owner=caller.owner,
             max_hold=round((spec.max_hold or 0.0) * 1000),
             warn_after=round((spec.warn_after or 0.0) * 1000),
             session_timeout=round(self.session.timeout * 1000),
             lasts=spec.lasts,
-            **self._shown()._asdict(),
         )
-
-    def _shown(self) -> Description:
-        """Describe its caller as the user of its znode."""
-        caller = self.caller
-        owner = 0 if self.spec.linger and not self.tells_wait else caller.owner
-        return Description(self._pid or os.getpid(), caller.what, caller.thread, caller.about, owner)
 
     def _create_directory(self) -> Story[None]:
         gateway, lasting, parent = self.session.gateway, self.spec.compat == "kazoo", self.spec.parent
@@ -496,8 +457,8 @@ class Contender(StoryObserver):
         if self._predecessors is None:
             self._predecessors = Predecessors(self)
         # Before its predecessors: then an event about them proves that the znode was there. It costs no round trip.
-        if self._own is not None and self._own.watch is None:
-            self._own.look()
+        if self._watch is None:
+            self._watch_node()
         self._predecessors.wait_for(verdict, pause, done)
         self._begin_watch()
 
@@ -508,7 +469,8 @@ class Contender(StoryObserver):
         A waiter sends no heartbeats. After a long wait its lease is over, or would be soon after the grant. A late
         reply may not extend the lease.
         """
-        self._unwatch_queue()
+        if self._predecessors is not None:
+            self._predecessors.forget()
         session = self.session
         is_proven = not session.suspect and self._registry.heartbeat.due_in > 0
         while not is_proven:
@@ -518,17 +480,15 @@ class Contender(StoryObserver):
             is_proven = not session.suspect and session.lease.valid
         return True
 
-    def _hold(self, own: OwnNode, node: Node) -> None:
-        grant = self.grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
+    def _hold(self, node: Node) -> None:
+        grant = self._grant = Grant(self.session, self.spec.key, node.path, node.czxid, self.spec.kind)
         grant.what, grant.about, grant.template = self.caller.what, self.caller.about, self.spec.template
-        if not own.granted_at:
-            own.granted_at = grant.since
-            self._registry.heartbeat.add(node.path, own.on_missing)
+        self._registry.heartbeat.add(node.path, partial(self.attempt, self._on_missing))
+        self._call_later(WATCH_SELF_AFTER, self._watch_node)  # until then, a watch of the time in the queue stays
         self._conclude(grant)
-        queue = self._local_queue
-        if queue is None or not queue.keeps(self, own):
-            self._local_queue = None
-            self._call_later(WATCH_SELF_AFTER, own.look)  # until then, a watch of the time in the queue stays
+        queue, self._local_queue = self._local_queue, None
+        if queue is not None:
+            queue.remove(self, granted=True)
 
     def conclude(self, outcome: Any) -> None:
         """Give up if the story has ended with an error."""
@@ -543,23 +503,7 @@ class Contender(StoryObserver):
     @property
     def is_watched(self) -> bool:
         """Whether its znode was there when its watch was set, and the watch has told nothing since."""
-        return self._own is not None and self._own.is_watched
-
-    # --- from one contender of this process to the next one -------------------------------------------------------
-
-    def use(self, own: OwnNode) -> None:
-        """Use this znode from now on, by which this process has the lock or waits for it."""
-        self._own = own
-        own.pass_to(self, self._shown())
-
-    def continue_with(self, own: OwnNode) -> None:
-        """Go on with the znode of a contender that leaves; it has passed its turn here."""
-        self._unwatch_queue()
-        self.delete()  # the znode that it has alone, if there is one
-        self.use(own)
-        if self.tells_wait and not own.granted_at:
-            own.show(self._shown())
-        self.restart()
+        return self._watch is not None and self._watch.is_set
 
     # --- watchers of the wait ---------------------------------------------------------------------------------------
 
@@ -567,14 +511,13 @@ class Contender(StoryObserver):
         """Have its wait watched, unless its owner holds no other lock."""
         wait = self.wait
         if wait.held is not None and wait.since is not None and not wait.watching:
-            self.tells_wait = True
             wait.watching = tuple(watcher(self, wait.held, wait.since) for watcher in wait_watchers)
 
     @property
     def queued_node(self) -> Node | None:
         """Its znode while it waits in ZooKeeper's queue."""
         is_queued = self._predecessors is not None and self._predecessors.are_waited_for
-        return self._own.node if is_queued and self._own is not None else None
+        return self._node if is_queued else None
 
     def admit_now(self) -> None:
         """Enter ZooKeeper's queue, where others see that it waits, even if many of this process wait there."""
@@ -595,9 +538,9 @@ class Contender(StoryObserver):
     def _give_way(
         self, node: Node, checks: Sequence[Check], error: ZkLockError, done: Callable[[], object]
     ) -> Story[None]:
-        if self._own is not None:
-            self._own.unwatch()  # or the delete would look like that of another session
-        self._unwatch_queue()
+        self._unwatch()  # or the delete would look like that of another session
+        if self._predecessors is not None:
+            self._predecessors.forget()
         try:
             yield partial(self.session.gateway.commit, (*checks, Delete(path=node.path)))
         except (NodeMissing, Outdated):
@@ -616,41 +559,99 @@ class Contender(StoryObserver):
 
     # --- its znode ------------------------------------------------------------------------------------------------
 
-    def on_node_read(self, node: Node) -> None:
-        """Receive a release request, and describe the grant a little later."""
-        grant = self.grant
-        if grant is not None:
-            grant.read_request(node.data)
-            if not grant.described and not self._timer.pending:
-                self._call_later(DESCRIBE_GRANT_AFTER, self._describe_grant)
+    def _watch_node(self) -> None:
+        """Read and watch the znode: another session may write a release request to it, or delete it."""
+        self._unwatch()
+        node = self._node
+        if node is None:
+            return
+        path = node.path
 
-    def on_node_refused(self, error: ZkError) -> None:
-        """Give up, as nothing tells of its turn; a holder goes on."""
-        if self.grant is None:
-            self.on_refused(error)
+        def on_read(reply: NodeReply) -> None:
+            if self._node is None or self._node.path != path:
+                return
+            if isinstance(reply, NodeMissing):
+                self._on_missing()
+            elif isinstance(reply, Node):
+                if self._watch is not None:
+                    self._watch.is_set = True
+                self._on_own_read(reply)
+            elif self._grant is None and not isinstance(reply, INTERRUPTED):
+                self.on_refused(reply)
 
-    def on_node_missing(self) -> None:
-        """Queue again, unless the lock was held: another session has deleted the znode."""
-        if self.grant is not None:
-            self._lose(troubles.ZNODE_DELETED)
+        def on_event(deleted: bool) -> None:
+            if deleted:
+                self._on_missing()
+            else:
+                self._watch_node()
+
+        read = self.session.gateway.read
+        self._watch = read(path, partial(self.attempt, on_read), partial(self.attempt, on_event))
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+
+    def _on_missing(self) -> None:
+        """Another session has deleted the znode."""
+        if self._node is None:
+            return
+        self._forget_node()
+        if self._grant is not None:
+            self._grant.lose(troubles.ZNODE_DELETED)
         else:
             self.restart()
 
     def _forget_node(self) -> None:
         """Forget the znode: it was deleted, or its session is over, or there was none."""
-        if self._own is not None:
-            self._own.forget()
+        self._unwatch()
+        if self._node is not None:
+            self._registry.heartbeat.remove(self._node.path)
+        self._node = None
+        self._registry.discard(self.guid)
 
-    def describe(self, fields: Mapping[str, Any]) -> None:
-        """Write these fields of the payload, for the others in the queue, while it has the lock."""
-        if self._own is not None and self.grant is not None:
-            self._own.write(fields)
+    # --- while it holds the lock ----------------------------------------------------------------------------------
 
-    def _describe_grant(self) -> None:
+    def describe(self, fields: Mapping[str, Any], done: Callable[[], object] | None = None) -> None:
+        """
+        Write these fields of the payload, for the others in the queue, unless it has a release request.
+
+        `done` is called when they are written. A write that fails is not repeated.
+        """
+        node = self._node
+        payload = Payload.decode(node.data) if node is not None and self._grant is not None else None
+        if node is None or payload is None or payload.release_request:
+            return
+
+        def on_written(reply: NodeReply) -> None:
+            if isinstance(reply, Node) and self._node is not None:
+                self._node = reply
+                if done is not None:
+                    done()
+
+        data = replace(payload, **fields).encode()
+        self.session.gateway.write(node.path, data, node.version, partial(self.attempt, on_written))
+
+    def _on_own_read(self, node: Node) -> None:
+        """Receive a release request, and describe the grant a little later."""
+        own, grant = self._node, self._grant
+        if own is None:
+            return
+        if node.version > own.version and Payload.decode(node.data) is not None:  # else Curator has written over it
+            self._node = node
+        if grant is not None:
+            grant.read_request(node.data)
+            if not grant.described and not self._timer.pending:
+                self._call_later(DESCRIBE_GRANT_AFTER, partial(self._describe_grant, grant))
+
+    def _describe_grant(self, grant: Grant) -> None:
         """Write the time of the grant, for people who look at the queue. ZooKeeper only knows that of the create."""
-        own, grant = self._own, self.grant
-        if own is not None and grant is not None and not self._has_left:
-            own.show(self._shown(), self.waited(grant.since), partial(setattr, grant, "described", True))
+
+        def on_written() -> None:
+            grant.described = True
+
+        self.describe({"waited": self.waited(grant.since)}, on_written)
 
     # --- out of the queue ---------------------------------------------------------------------------------------
 
@@ -683,8 +684,8 @@ class Contender(StoryObserver):
         """Give up with this error: ZooKeeper has refused something, or cannot be reached."""
         if not error.lock:
             error.lock = self.spec.key
-        if self.grant is not None:
-            self.grant.lose(str(error))  # before its znode is deleted
+        if self._grant is not None:
+            self._grant.lose(str(error))  # before its znode is deleted
         self._conclude(error)
         self._abandon()
 
@@ -695,69 +696,54 @@ class Contender(StoryObserver):
             self._done = (*self._done, done)
 
     def _abandon(self) -> None:
-        if self.grant is not None:
-            self.grant.release()
+        if self._grant is not None:
+            self._grant.release()
         else:
             self.wait.end()
         self._withdraw()
 
     def _withdraw(self) -> None:
-        """Leave the queue. The next contender here has the znode then, or it is deleted. The call is idempotent."""
+        """Delete the znode, if there may be one. The call is idempotent."""
         if self._has_left:
             return
         self._has_left = True
         self.end()
         self._timer.cancel()
-        self._unwatch_queue()
-        own, queue = self._own, self._local_queue
-        if own is not None and self._may_have_node:
-            if queue is not None and queue.passes_on(self, own):
-                self._local_queue = None
-            else:
-                self.delete(self._on_gone)
-                if self.lingers:
-                    self._end_local_wait()  # at once, or it would get the next znode that is passed on here
-                return
-        self._on_gone()
-
-    def delete(self, done: Callable[[Exception | None], object] = bool) -> None:
-        """Delete the znode, if there may be one."""
-        own = self._own
-        if own is None or not self._may_have_node:
+        if self._predecessors is not None:
+            self._predecessors.forget()
+        self._unwatch()
+        node, self._node = self._node, None
+        if not self.guid or self.guid not in self._registry.guids:
+            self._on_gone()
             return
-        own.end_checks()
-        node, own.node = own.node, None
+        path: str | None = None  # unknown: it is searched by its guid
         hold: Create | None = None
-        if node is not None and self.spec.min_hold and self.grant is not None and self.grant.why_invalid() is None:
-            hold = successor(self.session, self.spec, self.caller, self.grant, node)
+        if node is not None:
+            path = node.path
+            self._registry.heartbeat.remove(path)
+            if self.spec.min_hold and self._grant is not None and self._grant.why_invalid() is None:
+                hold = successor(self.session, self.spec, self.caller, self._grant, node)
         Deletion(
             self._registry,
             self.spec.key,
             self.spec.parent,
-            own.guid,
-            None if node is None else node.path,  # None: it is searched by its guid
-            done,
+            self.guid,
+            path,
+            self._on_gone,
             hold,
             self.caller.about,
-            self.grant,
+            self._grant,
         ).send()
 
     def _on_gone(self, error: Exception | None = None) -> None:
         self._is_gone = True
         self.refusal = error if isinstance(error, RequestRefused) else None
-        self._end_local_wait()
-        callbacks, self._done = self._done, ()
-        for done in callbacks:
-            done(self.refusal is None)
-
-    def _end_local_wait(self) -> None:
         queue, self._local_queue = self._local_queue, None
         if queue is not None:
             queue.remove(self)
-
-    def _unwatch_queue(self) -> None:
-        if self._predecessors is not None:
-            self._predecessors.forget()
+        callbacks, self._done = self._done, ()
+        for done in callbacks:
+            done(self.refusal is None)
 
     def _call_later(self, seconds: float, call: Callable[[], object]) -> None:
         """Set the one timer of this contender."""
@@ -781,14 +767,13 @@ class Contender(StoryObserver):
 
     def on_connected(self, *, resumed: bool) -> None:
         """Begin again. A holder watches its znode again: the watches ended with the connection."""
-        own = self._own
-        if self.grant is not None:
-            if own is not None and own.watch is not None:
-                own.look()
+        if self._grant is not None:
+            if self._watch is not None:
+                self._watch_node()
         elif not self.in_local_queue:
-            if own is not None:
-                own.unwatch()
-            self._unwatch_queue()
+            self._unwatch()
+            if self._predecessors is not None:
+                self._predecessors.forget()
             self.restart()
 
     def on_session_lost(self) -> None:
@@ -796,33 +781,27 @@ class Contender(StoryObserver):
         if self.in_local_queue:
             return
         self._forget_node()
-        if self.grant is not None:
-            self._lose(troubles.SESSION_OVER)
+        if self._grant is not None:
+            self._grant.lose(troubles.SESSION_OVER)
         else:
             self.on_interrupted()
 
     def on_closed(self) -> None:
         """The session was closed, so a waiter would never be granted."""
-        if self.grant is None:
+        if self._grant is None:
             self.on_refused(ZooKeeperUnavailable(CLOSED))
 
     def on_suspect(self, reason: str) -> None:
-        if self.grant is not None:
-            self.grant.suspect(reason)
+        if self._grant is not None:
+            self._grant.suspect(reason)
 
     def on_confirmed(self) -> None:
-        if self.grant is not None:
-            self.grant.confirmed()
+        if self._grant is not None:
+            self._grant.confirmed()
 
     def on_lease_over(self) -> None:
-        if self.grant is not None:
-            self._lose(self.session.why_over)
-
-    def _lose(self, reason: str) -> None:
-        """Lose the lock. The next contender here queues again: the work may go on for a while."""
-        if self.grant is not None:
-            self.grant.lose(reason)
-        self._end_local_wait()
+        if self._grant is not None:
+            self._grant.lose(self.session.why_over)
 
 
 class Predecessors:

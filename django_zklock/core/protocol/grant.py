@@ -35,7 +35,7 @@ class GrantedContender(Protocol):
 
     @property
     def lingers(self) -> bool:
-        """Whether the lock usually stays in this process, so that its caller waits for no release."""
+        """Whether the lock stays in this process after the release."""
 
     def abandon(self) -> None:
         """Release the lock; see `Contender.abandon`."""
@@ -237,7 +237,8 @@ class Grant:
 
     def request_release(self, request: ReleaseRequest) -> None:
         """Record a release request. Report it where the work is: a pool process of Celery does so itself."""
-        # Read before anybody learns of the request: the work may go on at once.
+        # Read before anybody learns of the request: the work may go on at once. Nobody holds the grant of a lock that
+        # lingers, because its present owner has a grant of its own.
         stack = self.stack() if self._end and self.held() is not None else None
         self.release_request = request
         self._tell(lambda observer: observer.on_release_requested(request))

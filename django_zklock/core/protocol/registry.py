@@ -18,8 +18,7 @@ from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.local_queue import MAX_WAITING, LingeringQueue, LocalQueue
-from django_zklock.core.protocol.spec import QueueSpec
+from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.queue import nodes
 from django_zklock.core.queue.escaping import show_tails
 from django_zklock.core.queue.order import Queue, ordered
@@ -34,7 +33,7 @@ logger = Logger("django_zklock.locks")
 
 AUDIT_INTERVAL = 30.0  # seconds between two audits while locks are in use
 PATH_EXTRA = 14  # bytes of a path in the transaction that ends a session: its length, and the sequence number
-NEARLY_FULL = 0.75  # of the bytes for paths: above that, locks that are idle are given up
+NEARLY_FULL = 0.75  # of the bytes for paths: above that, locks that linger are given up
 RETRY_DELETE = 1.0  # seconds before a refused delete is tried again
 
 
@@ -83,10 +82,10 @@ class Registry(SessionObserver):
         self.heartbeat = Heartbeat(session)
         self.guids: dict[str, int] = {}  # bytes of the paths of all znodes that may be there
         self.path_bytes = 0  # of all of them
-        self.idle: dict[LingeringQueue, None] = {}  # those that keep a lock for its next user, the longest idle first
+        self.on_nearly_full: Callable[[], object] = lambda: None  # gives up a lock that has no owner
         self.deleting: dict[Deletion, None] = {}  # those that are not confirmed yet
         self._listings: dict[str, _Listing] = {}  # those under way, by the path of the directory
-        self._local_queues: dict[object, LocalQueue] = {}  # those in use
+        self._local_queues: dict[str, LocalQueue] = {}  # those in use, by the path of the directory
         self.most_waiting = MAX_WAITING  # contenders that wait in one directory; a Celery worker lets more wait
         self._audit_timer = NEVER
         self._used = False
@@ -98,8 +97,8 @@ class Registry(SessionObserver):
         size = len(path.encode()) + PATH_EXTRA
         total = self.path_bytes + size - self.guids.get(guid, 0)
         limit = self.session.options.jute_maxbuffer
-        if total > limit * NEARLY_FULL and self.idle:
-            next(iter(self.idle)).end()
+        if total > limit * NEARLY_FULL:
+            self.on_nearly_full()
         excess = total - limit
         if total > limit:  # a delete that was sent is carried out before this create
             excess -= sum(self.guids.get(deletion.guid, 0) for deletion in self.deleting if deletion.is_sent)
@@ -122,20 +121,12 @@ class Registry(SessionObserver):
         """Forget a znode that is gone, or was not created."""
         self.path_bytes -= self.guids.pop(guid, 0)
 
-    def local_queue(self, spec: QueueSpec) -> LocalQueue:
-        """Return the local queue of the contenders for the same key; one for each kind of those with `linger`."""
-        key = (spec.parent, spec.kind, spec.compat) if spec.linger else spec.parent
-        queue = self._local_queues.get(key)
+    def local_queue(self, parent: str) -> LocalQueue:
+        """Return the local queue of the contenders for the same key."""
+        queue = self._local_queues.get(parent)
         if queue is None:
-            drop = partial(self._local_queues.pop, key)
-            queue = LingeringQueue(drop, self, spec.parent) if spec.linger else LocalQueue(drop, self.most_waiting)
-            self._local_queues[key] = queue
+            queue = self._local_queues[parent] = LocalQueue(partial(self._local_queues.pop, parent), self.most_waiting)
         return queue
-
-    def end_idle(self) -> None:
-        """Release the locks that linger, and are idle."""
-        for queue in list(self.idle):
-            queue.end()
 
     def create_and_list(
         self,

@@ -25,7 +25,7 @@ def robbed(zoo):
 
     def rob():
         for member in list(session.observers):
-            grant = getattr(member, "grant", None)
+            grant = getattr(member, "_grant", None)
             if grant is not None:
                 grant.lose("robbed")
         if not over:

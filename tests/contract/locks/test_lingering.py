@@ -1,22 +1,32 @@
 """A lock with `linger` stays in its process for the next owners there, and no longer than it may."""
 
 import contextlib
+import functools
 import gc
+import itertools
 import os
+import struct
 import threading
 import time
+from typing import Any
 
 import pytest
+from kazoo.exceptions import NoAuthError
 from support.faults import BackgroundCall, acquire_once, caught_up, connected, due, proxied, results, session, within
-from support.primitives import KEY, Taker, foreign, lingering_queue, lingering_waiters, queued
-from support.proxy import MULTI
+from support.primitives import KEY, Taker, foreign, lingering_lock, lingering_waiters, queued
+from support.proxy import CREATE2, MULTI
 from support.signalled import signalled
+from support.strike import LineStrike, functions_of
 from support.work import assert_refused, lose, seen
 from support.zoo import eventually, next_line, settle
 
 from django_zklock import zk_lock, zk_locks
 from django_zklock.core import clock
-from django_zklock.core.protocol import local_queue, own_node
+from django_zklock.core.locks import lingering
+from django_zklock.core.locks.lingering import LingeringLocks, LingeringWaiter
+from django_zklock.core.protocol.contender import CallerWait
+from django_zklock.core.protocol.spec import Caller
+from django_zklock.core.queue.release_request import ReleaseRequest
 from django_zklock.core.zk import process
 from django_zklock.exceptions import LockBusy, LockLost, LockTimeout, ZooKeeperUnavailable
 from django_zklock.operations import break_lock, request_release
@@ -106,7 +116,7 @@ def test_a_waiter_is_not_refused_when_it_queues_again(zoo):
     holder.wait_granted()
     with queued(zoo, lock) as (waiter,), foreign(zoo) as path:
         with foreign(zoo):
-            eventually(lambda: lingering_queue(lock)._has_others)
+            eventually(lambda: lingering_lock(lock).has_other_waiters)
             time.sleep(0.02)  # its time is over
             before = zoo.children(KEY)[0]
             holder.go()
@@ -162,7 +172,7 @@ def test_an_idle_lingering_lock_is_released_for_another_waiter_at_once(zoo):
 def test_the_release_of_an_idle_lingering_lock_costs_two_requests(zoo, warm_proxy):
     lock = zk_lock(KEY, linger=LONG)
     acquire_once(lock)
-    eventually(lambda: lingering_queue(lock)._has_others is False)  # it watches the directory now
+    eventually(lambda: lingering_lock(lock).has_other_waiters is False)  # it watches the directory now
     assert warm_proxy.requests == 3
     with foreign(zoo) as path:
         eventually(lambda: zoo.children(KEY) == [path.rpartition("/")[2]])
@@ -287,7 +297,7 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo, monkeypatch):
     """At once, not by one of the checks that follow."""
     lock = zk_lock(KEY, linger=LONG)
     with lock, monkeypatch.context() as patched:
-        patched.setattr(local_queue, "PUBLISH_AFTER", LONG)
+        patched.setattr(lingering, "PUBLISH_AFTER", LONG)
         (turn,) = lingering_waiters(lock)
         turn.set_process(4711)
         eventually(lambda: seen(KEY).holders[0].pid == 4711)
@@ -295,7 +305,7 @@ def test_the_working_process_of_a_lingering_lock_is_shown(zoo, monkeypatch):
     assert seen(KEY).holders[0].pid == os.getpid()
     written = []
     for _ in range(2):  # by then, it knows that it has written
-        due(1.1)
+        due(lingering.CHECK_EVERY + 0.1)
         caught_up()
         written.append(shown_version(zoo))
     assert written[0] == written[1]
@@ -306,8 +316,8 @@ def test_a_lingering_lock_does_not_overwrite_a_release_request(zoo, monkeypatch)
     with zk_lock(KEY, linger=LONG, what="the second work") as hold:
         request_release(KEY, reason="a test", by="tester")
         assert hold.wait_release_requested(10) is not None
-        monkeypatch.setattr(own_node, "PUBLISH_AFTER", 0.0)
-        due(1.1)
+        monkeypatch.setattr(lingering, "PUBLISH_AFTER", 0.0)
+        due(lingering.CHECK_EVERY + 0.1)
         caught_up()
         assert shown_version(zoo) == 1
         assert seen(KEY).holders[0].release_request is not None
@@ -339,6 +349,11 @@ def test_a_lingering_lock_is_not_granted_without_a_connection(zoo, proxy):
     proxy.heal()
     connected()
     assert acquire_once(lock).token > token
+    shared = lingering_lock(lock)
+    with pytest.raises(LockLost), lock as hold:
+        shared.base.session_id = 0  # as if its session were over, and nobody told it yet
+        hold.check()
+    assert acquire_once(lock).token > hold.token
 
 
 def test_in_an_outage_a_waiter_waits_on_and_a_new_caller_gives_up(zoo):
@@ -389,10 +404,12 @@ def test_the_end_of_its_lease_does_not_free_a_lingering_lock(zoo):
     """The session lives on, and the work is not stopped yet: the end of the block gives the lock back."""
     lock = zk_lock(KEY, linger=LONG, abort_on="never")
     with contextlib.suppress(LockLost), lock as hold:
-        (contender,) = lingering_waiters(lock)
-        session().post(contender.on_lease_over)
-        assert hold.wait_lost(10)
-        assert zoo.children(KEY) == [hold.path.rpartition("/")[2]]
+        shared, done = lingering_lock(lock), threading.Event()
+        session().post(shared.base.lose, "its lease is over")
+        session().post(done.set)
+        assert done.wait(10)
+        assert hold.lost
+        assert zoo.children(KEY) == [shared.base.path.rpartition("/")[2]]
     zoo.wait_contenders(KEY, 0)
 
 
@@ -411,6 +428,25 @@ def test_the_end_of_the_session_ends_lingering(zoo):
         holder.go()
 
 
+def test_local_waiters_do_not_share_an_exception(zoo, proxy):
+    """Else the traceback of one would show the frames, and the variables, of the others. They share its cause."""
+    proxy.alter_reply(CREATE2, lambda reply: reply[:12] + struct.pack(">i", NoAuthError.code), carried_out=False)
+    ready = threading.Event()
+    session().post(ready.wait, 10)  # both come before the queue is read
+    waiters = [BackgroundCall(lambda: acquire_once(KEY, linger=LONG, timeout=30)) for _ in range(2)]
+    waiters[1].join(1.5)
+    ready.set()
+    errors = []
+    for waiter in waiters:
+        with pytest.raises(ZooKeeperUnavailable) as raised:
+            waiter.result()
+        errors.append(raised.value)
+    assert errors[0].__cause__ is errors[1].__cause__ is not None
+    assert errors[0] is not errors[1]
+    assert [str(error) for error in errors] == [str(errors[0])] * 2
+    assert [error.lock for error in errors] == [KEY] * 2
+
+
 def test_a_local_waiter_gets_no_error_at_the_exit_of_the_process(zoo):
     """It would only be noise, as the thread is about to end."""
     script = f"""
@@ -423,11 +459,103 @@ time.sleep(0.5)
     assert zoo.output(script) == []
 
 
-def test_a_waiter_without_another_lock_gets_no_znode_of_its_own(zoo):
-    lock = zk_lock(KEY, linger=LONG, timeout=30)
-    with zoo.configured(DEADLOCK_TIMEOUT=0.01), queued(zoo, lock, lock):
+class Interleaved(LineStrike):
+    """Callers of a lock that lingers, and what else happens to it; all on one thread, some at a line of another."""
+
+    def __init__(self, zoo, at, gap, others):
+        super().__init__([call for call in functions_of(lingering) if call.__name__ != "__init__"], at)
+        self._lock = zk_lock(KEY, linger=LONG)
+        acquire_once(self._lock)
+        shared = lingering_lock(self._lock)
+        self._locks = session().attached(LingeringLocks)
+        self._steps = {
+            "come": lambda: self._new().start(),
+            "try": lambda: self._new(waits=False).start(),
+            "queue": lambda: self._locks.queue_again([self._new()]),
+            "go": lambda: next(waiter for waiter in self.came if not waiter.gone).abandon(),
+            "give_up": lambda: next(reversed(self.came)).abandon(),
+            "hold": lambda: self._held.append(shared.base),  # another lock
+            "end": self._locks.end_idle,
+            "ask": lambda: shared.base.request_release(ReleaseRequest(by="tester", reason="a test")),
+            "grant": shared.grant_first,
+            "doubt": lambda: setattr(shared.base, "session_id", 0),  # as if its session were over
+            "delete": lambda: zoo.client.delete(shared.base.path),
+            "lose": lambda: shared.base.lose("its lease is over"),
+            "close": self._locks.on_closed,
+        }
+        self._gap, self.others, self._held = gap, others, list[Any]()
+        self.came = []
+        self._outcomes = {}
+
+    def play(self, before, work):
+        self._do(before)
+        with self:
+            self._do(work)
+
+    def strike(self):
+        self._do(self.others.pop(0))
+        if self.others:
+            self.where, self._left = "", self._gap
+
+    def _do(self, steps):
+        for step in steps.split():
+            self._steps[step]()
+
+    def _new(self, *, waits=True):
+        spec, caller, outcomes = self._lock.spec, Caller(thread="", what=""), set[object]()
+        held = functools.partial(dict.fromkeys, self._held.copy(), False)
+        wait = CallerWait(outcomes.add, since=clock.now(), held=held)
+        waiter = LingeringWaiter(self._locks.session, spec, caller, wait, waits=waits)
+        self._outcomes[waiter] = outcomes
+        self.came.append(waiter)
+        return waiter
+
+    def is_served(self, waiter):
+        if waiter.grant is None or waiter.gone:
+            return waiter.gone and len(self._outcomes[waiter]) <= 1
+        events = {(grant.release_request, grant.lost_reason) for grant in (waiter.grant, waiter.lock.base)}
+        return len(self._outcomes[waiter]) == len(events) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "work", "others", "gaps"),
+    [
+        ("", "end", ["come", "go come"], 4),
+        ("end", "queue", ["go come"], 1),
+        ("come come ask", "go", ["come"], 1),
+        ("come come", "close", ["go"], 1),
+        ("come", "try", ["delete lose"], 1),
+        *(("", "come", [other], 1) for other in ("end", "ask", "grant lose", "doubt", "close")),
+    ],
+)
+def test_at_any_line_other_threads_may_go_on(zoo, before, work, others, gaps):
+    """Each caller is told one outcome. It gets the lock in its turn, is told what happens to it, and releases it."""
+    connected()
+    for gap in range(gaps):
+        for at in itertools.count():
+            callers = Interleaved(zoo, at, gap, others.copy())
+            session().post(callers.play, before, work)
+            due(0)
+            for waiter in callers.came:
+                eventually(functools.partial(callers.is_served, waiter))
+                if not waiter.gone:
+                    session().post(waiter.abandon)
+            acquire_once(KEY, timeout=30)
+            if callers.others == others:
+                break
+        assert at > 20
+
+
+def test_a_waiter_without_another_lock_or_that_gave_up_gets_no_znode_of_its_own(zoo):
+    with zoo.configured(DEADLOCK_TIMEOUT=0.01):
+        connected()
+        callers = Interleaved(zoo, 0, 0, [])
+        session().post(callers.play, "come come hold come give_up", "")
         due(0.1)
-        assert len(zoo.children(KEY)) == 1
+        assert all(waiter.alone is None for waiter in callers.came)
+        for waiter in callers.came:
+            session().post(waiter.abandon)
+        due(0)
 
 
 @pytest.mark.usefixtures("told_waits")

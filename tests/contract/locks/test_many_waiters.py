@@ -120,6 +120,24 @@ async def test_a_waiter_that_leaves_the_local_queue_writes_nothing(zoo, cleared)
     assert order == list(range(MAX_WAITING))
 
 
+async def test_a_waiter_with_too_little_time_lets_others_go_first(zoo, cleared):
+    """If the last grant took longer than it has left, it would only come and go."""
+    async with zk_lock(KEY):
+        done = asyncio.Event()
+        cleared.append(asyncio.create_task(acquire(done, timeout=None)))
+        cleared += begin(MAX_WAITING - 1, [])
+        await asyncio.to_thread(zoo.wait_contenders, KEY, MAX_WAITING + 1)
+        late = asyncio.create_task(acquire(timeout=20, what="late"))
+        cleared += [late, asyncio.create_task(acquire(timeout=None, what="patient"))]
+        await in_local_queue(2)
+        (queue,) = session().attached(Registry)._local_queues.values()
+        for contender in queue._admitted:
+            queue._admitted[contender] -= 60  # as if they had waited for a minute
+    await until(lambda: any(payload and payload.what == "patient" for payload in zoo.payloads(KEY)))
+    assert not any(payload and payload.what == "late" for payload in zoo.payloads(KEY))
+    done.set()
+
+
 @pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": 30, "max_waiters": 1}])
 @pytest.mark.parametrize("kind", [{"kind": "read"}, {"limit": 2 * MANY}])
 async def test_a_local_queue_of_contenders_granted_at_once_refuses_no_caller(zoo, warm, kind, options, cleared):

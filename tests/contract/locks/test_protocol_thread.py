@@ -30,13 +30,12 @@ ANYWHERE = {
         "in_local_queue",
         "guid",
         "info",
-        "lingers",
         "_describe",
-        "present_node",
-        "_shown",
-        "waited",
+        # The wait of a caller, which its process may grant without the protocol.
+        "report_queued",
+        "end",
     },
-    "local_queue.py": {"has", "first"},
+    "local_queue.py": {"has"},
     # A reader of a queue is made, started and stopped.
     "story.py": {"__init__", "start", "stop"},
     # The end of a block looks for modules that tell others.

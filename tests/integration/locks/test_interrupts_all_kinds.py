@@ -23,7 +23,7 @@ from support.zoo import eventually
 from django_zklock import Lock, ReadWriteLock, zk_lock, zk_locks
 from django_zklock.core.execution import owner, waiters
 from django_zklock.core.execution.abort import CleanupOnError, finalizers_of
-from django_zklock.core.locks import acquisition, block, bounds, held
+from django_zklock.core.locks import acquisition, block, bounds, held, lingering
 from django_zklock.core.locks.held import HeldLock
 from django_zklock.core.protocol.contender import Contender
 from django_zklock.core.queue.operator_hold import is_operator
@@ -38,8 +38,8 @@ pytestmark = [
 
 CALLER = functions_of(lock, base, hold, Releasable, held, bounds, block, acquisition, waiters, owner)
 """All functions that run in the caller's thread between `with` and ZooKeeper, and back."""
-FUNCTIONS = [*CALLER, *functions_of(multi), Contender.abandon]
-OF_PAIRS = [*CALLER, *functions_of(multi, CleanupOnError, finalizers_of)]
+FUNCTIONS = [*CALLER, *functions_of(lingering, multi), Contender.abandon]
+OF_PAIRS = [*CALLER, *functions_of(lingering, multi, CleanupOnError, finalizers_of)]
 
 
 # --- one lock object, used again after the exception ------------------------------------------------------------------

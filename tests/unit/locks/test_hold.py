@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from unittest import mock
 
 import pytest
 
@@ -10,6 +11,7 @@ from django_zklock.core.execution.owner import current_owner
 from django_zklock.core.locks.held import HeldLock, Use
 from django_zklock.core.locks.spec import LockSpec, Policy
 from django_zklock.core.protocol.grant import Grant
+from django_zklock.core.protocol.local_queue import MAX_WAITING, LocalQueue
 from django_zklock.core.queue.nodes import Kind
 from django_zklock.exceptions import LockLost, LockNotHeld
 from django_zklock.locks.hold import held_of, hold_of
@@ -100,3 +102,50 @@ def test_a_hold_is_invalid_as_soon_as_its_release_begins():
     held_of(hold).release_uses()
     assert len(seen) == 1
     assert "released" in seen[0]
+
+
+class Caller:
+    def __init__(self, name, deadline, entered):
+        self.deadline = deadline
+        self._name = name
+        self._entered = entered
+
+    def on_admitted(self):
+        self._entered.append(self._name)
+
+
+def test_a_late_waiter_keeps_its_position_when_grants_are_fast_again():
+    """One slow grant makes many waiters late. Those with time enough go before all who came after them."""
+    entered = []
+    queue = LocalQueue(lambda: None)
+    with mock.patch.object(clock, "now", return_value=0.0) as now:
+        slow, *others = [Caller("", None, entered) for _ in range(MAX_WAITING)]
+        assert all(queue.admit(waiter) for waiter in (slow, *others))
+        first, patient = Caller("first", 100.0, entered), Caller("patient", None, entered)
+        queue.append(first)
+        queue.append(patient)
+        now.return_value = 90.0
+        queue.remove(slow, granted=True)
+        queue.append(Caller("lasting", None, entered))
+        queue.remove(others[0], granted=True)
+        queue.append(Caller("newcomer", 200.0, entered))
+        now.return_value = 91.0
+        queue.remove(patient, granted=True)
+        queue.append(Caller("last", 200.0, entered))
+        now.return_value = 199.0
+        for other in others[1:3]:
+            queue.remove(other, granted=True)
+        assert entered == ["patient", "lasting", "first", "newcomer", "last"]
+
+
+def test_only_a_wait_that_was_granted_says_how_long_grants_take():
+    entered = []
+    queue = LocalQueue(lambda: None, most_waiting=1)
+    with mock.patch.object(clock, "now", return_value=0.0) as now:
+        impatient = Caller("", None, entered)
+        assert queue.admit(impatient)
+        queue.append(Caller("hurried", 100.0, entered))
+        queue.append(Caller("patient", None, entered))
+        now.return_value = 90.0
+        queue.remove(impatient)
+    assert entered == ["hurried"]
