@@ -162,10 +162,14 @@ class DeadlockSearch:
         youngest = max(step.wait.czxid for step in circle)
         if wait.czxid < youngest and self._seen != before:  # the youngest one may be paused, or not have seen it
             return LOOK_SOON
-        error, caller = _error(circle), self._contender.caller
-        done = partial(logger.warning, "a deadlock has ended: %s", error, about=caller.about, extra={"lock": wait.key})
-        self._contender.give_way([check for step in circle for check in step.checks], error, done)
+        error = _error(circle)
+        checks = [check for step in circle for check in step.checks]
+        self._contender.give_way(checks, error, partial(self._report, error))
         return TRY_AGAIN  # a holder that has written its znode meanwhile makes a check fail
+
+    def _report(self, error: LockDeadlock) -> None:
+        about, key = self._contender.caller.about, self._contender.spec.key
+        logger.warning("a deadlock has ended: %s", error, about=about, extra={"lock": key})
 
     def _find_circle(self, own: WaitsFor, held: Collection[str]) -> Story[tuple[_Step, ...]]:
         """Follow the waits from this one. Return the steps back to a lock in `held`; none if there is no way."""

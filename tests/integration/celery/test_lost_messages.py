@@ -40,7 +40,7 @@ def by_command(worker, key):
     shown = zklock("show", "--", name)
     assert "task until_done" in shown
     printed = re.findall(r"Next: python manage.py zklock (end-hold .*)", shown)[0]
-    assert "has ended" in zklock(*printed.replace("--reason=''", "--reason=purged").split())
+    assert "Ended the hold" in zklock(*printed.replace("--reason=''", "--reason=purged").split())
 
 
 def in_the_admin(worker, key):
@@ -64,7 +64,7 @@ def test_a_lost_task_is_sent_again_when_its_reservation_is_deleted(publisher, de
     assert abs((hold.since - datetime.now(UTC)).total_seconds()) < 60
     assert hold.seconds == 3600
     delete(publisher, "gone")
-    assert "was ended by" in caplog.text
+    assert "Ended the hold" in caplog.text
     assert reserved_names(publisher.zoo) == []
     again = task.delay("gone")
     assert again.id != first.id
