@@ -505,6 +505,7 @@ def threads():
     threads.end()
 
 
+@pytest.mark.usefixtures("told_waits")
 def test_a_search_that_reached_its_limit_says_so(zoo, monkeypatch, threads):
     monkeypatch.setattr(inspection.waits, "MAX_WAITS", 1)
     monkeypatch.setattr(inspection.queries, "MAX_WAITS", 1)
