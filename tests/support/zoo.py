@@ -137,8 +137,8 @@ class Zoo:
         """All servers, whichever of them the locks are pointed to."""
         return self.ensemble.hosts
 
-    def url(self, hosts=None, session_timeout=SESSION):
-        return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout=3"
+    def url(self, hosts=None, session_timeout=SESSION, connect_timeout=3):
+        return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout={connect_timeout}"
 
     def settings(self, hosts=None, session_timeout=SESSION, **more):
         return {"URL": self.url(hosts, session_timeout), **more}

@@ -41,6 +41,7 @@ def hang(proxies):
 @pytest.mark.parametrize("break_", [refuse, close, hang])
 def test_a_free_lock_is_granted_soon_after_an_outage(pool, proxies, break_, timeouts):
     """A holder of before has lost it, or still has it and releases it; nobody is refused."""
+    pool.connect_timeout = SOON  # the default: a caller waits so long for a connection
     hosts = ",".join(proxy.address for proxy in proxies)
     holder = pool.start_one("holder", hosts=hosts, session_timeout=TIMEOUT)
     caller = pool.start_one("caller", hosts=hosts, session_timeout=TIMEOUT)

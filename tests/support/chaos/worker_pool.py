@@ -58,7 +58,7 @@ class LockWorker:
         orders = {
             "name": name,
             "lock": pool.lock,
-            "url": pool.zoo.url(hosts, session_timeout),
+            "url": pool.zoo.url(hosts, session_timeout, pool.connect_timeout),
             "hosts": hosts,
             "base": pool.zoo.base,
             "session_timeout": session_timeout,
@@ -165,6 +165,8 @@ class LockWorker:
 
 
 class WorkerPool:
+    connect_timeout = 3  # seconds, of the workers that start from now on
+
     def __init__(self, zoo, lock, directory, keys=("k",)):
         self.zoo = zoo
         self.lock = lock
