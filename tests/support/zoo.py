@@ -138,7 +138,8 @@ class Zoo:
         return self.ensemble.hosts
 
     def url(self, hosts=None, session_timeout=SESSION, connect_timeout=3):
-        return f"zk://{hosts or self.hosts}{self.chroot}?session_timeout={session_timeout}&connect_timeout={connect_timeout}"
+        query = f"session_timeout={session_timeout}&connect_timeout={connect_timeout}"
+        return f"zk://{hosts or self.hosts}{self.chroot}?{query}"
 
     def settings(self, hosts=None, session_timeout=SESSION, **more):
         return {"URL": self.url(hosts, session_timeout), **more}
