@@ -76,7 +76,6 @@ if not pid:
 ended(pid)
 """,
     "that leaves the block": "forked(lambda: blocks.close())",
-    "with a child of its own": "forked(lambda: forked(lambda: time.sleep(0.3)))",
     "of multiprocessing": """
 process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0.3,))
 process.start()
