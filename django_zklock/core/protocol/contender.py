@@ -32,7 +32,7 @@ from django_zklock.core.protocol.contender_info import ContenderInfo
 from django_zklock.core.protocol.grant import Grant
 from django_zklock.core.protocol.local_queue import LocalQueue
 from django_zklock.core.protocol.operator_holds import HoldCheck, successor
-from django_zklock.core.protocol.registry import Deletion, ListedNames, Registry
+from django_zklock.core.protocol.registry import Deletion, ListedNames, Registry, Successor
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import CLOSED, Story, StoryObserver
 from django_zklock.core.queue import nodes, operator_hold, order
@@ -48,7 +48,7 @@ from django_zklock.core.zk.errors import (
 )
 from django_zklock.core.zk.gateway import Callback, Node, NodeReply, WriteReply
 from django_zklock.core.zk.loop import NEVER, Timer
-from django_zklock.core.zk.multi import Check, Create, Delete
+from django_zklock.core.zk.multi import Check, Delete
 from django_zklock.core.zk.session import Session
 
 logger = Logger("django_zklock.locks")
@@ -717,7 +717,7 @@ class Contender(StoryObserver):
             self._on_gone()
             return
         path: str | None = None  # unknown: it is searched by its guid
-        hold: Create | None = None
+        hold: Successor | None = None
         if node is not None:
             path = node.path
             self._registry.heartbeat.remove(path)

@@ -17,7 +17,7 @@ from django_zklock.core import clock
 from django_zklock.core.errors import ZkLockError
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol.grant import Grant
-from django_zklock.core.protocol.registry import Registry
+from django_zklock.core.protocol.registry import Registry, Successor
 from django_zklock.core.protocol.spec import Caller, QueueSpec
 from django_zklock.core.protocol.story import Story, StoryRun
 from django_zklock.core.queue import operator_hold
@@ -130,7 +130,7 @@ def delete_ended(session: Session, holds: Collection[tuple[str, str]]) -> None:
         check(session, key, path(session.options.base, key), name)
 
 
-def successor(session: Session, spec: QueueSpec, caller: Caller, grant: Grant, own: Node) -> Create | None:
+def successor(session: Session, spec: QueueSpec, caller: Caller, grant: Grant, own: Node) -> Successor | None:
     """
     Return the operator hold that takes the place of a holder's znode: that of a person or a task, or a minimum hold.
 
@@ -157,21 +157,20 @@ def successor(session: Session, spec: QueueSpec, caller: Caller, grant: Grant, o
     else:
         data = operator_hold.hold_data(payload, by=label.by, reason=label.reason, seconds=seconds, task_id=task_id)
     name = f"{prefix(guid, grant.kind)}{own.name[-SEQUENCE_DIGITS:]}"
-    created = Create(path=f"{spec.parent}/{name}", data=data)
+    follower = Successor(Create(path=f"{spec.parent}/{name}", data=data), clock.now() + seconds)
     if not task_id:  # a sender may reserve keys for very many tasks, and most end early
-        session.loop.call_later(seconds, partial(end_in_time, session, spec, created))
-    return created
+        session.loop.call_later(seconds, partial(end_in_time, session, spec, name, follower))
+    return follower
 
 
-def end_in_time(session: Session, spec: QueueSpec, created: Create) -> None:
+def end_in_time(session: Session, spec: QueueSpec, name: str, follower: Successor) -> None:
     """Delete a hold when its time is over. Otherwise it would stay while no caller wants the lock."""
-    name = created.path.rpartition("/")[2]
 
     def on_checked(checked: HoldCheck | ZkLockError) -> None:
         pause = checked.next_check((name,)) if isinstance(checked, HoldCheck) else RETRY
-        if pause is None and any(deletion.successor is created for deletion in session.attached(Registry).deleting):
+        if pause is None and any(deletion.successor is follower for deletion in session.attached(Registry).deleting):
             pause = RETRY  # ZooKeeper has not carried out its transaction yet
         if pause is not None:
-            session.loop.call_later(pause, partial(end_in_time, session, spec, created))
+            session.loop.call_later(pause, partial(end_in_time, session, spec, name, follower))
 
     check(session, spec.key, spec.parent, name, on_checked)

@@ -11,9 +11,9 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from django_zklock.core import hooks
+from django_zklock.core import clock, hooks
 from django_zklock.core.errors import TooManyLocks, UnreadableQueue
 from django_zklock.core.log import Logger
 from django_zklock.core.protocol import releases
@@ -269,6 +269,13 @@ class Registry(SessionObserver):
         Deletion(self, show_tails(parent[len(self.session.options.base) + 1 :]), parent, guid, path).send()
 
 
+class Successor(NamedTuple):
+    """A znode that the transaction of a deletion creates, until this time on `clock.now()`; later it is not needed."""
+
+    create: Create
+    until: float
+
+
 @dataclass(slots=True, eq=False)
 class Deletion:
     """The delete of one znode of this process. It is tried until the znode or its session is gone."""
@@ -280,8 +287,7 @@ class Deletion:
     _path: str | None  # None: it is unknown, so the znode is searched by its guid
     _done: Callable[[Exception | None], object] = bool
     """Called when the znode is gone, and with the error whenever that takes longer than a request."""
-    successor: Create | None = None
-    """Created in the same transaction."""
+    successor: Successor | None = None
     _about: Mapping[str, str] = field(default_factory=dict)  # the work that the lock was for
     _grant: Grant | None = None  # of the holder that releases
     _is_first: bool = True  # no delete has a reply yet
@@ -306,10 +312,10 @@ class Deletion:
         try:
             if self._path is None:
                 registry.list_names(self._parent, self._on_searched, after_sync=True)
-            elif self.successor is None:
+            elif self.successor is None or clock.now() >= self.successor.until:
                 registry.session.gateway.delete(self._path, self._on_deleted)
             else:
-                operations = (Delete(path=self._path), self.successor)
+                operations = (Delete(path=self._path), self.successor.create)
                 registry.session.gateway.commit(operations, self._on_deleted)
         except Exception as error:  # noqa: BLE001 - `_send_later` logs it
             # No reply may follow, and nothing else would delete this znode.

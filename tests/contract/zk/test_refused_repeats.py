@@ -91,6 +91,19 @@ def test_a_hold_of_an_operator_that_may_not_be_written_says_so(zoo):
 
 
 @on_real_server
+def test_a_minimum_hold_that_may_not_be_created_ends_with_its_time(zoo):
+    """Its holder lost the right to create. The waiters of before are not kept behind its znode for ever."""
+    lock = zk_lock(KEY, min_hold=2)
+    with lock:
+        waiter = BackgroundCall(lambda: acquire_once(KEY, timeout=20))
+        zoo.wait_contenders(KEY, 2)
+        zoo.client.set_acls(f"{zoo.base}/{KEY}", [make_acl("world", "anyone", read=True, delete=True, admin=True)])
+    waiter.result()
+    zoo.client.set_acls(f"{zoo.base}/{KEY}", OPEN_ACL_UNSAFE)
+    zoo.wait_contenders(KEY, 0)
+
+
+@on_real_server
 def test_a_waiter_learns_why_the_hold_ahead_does_not_end(zoo):
     hold_lock(KEY, seconds=0.2, reason="test", by="test", reply_timeout=10)
     with no_deletes(zoo):
